@@ -36,10 +36,10 @@ async def accept(
     Children that are forked meanwhile have neither the listener nor the connections.
 
     Args:
-        listener: does not block.
-        door: what it is called in the log.
+        listener: socket that does not block.
+        door: name of the door in the log.
         strangers: their share of the door's time: nobody is let in while they have used more.
-        greet: finds out who has come, and closes the connection if it is cancelled; what it raises is in the log, and
+        greet: identifies the client, and closes the connection if it is cancelled; what it raises is in the log, and
             costs that connection.
     """
     keep_from_children(listener)

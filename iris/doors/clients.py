@@ -31,7 +31,7 @@ CLIENT_HEADER: Final = "iris-client"
 """The header that tells members which client of a door is asking."""
 
 _REREAD: Final = 1.0
-"""Seconds between looks at the tokens file."""
+"""Seconds between two looks at the tokens file."""
 
 Right = Literal["call", "publish", "subscribe"]
 
@@ -39,13 +39,13 @@ Right = Literal["call", "publish", "subscribe"]
 _WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
 
 _GROUP: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-"""What a client may call a group: without dots, so that the last one of ``door.CLIENT.GROUP`` is before it."""
+"""Name that a client may give a group: without dots, so that the last one of ``door.CLIENT.GROUP`` is before it."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """How much one client may have going on at one door.
+    """Limits of what one client may have going on at one door.
 
     Numbers are whole and above 0.
 
@@ -81,11 +81,11 @@ class ClientLimits:
 
 @final
 class RetainedAccounts:
-    """On whose account each topic is that the node of a door retains for a client: that of who retained it last.
+    """Accounts of the topics that the node of a door retains for clients: of each, the client that retained it last.
 
     Attributes:
-        topics: how many each client has, by its name, also under a token that has replaced another one.
-        bytes: of their values.
+        topics: number of its topics by name of the client, also under a token that has replaced another one.
+        bytes: bytes of their values, likewise.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class RetainedAccounts:
         self._owners: dict[str, tuple[str, int]] = {}
 
     def owner(self, topic: str) -> tuple[str, int] | None:
-        """Return whose a topic is, and its bytes; None if nobody has retained it."""
+        """Return the client that owns a topic, and its bytes; None if nobody has retained it."""
         return self._owners.get(topic)
 
     def put(self, topic: str, owned: tuple[str, int] | None) -> None:
@@ -114,7 +114,7 @@ class RetainedAccounts:
 
 @final
 class Client:
-    """Who shows one token.  What is done for it is counted, and ends with the token."""
+    """Client that shows one token.  What is done for it is counted, and ends with the token."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Client:
         self._ended = False
         self._bytes = 0
         self._wanted: Counter[tuple[str, str | None]] = Counter()
-        """How many of its subscriptions have each pattern and group."""
+        """Number of its subscriptions by pattern and group."""
         self._retained = retained
         self._streams: set[asyncio.Timeout] = set()
 
@@ -145,7 +145,7 @@ class Client:
 
     @property
     def is_expired(self) -> bool:
-        """Whether its time is over."""
+        """True if its time is over."""
         return self.token.expires is not None and self.token.expires <= self._wall_clock()
 
     def headers(self, given: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -359,7 +359,7 @@ class Clients:
         limits: of each client.
 
     Attributes:
-        strangers: the share of all together of whom the doors know no token yet.
+        strangers: share of all connections together whose token the doors do not know yet.
 
     Raises:
         ConfigError: the file cannot be used.

@@ -14,7 +14,7 @@ LONGEST: Final = 50.0
 the call is over."""
 
 Readers = Mapping[str, Callable[[str], Any]]
-"""What reads the text of each option that there is; raises ``ValueError`` or ``KeyError`` if it cannot."""
+"""Reader of the text of each option, by name; it raises ``ValueError`` or ``KeyError`` if it cannot read it."""
 
 
 def number(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What every door says when something fails: the numbers of HTTP, a short stable word, and a text for people.
+"""Problems, as every door reports them: the numbers of HTTP, a short stable word, and a text for people.
 
 Source: RFC 9457 (problem details), whose fields these are.
 """
@@ -38,13 +38,13 @@ _KINDS: Final[tuple[tuple[type[IrisError], int, str], ...]] = (
     (ConfigError, 400, "malformed"),
     (LocalProtocolError, 400, "malformed"),
 )
-"""The status and word of each error; the first one that fits counts."""
+"""Status and word of each error; the first one that fits counts."""
 
 _BY_CODE: Final = {
     "bad_request": 400, "no_such_operation": 404, "no_outcomes": 400, "key_reused": 422, "too_many_keys": 503,
     "no_bridge": 503,
 }  # fmt: skip
-"""The status of errors that a member calls by these words; of all others it is 502."""
+"""Status of errors that a member calls by these words; of all others it is 502."""
 
 
 @final
@@ -54,11 +54,11 @@ class Problem(Exception):
     def __init__(self, status: int, code: str, detail: str, *, retry_after: float | None = None) -> None:
         super().__init__(detail)
         self.status: Final = status
-        """As of HTTP: 4xx is for the client to mend, 5xx is not."""
+        """Status, as of HTTP: 4xx is for the client to mend, 5xx is not."""
         self.code: Final = code
-        """A short stable word."""
+        """Short stable word."""
         self.retry_after: Final = retry_after
-        """Seconds."""
+        """Seconds after which to try again.  None if that is unknown."""
 
     @property
     def detail(self) -> str:

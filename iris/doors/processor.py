@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast, final
 T = TypeVar("T")
 
 SHARE: Final = 0.5
-"""Of the thread's time for one client."""
+"""Share of the thread's time for one client."""
 
 BURST: Final = 0.01
 """Seconds of it that a client may be ahead of its share."""
@@ -52,7 +52,7 @@ class Processor:
 
     def __init__(self) -> None:
         self._until = 0.0
-        """When what was used so far is used by its share."""
+        """Time at which its share reaches what was used so far, on the loop's clock."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -92,7 +92,7 @@ class Processor:
         return turn
 
     def is_ahead(self) -> bool:
-        """Whether the client has to wait now."""
+        """Return whether the client has to wait now."""
         return bool(self._waiting) or self._left() > 0
 
     def metered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:

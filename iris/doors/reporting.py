@@ -1,4 +1,4 @@
-"""What doors have done, in the metrics of their node."""
+"""Statistics of doors, in the metrics of their node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reporting(node: iris.aio.Node, protocol: str, statistics: Callable[[], objec
 
     Args:
         node: whose place is lent.
-        protocol: of the door.  Of several doors of one protocol, the last that was opened is shown.
+        protocol: protocol of the door.  Of several doors of one protocol, the last that was opened is shown.
         statistics: returns a snapshot, which another thread may read.
     """
     reports, name = node._inner._reports, f"door.{protocol}"

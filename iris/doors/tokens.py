@@ -24,15 +24,15 @@ from iris.security.identity import check_patterns, covers
 _WHAT: Final = "tokens file"
 _FORMAT: Final = "iris tokens 1"
 _PREFIX: Final = "iris_"
-"""So that people and scanners of secrets see what it is."""
+"""Prefix of a token, by which people and scanners of secrets see what it is."""
 
 LONGEST_TOKEN: Final = 256
-"""Characters: what is longer is none, and is not looked at."""
+"""Characters of a token at most: what is longer is none, and is not looked at."""
 
 
 @final
 class Token(Struct, frozen=True, kw_only=True):
-    """What the bearer of one token may do: nothing at first.
+    """Rights of the bearer of one token: none at first.
 
     Args:
         digest: SHA-256 of the token, in hexadecimal.
@@ -50,13 +50,13 @@ class Token(Struct, frozen=True, kw_only=True):
     expires: float | None = None
 
     def may(self, right: str, wanted: str) -> bool:
-        """Tell whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
+        """Return whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
         return any(permits(pattern, wanted) for pattern in patterns)
 
 
 def permits(pattern: str, wanted: str) -> bool:
-    """Tell whether a right to a pattern is one to all that ``wanted`` matches: in the realm it names and no other."""
+    """Return whether a right to a pattern is one to all that ``wanted`` matches: in the realm it names and no other."""
     realm, name = _parts(pattern)
     wanted_realm, wanted_name = _parts(wanted)
     return realm == wanted_realm and covers(name, wanted_name)
@@ -81,7 +81,7 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
 
 
 _LAST: Final = 1e11
-"""Seconds of Unix time, in the year 5138: what says more is a mistake."""
+"""Latest end of a token in seconds of Unix time, in the year 5138: a greater number is a mistake."""
 
 RIGHTS: Final = ("call", "publish", "subscribe")
 

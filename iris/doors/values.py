@@ -18,7 +18,7 @@ from iris.kernel import wire
 from iris.kernel.errors import IrisError
 
 _ANY_SIZE: Final = 1 << 31
-"""Bytes: what came by the mesh has been bounded there."""
+"""Limit, in bytes, that bounds nothing: what came by the mesh has been bounded there."""
 
 MAX_CONTAINERS: Final = wire.MAX_CONTAINERS
 """Lists in one payload, and as many maps."""
@@ -50,7 +50,7 @@ def to_line(told: dict[str, Any]) -> bytes:
 
 
 _LINE_ENDS: Final = {one: f"\\u{one:04x}" for one in (0x85, 0x2028, 0x2029)}
-"""Those that JSON lets stand raw in a text."""
+"""Ends of lines that JSON lets stand raw in a text, and their escapes."""
 
 
 def from_json(text: bytes | str) -> Any:

@@ -16,8 +16,7 @@ from typing import Final, final
 
 SHORTEST: Final = 2.0**-20
 LONGEST: Final = 2.0**12
-"""Seconds: what is less counts as the first of them, what is more as the second, which keeps a histogram at 257
-buckets."""
+"""Seconds.  Shorter times count as the first, longer ones as the second, which keeps a histogram at 257 buckets."""
 
 EDGES: Final = tuple(2.0**exponent for exponent in range(-12, 5))
 """Seconds, 0.24 ms to 16 s: the edges that ``/metrics`` shows, since each is a time series for Prometheus."""
@@ -26,17 +25,17 @@ OTHERS: Final = "(other)"
 """Cluster and operation of requests, or reason of errors, whose own found no room; no name can be this one."""
 
 _MAX_SERIES: Final = 256
-"""Pairs of cluster and operation of one node: what a peer may ask for is for the peer to invent."""
+"""Pairs of cluster and operation of one node.  It is a bound, since peers may invent operations to ask for."""
 
 _MAX_REASONS: Final = 32
 
 _PER_OCTAVE: Final = 8
 
 _UPTO: Final = tuple(ldexp(1 + step / _PER_OCTAVE, exponent) for exponent in range(-20, 12) for step in range(1, 9))
-"""What the times of each bucket are below, but for the last one, to which all that is more belongs."""
+"""Upper bound of each bucket in seconds, exclusive; but for the last bucket, which has all longer times."""
 
 _LAST: Final = LONGEST * (1 + 1 / _PER_OCTAVE)
-"""What the last bucket is shown as."""
+"""Upper bound in seconds that the last bucket is shown with."""
 
 
 @final
@@ -45,10 +44,10 @@ class LatencyStatistics:
     """A snapshot of one histogram.  Times are in seconds."""
 
     buckets: Mapping[float, int]
-    """How many requests took less than so many seconds, and at least what the bucket before says; ascending, without
-    empty buckets."""
+    """Requests by the upper bound of their bucket in seconds: they took less, and at least the bound before it.
+    Ascending, without empty buckets."""
     total: float
-    """All times together."""
+    """Sum of all times, in seconds."""
     errors: Mapping[str, int] = field(default_factory=dict[str, int])
     """Requests that ended with an error, by its type.  Only errors that a handler has raised are measured as well."""
 
@@ -64,7 +63,7 @@ class LatencyStatistics:
     def percentile(self, percent: float) -> float | None:
         """Return the time within which ``percent`` of the requests had their answer, at most 6.3 % off.
 
-        None if there was no request.  Of times outside of 1 us to 68 minutes only that they are.
+        None if there was no request.  A time outside of 1 us to 68 minutes is only known to lie outside.
         """
         before, wanted = 0, self.count * percent / 100
         for edge, count in self.buckets.items():

@@ -18,13 +18,13 @@ class Sender(Struct, frozen=True):
     """The sender of a message, as its certificate proves it."""
 
     cluster: str
-    """The cluster that the sending node speaks for: who asks.  That of another realm is ``REALM/CLUSTER``."""
+    """Cluster that the sending node speaks for: the caller.  One of another realm is ``REALM/CLUSTER``."""
     node: NodeId
     """The node itself: one boot of one process."""
 
     @property
     def realm(self) -> str:
-        """What the sender's realm is called here; empty if it is this node's own."""
+        """Name of the sender's realm at this node; empty if it is this node's own realm."""
         return self.cluster.rpartition("/")[0]
 
 
@@ -66,41 +66,41 @@ class Outbox:
 
 @final
 class Request(Struct, frozen=True, kw_only=True):
-    """One request, as its handler gets it.  Who asks is ``sender.cluster``; ``cluster`` is who is asked."""
+    """One request, as its handler gets it.  The caller is ``sender.cluster``; ``cluster`` is the one that is asked."""
 
     payload: Any
-    """What the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict."""
+    """Value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict."""
     sender: Sender
-    """Who asks, as its certificate proves it: decide by ``sender.cluster`` what a caller may do."""
+    """The caller, as its certificate proves it: decide by ``sender.cluster`` what a caller may do."""
     headers: Mapping[str, str]
-    """What the caller wrote beside the payload.  Nobody has verified it."""
+    """Texts that the caller wrote beside the payload.  Nobody has verified them."""
     deadline: float
-    """When the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled then."""
+    """Time at which the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled then."""
     cluster: str
     """The cluster that is asked and serves, a membership of this node; never the caller."""
     operation: str | None
     """The operation that is asked for; None for a request without one."""
     idempotency_key: str | None = None
-    """That of the caller; None if it gave none."""
+    """Idempotency key of the caller.  None if it sent none."""
     attempt: int = 1
-    """Above 1: a member was lost in the middle of the attempt before, which may have had its effect.  Only of requests
-    with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
+    """Number of the attempt.  Above 1: a member was lost in the middle of the one before, which may have had its
+    effect. Only of requests with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
     undoes: str | None = None
-    """Idempotency key of the step of a saga that this request undoes; None: it is no such request."""
+    """Idempotency key of the step of a saga that this request undoes.  None for any other request."""
     outbox: Outbox | None = None
     """Events that are stored together with the outcome; None without an idempotency key."""
 
 
 @final
 class Message(Struct, frozen=True, kw_only=True):
-    """One broadcast, as its handler gets it.  Who sent it is ``sender.cluster``."""
+    """One broadcast, as its handler gets it.  The sender is ``sender.cluster``."""
 
     payload: Any
-    """What the sender sent, as it travelled; see ``Request.payload``."""
+    """Value that the sender sent, as it travelled; see ``Request.payload``."""
     sender: Sender
-    """Who sent it, as its certificate proves it."""
+    """The sender, as its certificate proves it."""
     headers: Mapping[str, str]
-    """What the sender wrote beside the payload.  Nobody has verified it."""
+    """Texts that the sender wrote beside the payload.  Nobody has verified them."""
     cluster: str
     """The cluster that it was sent to, a membership of this node; never the sender."""
 

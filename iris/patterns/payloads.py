@@ -28,15 +28,15 @@ from iris.kernel.tasks import interruptible
 from iris.kernel.wire import MAX_DEPTH, Payload, encode_payload
 
 Converter = Callable[[Any], Any]
-"""Takes a payload or a part of it; raises Mismatch."""
+"""Function that makes a declared type of a payload or a part of it; raises Mismatch."""
 
 _NONE: Final = type(None)
 
 _MOST_ERRORS: Final = 32
-"""Of one payload that are told one by one: half a million of them would be 40 MB of text."""
+"""Errors of one payload that are named one by one: half a million of them would be 40 MB of text."""
 
 _MOST_NAMES: Final = 4
-"""Of fields that are not known, in one error; and of each so many characters:"""
+"""Unknown fields, or values of an enumeration, that one error names; and of each field so many characters:"""
 _MOST_LETTERS: Final = 64
 
 
@@ -55,7 +55,7 @@ class Mismatch(ValueError):
         super().__init__(f"payload{path}: {what}")
         self._what = what
         self.path = path
-        """Where in the payload: ``.name`` and ``[index]`` for each level."""
+        """Place in the payload: ``.name`` and ``[index]`` for each level."""
 
     def within(self, step: str) -> Mismatch:
         """Return the same, seen from one level further up."""
@@ -63,7 +63,7 @@ class Mismatch(ValueError):
 
 
 def converter(annotation: Any) -> Converter:
-    """Return what makes a value of the declared type.
+    """Return the function that makes a value of the declared type.
 
     Raises:
         ConfigError: this type cannot be made of a payload.
@@ -72,15 +72,15 @@ def converter(annotation: Any) -> Converter:
 
 
 class _Tried(threading.local):
-    """What choices of unions have come to in the conversion of one payload."""
+    """Outcomes of the choices of unions, in the conversion of one payload."""
 
     known: dict[tuple[int, int], Mismatch | tuple[Any, int]] | None = None
-    """By choice and value: the error, or what was made and how many fields were ignored in it.
+    """Outcomes by choice and value: the error, or the value made and the number of fields ignored in it.
 
     Without it a value within a value within a value would be tried two times two times two times.
     """
     ignored: int = 0
-    """How many fields were ignored so far: of the choices that fit, a union takes the one that ignores the fewest."""
+    """Fields that were ignored so far: of the choices that fit, a union takes the one that ignores the fewest."""
 
 
 _tried: Final = _Tried()
@@ -99,7 +99,7 @@ _cached_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(co
 
 
 def reply_converter(annotation: Any) -> Converter:
-    """As ``converter``, which callers would else call for each request."""
+    """Return a converter from a cache: ``converter`` is too slow to be called for each request."""
     try:
         return _cached_converter(annotation)
     except TypeError:  # it has no hash, as a type would
@@ -334,10 +334,10 @@ def _entries(convert: Converter, value: Any) -> dict[str, Any]:
 
 
 def lacks(required: frozenset[str], declared: Collection[str], given: Mapping[str, Any]) -> str:
-    """Return what to say of names that are required and not given, and of those given that are not known; "" if none.
+    """Return the text about required names that are missing, with those that are not known; "" if none is missing.
 
-    Names that are not known are ignored, for the other program may be newer.  Beside one that is missing they are said,
-    for then one was probably mistyped.
+    Names that are not known are ignored, for the other program may be newer.  Beside one that is missing they are
+    named, for then one was probably mistyped.
     """
     missing = required - given.keys()
     if not missing:

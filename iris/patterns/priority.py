@@ -26,7 +26,7 @@ PriorityName = Literal["low", "normal", "high"]
 
 
 def check_priority(name: str | None) -> Priority | None:
-    """Return the priority of that name; None stands for that of the request that is served.
+    """Return the priority of a name; None stands for the priority of the request that is served.
 
     Raises:
         ConfigError: there is none.
@@ -40,4 +40,4 @@ def check_priority(name: str | None) -> Priority | None:
 
 
 served_priority: Final[ContextVar[int]] = ContextVar("served_priority", default=Priority.NORMAL)
-"""Of the request that the present task serves; normal if it serves none."""
+"""Priority of the request that the present task serves; normal if it serves none."""

@@ -1,4 +1,4 @@
-"""What the door answers with: a payload, a problem, or a stream."""
+"""Answers of the door: a payload, a problem, or a stream."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 MSGPACK: Final = "application/msgpack"
 
 Begin = Callable[[], Awaitable[None]]
-"""Sends the head of a stream."""
+"""Function that sends the head of a stream."""
 
 Hold = Callable[[int], None]
-"""Counts bytes among those of a client for as long as its call lasts; raises ``Problem`` if these are too many."""
+"""Function that counts bytes for a client as long as its call lasts; raises ``Problem`` if they are too many."""
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends a piece of a stream; waits while the client does not read."""
+"""Function that sends a piece of a stream; it waits while the client does not read."""
 
 
 class HungUp(Exception):
@@ -149,10 +149,10 @@ class Stream(Response):
     """An answer that comes piece by piece, for as long as its client reads.
 
     Args:
-        media_type: of the whole.
-        write: makes it; gets a function to call when it has begun, so that what fails before is an error like any
+        media_type: media type of the whole.
+        write: writes it; gets a function to call when it has begun, so that what fails before is an error like any
             other, and one that sends a piece.
-        end: what tells the client of a problem after that.
+        end: returns the bytes that report a problem after that to the client.
     """
 
     def __init__(

@@ -56,10 +56,10 @@ def make_app(
 
     Args:
         node: whose place is lent.
-        clients: who may use it.
-        limits: of all of them.
-        counted: where is counted what is done.
-        origins: of pages elsewhere that may use it, as browsers name them; ``*`` for all.
+        clients: clients that may use it.
+        limits: limits of all of them together.
+        counted: counters of what is done.
+        origins: origins of pages elsewhere that may use it, as browsers name them; ``*`` for all.
     """
     door = _Door(node, clients, limits, counted)
     app = Starlette(

@@ -54,11 +54,11 @@ _UNREAD: Final = 5.0
 """Seconds for which is read, and forgotten, what a client goes on sending that has its answer."""
 
 ADMIT: Final = "admit"
-"""In the state of a request: what to call with its client when its token counts."""
+"""Key in the state of a request: function to call with its client when its token counts."""
 
 _LEAVE: Final = "leave"
 _PROCESSOR: Final = "processor"
-"""There as well: what to call when a tunnel's connection has ended, and what tells whose time it uses."""
+"""Keys there as well: function to call when a tunnel's connection has ended, and the one that names its processor."""
 
 _UNREADABLE: Final = Problem(
     400, "malformed",
@@ -87,11 +87,11 @@ class _Turns:
     """Passes on what a connection has sent, a piece at a time, so that others have turns in between.
 
     Args:
-        transport: which is not read while something waits here.
-        take: takes a piece.
-        wants_more: tells whether it is to be read when nothing waits any more.
-        first: whose time the first piece uses.
-        processor: tells whose time is used then.
+        transport: transport that is not read while something waits here.
+        take: called with a piece.
+        wants_more: returns whether it is to be read when nothing waits any more.
+        first: processor whose time the first piece uses.
+        processor: returns the processor whose time is used then.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _Connection(StrictConnection):
     """h11's machine, which takes no endless head, and none that two programs may understand in two ways.
 
     Attributes:
-        is_head: whether the last request was HEAD, whose answer has no body.
+        is_head: True if the last request was HEAD, whose answer has no body.
     """
 
     is_head = False
@@ -200,7 +200,7 @@ class _Transport:
         self.close = part
 
     def is_closing(self) -> bool:
-        """Whether it has been closed."""
+        """Return whether it has been closed."""
         return self._is_parting() or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
@@ -214,11 +214,11 @@ def bounded_http(
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take.
 
     Args:
-        limits: of all clients together.
-        counted: where is counted what is done.
-        places: for connections.
-        coming: the time of those who come.
-        full: the application that tells clients that the door is full.
+        limits: limits of all clients together.
+        counted: counters of what is done.
+        places: places for connections.
+        coming: processor of connections that are coming.
+        full: application that answers that the door is full.
     """
 
     @final
@@ -231,7 +231,7 @@ def bounded_http(
         _has_asked = False
         conn: _Connection
         _end: asyncio.TimerHandle | None = None
-        """When what the client still sends is no longer waited for."""
+        """Timer that ends the wait for what the client still sends.  None while there is no such wait."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)

@@ -13,10 +13,10 @@ from iris.kernel.config import Config
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What clients may take of one HTTP door: finite numbers above 0.
+    """Limits of what clients use of one HTTP door: finite numbers above 0.
 
     Args:
-        connections: at a time; one more is refused with the status 503.
+        connections: connections at a time; one more is refused with the status 503.
         body: bytes of a request's body, and of one WebSocket message.
         head_timeout: seconds for the head of a request, and for the handshake of TLS.
         body_timeout: seconds for its body.
@@ -40,10 +40,10 @@ class HttpLimits:
 @final
 @dataclass(slots=True)
 class HttpStatistics:
-    """What an HTTP door has done since it was opened.
+    """Counters of what an HTTP door has done since it was opened.
 
     Attributes:
-        connections: of clients, now.
+        connections: connections of clients, now.
         turned_away: connections refused because the door had as many as it may.
         answered: requests, surveys, broadcasts and events that did what they should.
         refused: answers that told of a problem, and streams and tunnels that ended by one, by status.

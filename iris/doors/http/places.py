@@ -1,4 +1,4 @@
-"""Places: how many connections a door has, and whose they are."""
+"""Places: the connections of a door, and their clients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Places:
 
     Args:
         most: connections at a time.
-        counted: where is counted who has had to make room.
+        counted: counters, of connections that had to make room among others.
 
     Attributes:
         parting: connections beyond these, whose clients are being told that the door is full.
-        processor: of all strangers together, for what they say beyond their first request and 4 KiB: that of those who
-            come is not theirs.
+        processor: processor of all strangers together, for what they send beyond their first request and 4 KiB: the one
+            of connections that are coming is not theirs.
     """
 
     def __init__(self, most: int, counted: HttpStatistics) -> None:
@@ -37,13 +37,13 @@ class Places:
         self._coming = 0
         self._of_one = max(MIN_SHARE, most // 4)
         self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
-        """Since when each has its place, and what ends it; the oldest first."""
+        """Time since when each connection has its place, and the function that ends it; the oldest first."""
         self._of: dict[object, Client] = {}
         self._counts = Counter[Client]()
         self._changed = asyncio.Event()
 
     def are_taken(self, connections: Collection[object]) -> bool:
-        """Whether there is none left."""
+        """Return whether there is none left."""
         return len(connections) - len(self.parting) >= self._most
 
     def _are_kept(self, connections: Collection[object]) -> bool:
@@ -102,7 +102,7 @@ class Places:
         self._counts[client] += 1
 
     def processor_of(self, connection: object, stranger: Processor | None = None) -> Processor:
-        """Return whose time is used for it, while it is a stranger's that of ``stranger`` if that is given."""
+        """Return the processor whose time is used for it; while it is a stranger's, ``stranger`` if that is given."""
         client = self._of.get(connection)
         return client.processor if client is not None else stranger or self.processor
 

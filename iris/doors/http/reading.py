@@ -1,4 +1,4 @@
-"""What an HTTP request says: its token, its options, its headers and its payload."""
+"""Contents of an HTTP request: its token, its options, its headers and its payload."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from iris.doors.problems import Problem
 from iris.doors.values import AS_VALUE, from_json, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
-"""What an HTTP header begins with that goes to the member as a header of the name that follows."""
+"""Prefix of HTTP headers that go to the member as headers of the name that follows."""
 
 KEY_HEADER: Final = "idempotency-key"
-"""Of draft-ietf-httpapi-idempotency-key-header."""
+"""Header of an idempotency key, as in draft-ietf-httpapi-idempotency-key-header."""
 
 _STRING: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])+)"')
 """A string of RFC 9651, section 3.3.3, that is not empty."""
 
 TOKEN_PROTOCOL: Final = "iris.token."  # noqa: S105 -- no token itself
-"""What the WebSocket protocol begins with in which a page, which cannot set headers, shows its token."""
+"""Prefix of the WebSocket protocol in which a page, which cannot set headers, shows its token."""
 
 
 async def client_of(http: HTTPConnection, clients: Clients) -> Client:
@@ -107,7 +107,7 @@ async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], No
 
     Args:
         http: the request.
-        limits: of its body.
+        limits: limits of its body.
         hold: counts bytes that are about to be kept.
 
     Raises:
@@ -143,4 +143,4 @@ async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], No
 
 
 _VALUES: Final[Mapping[str, Callable[[bytes], Any]]] = {"application/json": from_json, "application/msgpack": unpacked}
-"""What reads the bodies that stand for values."""
+"""Readers of bodies that stand for values, by media type."""

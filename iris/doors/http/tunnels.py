@@ -70,7 +70,7 @@ class _Carrier:
         self._credit = 0
         self._more = asyncio.Event()
         self._arrived: asyncio.Queue[tuple[Any, int] | None] = asyncio.Queue()
-        """What the client has sent: payloads and their bytes, LENT at most, and None for the end."""
+        """Queue of what the client has sent: payloads and their bytes, LENT at most, and None for the end."""
         self._lent = LENT
         self._held = 0
         self._ended = asyncio.Event()

@@ -90,7 +90,7 @@ class MqttConnection:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it ends, or will as soon as it begins."""
+        """True if it ends, or will as soon as it begins."""
         return self._ended.done()
 
     async def wait_gone(self) -> None:
@@ -98,7 +98,7 @@ class MqttConnection:
         await self._gone.wait()
 
     def leave(self) -> None:
-        """Nothing is done for the client any more."""
+        """Note that nothing is done for the client any more."""
         self._gone.set()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What a door counts, what it tells of its clients in the log, and what its connections share."""
+"""Counters of a door, its log about its clients, and the state that its connections share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_TOLD: Final = 10_000
 @final
 @dataclass(slots=True)
 class MqttStatistics:
-    """What a door has done since it was opened.
+    """Counters of what a door has done since it was opened.
 
     Attributes:
-        connections: of clients, now.
+        connections: connections of clients, now.
         turned_away: connections that ended before they were a client's.
         published: messages of clients that became events, wills included.
         refused: messages of clients that did not, by the status that they would have by HTTP.
@@ -44,7 +44,7 @@ class MqttStatistics:
 
 @final
 class Surroundings:
-    """What all connections of a door share."""
+    """State that all connections of a door share."""
 
     def __init__(self, node: iris.aio.Node, clients: Clients, max_payload: int) -> None:
         self.node: Final = node

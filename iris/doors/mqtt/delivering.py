@@ -1,4 +1,4 @@
-"""What a client has subscribed to: an Iris subscription for each pattern, whose events become packets."""
+"""Subscriptions of a client: an Iris subscription for each pattern, whose events become packets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import Event, ToldLosses
 
 MISSED: Final = "iris-missed"
-"""The user property that says how many events were lost just before a message."""
+"""User property with the number of events that were lost just before a message."""
 
 _MESSAGEPACK: Final = "application/msgpack"
 
@@ -36,14 +36,14 @@ _REASONS: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the events of one subscription are delivered."""
+    """Options of the delivery of one subscription's events."""
 
     skips_retained: bool
     identifier: int | None
 
 
 Deliver = Callable[[Event, Options, int], Awaitable[int]]
-"""Sends an event, with how many are missed that nobody was told of yet; returns how many of these there are then."""
+"""Function that sends an event, with the number of missed ones not reported yet; returns how many are left then."""
 
 
 @final

@@ -59,16 +59,16 @@ class MqttDoor:
         self._admitted = Counter[str]()
         """Connections of each client for which there was room, by its name."""
         self._coming_of = Counter[str]()
-        """Those that wait for their turn, or for room."""
+        """Connections of each client that wait for their turn, or for room, by its name."""
         self._newest: dict[str, MqttConnection] = {}
-        """The connection of each client and identifier, by ``key_of`` them."""
+        """Connection of each client and identifier, by ``key_of`` them."""
         self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
-        """All of them, those that end as well, and what serves each."""
+        """All connections, those that end as well, and the task that serves each."""
         self._coming: set[MqttConnection] = set()
-        """Those that wait until the former connection is gone."""
+        """Connections that wait until the former connection is gone."""
         self.others: Final = OtherDoors(around.node, self._give_up)
         self._tasks: set[asyncio.Task[None]] = set()
-        """What serves connections, from when their client is known until they are closed."""
+        """Tasks that serve connections, from when their client is known until they are closed."""
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""

@@ -1,4 +1,4 @@
-"""What a client has sent and the door has not done yet: packets in their order, bounded, and how it all ends."""
+"""Inbox: packets that a client has sent and the door has not done yet, in their order, bounded; and their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Waiting = Publish | Subscribe | Unsubscribe
 
 _PACKETS: Final = 32
 _BYTES: Final = 1 << 20
-"""What may wait, and as much be done at a time; the one that goes beyond these bytes is still taken."""
+"""Limits of what may wait, and as much be done at a time; the packet that goes beyond the bytes is still accepted."""
 
 RECEIVE_MAXIMUM: Final = 2 * _PACKETS
 """Messages of QoS 1 that a client may send before it has an answer; beyond it nothing more is read."""

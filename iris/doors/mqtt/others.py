@@ -32,7 +32,7 @@ _WITHIN: Final = 2.0
 """Seconds that other doors have to answer.  One that does not is not waited for again until it does."""
 
 End = Callable[[str, NodeId], Awaitable[None]]
-"""Ends the connection of a key, which has come to the door of that node, and returns when its will is published."""
+"""Function that ends the connection of a key that has come to another node's door, and returns after its will."""
 
 
 def key_of(client: str, client_id: str) -> str:
@@ -45,7 +45,7 @@ class OtherDoors:
     """Says what has come here, and hears what has come elsewhere.
 
     Args:
-        node: of this door.
+        node: node of this door.
         end: called for what has come elsewhere; may take long.
     """
 
@@ -54,7 +54,7 @@ class OtherDoors:
         self._end = end
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[set[NodeId], asyncio.Event]] = {}
-        """The doors that have not answered yet, by the number of what was said."""
+        """Doors that have not answered yet, by the number of the message."""
         self._silent: set[NodeId] = set()
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ V3: Final = 4
 """The protocol level of MQTT 3.1.1."""
 
 V5: Final = 5
-"""That of MQTT 5."""
+"""The protocol level of MQTT 5."""
 
 
 @final
@@ -77,7 +77,7 @@ Properties = dict[Property, Any]
 
 @final
 class Parting(Exception):
-    """Why the door ends a connection, or does not begin one."""
+    """Reason for which the door ends a connection, or does not begin one."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ class Publish:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """Who comes."""
+    """A CONNECT: the client that comes, and its terms."""
 
     level: int
     client_id: str
@@ -150,4 +150,4 @@ class Disconnect:
 
 
 Packet = Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
-"""What a client may send once it is connected."""
+"""Packet that a client may send once it is connected."""

@@ -1,4 +1,4 @@
-"""What a client publishes: from packets to events, one after the other, and what became of each.
+"""Publishing for a client: from packets to events, one after the other, and what became of each.
 
 QoS 1 is a confirmed event: it is acknowledged once every durable subscriber has it on disk, and is refused where there
 is none.  Those that come together are written to disk together.
@@ -34,7 +34,7 @@ _REASONS: Final = {
     "not_sent": Reason.NOT_ACCEPTED,
     "timeout": Reason.NOT_ACCEPTED,
 }
-"""What MQTT 5 says of problems.  An event that no durable subscriber has is *not accepted*: 0x10, no matching
+"""Reason codes of MQTT 5 for problems.  An event that no durable subscriber has is *not accepted*: 0x10, no matching
 subscribers, would tell the client that it was."""
 
 

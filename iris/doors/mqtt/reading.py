@@ -1,4 +1,4 @@
-"""From bytes to packets: what clients send, of which nothing is believed.
+"""Decoder of packets: what clients send, of which nothing is believed.
 
 ``Parting`` is the only error that leaves a decoder, whatever it is given.
 """
@@ -53,7 +53,7 @@ async def read_frame(
     """Read one packet: its first byte, and what follows the length.  One that is too large is not read.
 
     Args:
-        reader: of the connection.
+        reader: reader of the connection.
         max_payload: bytes of a message.
         hold: called with the bytes that are about to be read; what it raises leaves them unread.
 

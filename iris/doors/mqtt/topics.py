@@ -17,23 +17,23 @@ from iris.kernel.topic_syntax import is_pattern, is_topic
 _SHARED: Final = "$share/"
 
 _FOREIGN: Final = re.compile(r"[.*>+#]")
-"""What a level cannot have in it, as it means something else in the other language."""
+"""Characters that a level cannot have, as they mean something else in the other language."""
 
 _UNTELLABLE: Final = re.compile(r"[/+#]|^\$")
-"""What a topic of Iris cannot have in it if MQTT is to know it."""
+"""Characters that a topic of Iris cannot have if MQTT is to know it."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RequestedTopic:
-    """What one filter asks for: the events of all patterns, together with others of a group."""
+    """Request of one filter: the events of all patterns, together with others of a group."""
 
     patterns: tuple[str, ...]
     group: str | None = None
 
 
 def is_state_of_bridge(name: str) -> bool:
-    """Tell whether a message or will on a topic says that a bridge of Mosquitto is connected, or not."""
+    """Return whether a message or will on a topic says that a bridge of Mosquitto is connected, or not."""
     return name.startswith("$SYS/broker/connection/")
 
 
@@ -61,7 +61,7 @@ def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
 
     Args:
         text: the filter.
-        sharing: whether ``$share/GROUP/FILTER`` is one.
+        sharing: True if ``$share/GROUP/FILTER`` is one.
 
     Raises:
         Problem: it is malformed, or asks for topics that Iris cannot have.

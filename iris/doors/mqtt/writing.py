@@ -1,4 +1,4 @@
-"""From packets to bytes: what the door sends.  3.1.1 gets it without properties, and with the few reasons it has."""
+"""Encoder of packets: what the door sends.  3.1.1 gets it without properties, and with the few reasons it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IN_V3: Final = {
     Reason.SUCCESS: 0, Reason.UNSUPPORTED_VERSION: 1, Reason.CLIENT_ID_NOT_VALID: 2, Reason.SERVER_BUSY: 3,
     Reason.QUOTA_EXCEEDED: 3,
 }  # fmt: skip
-"""What a CONNACK of 3.1.1 says; all else is 5, not authorized."""
+"""Codes in a CONNACK of 3.1.1, by reason; all else is 5, not authorized."""
 
 _WIDTHS: Final = {
     Property.SESSION_EXPIRY: 4,

@@ -42,7 +42,7 @@ _PATIENCE: Final = 30.0
 """Seconds after which it is late in any case.  A slow line takes 1 MiB in that time."""
 
 CONTEXTS: Final = 2 * ClientLimits().calls
-"""As many may call, and as many wait to be taken or be free."""
+"""Contexts of nng: as many may call, and as many wait to be taken or be free."""
 
 _PAUSE: Final = 0.1
 """Seconds without receiving where nng has no memory for it."""
@@ -53,10 +53,10 @@ class Answering:
     """Answers all that comes by one socket.
 
     Args:
-        socket: of REP or RESPONDENT; it does not listen yet.
+        socket: socket of REP or RESPONDENT; it does not listen yet.
         max_connections: at a time.
-        counted: what has been done.
-        serve: returns the answer to a message; what it raises is told to the client.
+        counted: counters of what is done.
+        serve: returns the answer to a message; what it raises is reported to the client.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Answering:
         self._counted = counted
         self._serve = serve
         self._calls: dict[int, set[asyncio.Task[bytes]]] = {}
-        """What is being done for each connection."""
+        """Tasks at work for each connection, by its number."""
         self._untaken: dict[object, tuple[float, Pipe]] = {}
-        """Since when answers wait, the oldest first."""
+        """Answers that wait: the time since when, and the connection; the oldest first."""
 
     async def run(self) -> None:
         """Answer until the socket is closed."""

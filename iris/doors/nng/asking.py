@@ -1,4 +1,4 @@
-"""Asking: what a message of REQ and one of SURVEYOR have the node do."""
+"""Asking: the requests and surveys of the node for messages of REQ and SURVEYOR."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Asking:
     Args:
         node: whose place is lent.
         clients: who may use it.
-        name: of the client.
+        name: name of the client.
         max_payload: bytes.
     """
 

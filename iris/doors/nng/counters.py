@@ -1,4 +1,4 @@
-"""What the door counts, and what it tells in the log of those whom nng cannot tell."""
+"""Counters of the door, and its log of what nng cannot report to clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PAUSE: Final = 1.0
 @final
 @dataclass(slots=True)
 class NngStatistics:
-    """What a door has done since it was opened.
+    """Counters of what a door has done since it was opened.
 
     Attributes:
-        connections: there are now, by the protocol of the client.
+        connections: connections now, by the protocol of the client.
         turned_away: connections beyond the limit.
         answered: requests and surveys that were answered, by what went wrong too.
-        refused: those of them that got an error, and messages of PUSH that became no events, by status.
+        refused: answers of these that were an error, and messages of PUSH that became no events, by status.
         given_up: requests and surveys whose client ended its connection before the answer.
         stalled: connections that were ended because their client did not read answers, or events.
         published: messages of PUSH that became events.

@@ -28,7 +28,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 
 PROTOCOLS: Final[tuple[str, ...]] = ("req", "surveyor", "push", "sub")
-"""What clients speak, in the order of their ports."""
+"""Protocols that clients speak, in the order of their ports."""
 
 _SECURED: Final = re.compile(r"tls\+tcp://(?:[^:/\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}\Z")
 
@@ -42,7 +42,7 @@ class NngDoor:
 
     def __init__(self, addresses: Mapping[str, str], endpoints: Mapping[str, Endpoint], counted: NngStatistics) -> None:
         self.addresses: Final = addresses
-        """Where the clients of each protocol connect."""
+        """Addresses at which the clients of each protocol connect."""
         self._endpoints = endpoints
         self._counted = counted
 

@@ -29,7 +29,7 @@ connection, whereupon a REQ comes back with the same request, for ever."""
 
 
 class Received(NamedTuple):
-    """What a client says."""
+    """Message of a client."""
 
     name: str
     payload: Any
@@ -54,7 +54,7 @@ _FORMS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "json": from_json,
     "msgpack": unpacked,
 }
-"""What reads each form of payload."""
+"""Readers of each form of payload."""
 
 
 def read_message(data: bytes, what: str, max_payload: int, known: Readers, timeout: float = TIMEOUT) -> Received:

@@ -31,10 +31,10 @@ from iris.kernel.errors import ConfigError
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
 NngError: Final = pynng.NNGException
-"""What operations raise that nng refuses."""
+"""Error of operations that nng refuses."""
 
 Closed: Final = pynng.Closed
-"""The one of these that says that their socket is closed."""
+"""The one of these errors that says that the socket is closed."""
 
 _IPC_MODE: Final = 0o600
 
@@ -62,8 +62,8 @@ class Endpoint:
     """A listening socket of one protocol, and how many connections it has.
 
     Args:
-        socket: of pynng, just made.
-        max_connections: at a time; who comes then is turned away.
+        socket: socket of pynng, just made.
+        max_connections: connections at a time; further ones are turned away.
         ended: called in the event loop with the number of each connection that has ended.
     """
 
@@ -78,26 +78,26 @@ class Endpoint:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._since: dict[int, int] = {}
-        """The connections, and how many messages had been sent to all before each."""
+        """Connections by number, and the number of messages that had been sent to all before each."""
         self._sent = 0
         self._room = WAITING
         self._large: deque[tuple[int, int]] = deque()
-        """Those of the last ``WAITING`` messages to all of which so many would be too much: number and bytes."""
+        """Large messages of the last ``WAITING`` to all, of which so many would be too much: number and bytes."""
         self._looks: deque[tuple[int, dict[int, int]]] = deque(maxlen=3)
-        """What had been sent, to all and by each connection, at the last looks for those that do not read."""
+        """Messages sent, to all and by each connection, at the last looks for those that do not read."""
         self._file: Path | None = None
         self._address = ""
-        """Where it listens, without the scheme."""
+        """Address at which it listens, without the scheme."""
         socket.add_pre_pipe_connect_cb(self._on_added)
         socket.add_post_pipe_remove_cb(self._on_removed)
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of connections."""
         return len(self._since)
 
     def has(self, connection: Pipe) -> bool:
-        """Whether it is still there."""
+        """Return whether a connection is still there."""
         return connection.number in self._since
 
     def listen(self, url: str) -> str:

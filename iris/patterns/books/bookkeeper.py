@@ -32,7 +32,7 @@ _PAUSE: Final = 0.1
 """Seconds between two reports to a sender, which have 64 names."""
 
 _AT_ONCE: Final = 16
-"""Reports in so much time; where there are more, the pauses are longer."""
+"""Reports in one ``_PAUSE``; where there are more, the pauses are longer."""
 
 _LONGEST: Final = 1.0
 """Seconds between two looks at messages that wait for their program, and of which there is no news."""
@@ -41,8 +41,8 @@ _AGAIN: Final = 0.25
 """Seconds after which a receiver is asked again: it still had something in hand, or a message was lost."""
 
 _REST: Final = 4
-"""How many times as long as a look at the books took, the next one is put off.  With 60,000 rows it takes 60 ms, and
-1,000 receivers may report at the same time."""
+"""Pause before the next look at the books, as a multiple of the time that the last one took.  With 60,000 rows a look
+takes 60 ms, and 1,000 receivers may report at the same time."""
 
 _ELEMENTS: Final = 9 * wire.ELEMENT
 
@@ -53,21 +53,21 @@ class Bookkeeper:
 
     def __init__(self, mesh: Mesh) -> None:
         self.ledger: Final = SendLedger(self._is_linked)
-        """What this node has sent."""
+        """Sending side: what this node has sent, by receiver, pattern and name."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
-        """Return rows of what is not in the ledger yet: requests without a reply, tunnels that are open."""
+        """Functions that return rows of what the ledger does not have yet: requests without a reply, open tunnels."""
         self.before_report: Callable[[], None] = lambda: None
-        """Called before a report is made, to count what is counted now and then."""
+        """Callback before each report: it counts what is counted only now and then."""
         self._mesh = mesh
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
         self._due = Wakeup()
         self._receipts = Receipts(self._due.wake, self._delay)
         self.account: Final = self._receipts.account
-        """Returns the account of messages that have just come."""
+        """``Receipts.account``: returns the account of messages that have just come."""
         self.due_of: Final = self._receipts.due_of
         self._marks = 0
         self._wanted: dict[NodeId, int] = {}
-        """The last question of each node in the frame that is being dealt with."""
+        """Mark of the last question by node, of the frame that is being dealt with."""
         self._news = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
@@ -177,19 +177,19 @@ class Bookkeeper:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """A node goes on with the books that it had."""
+        """Go on with the books that the node had."""
         self.ledger.receiver_back(peer.node)
         self._receipts.sender_back(peer.node)
 
     def frames_lost(self, peer: Peer) -> None:
-        """Reports may be lost."""
+        """Report everything to the peer again: reports may be lost."""
         self._receipts.repeat(peer.node)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Whether it is lost shows later."""
+        """Do nothing: it shows later whether the node is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """What the node has not accounted for is in doubt."""
+        """Leave in doubt what the node has not accounted for."""
         self.ledger.receiver_gone(peer.node)
         self._receipts.sender_gone(peer.node)
         self._news.unpark_all()

@@ -16,7 +16,7 @@ OTHER: Final = "(other)"
 
 
 class Columns(NamedTuple):
-    """What has become of the messages of one sender.
+    """Outcomes of the messages of one sender, as their receiver counts them.
 
     ``arrived + copied == received + expired + refused + dropped + ended + (those that wait)``.
     """
@@ -26,7 +26,7 @@ class Columns(NamedTuple):
     copied: int = 0
     """Further copies that were made of events here: one for each subscription after the first."""
     received: int = 0
-    """Those that the program has taken, or its handlers have been called with."""
+    """Messages that the program has received, or its handlers have been called with."""
     expired: int = 0
     refused: int = 0
     dropped: int = 0
@@ -36,11 +36,11 @@ class Columns(NamedTuple):
 
     @property
     def settled(self) -> int:
-        """Those that have an outcome."""
+        """Messages that have an outcome."""
         return self.received + self.expired + self.refused + self.dropped + self.ended
 
     def moved(self, before: Columns, after: Columns) -> Columns:
-        """Return these, of several names, when those of one have changed.  Written out: half the time of a loop."""
+        """Return the sums of several names after the columns of one changed.  Written out: half the time of a loop."""
         return Columns(
             self[0] + after[0] - before[0], self[1] + after[1] - before[1], self[2] + after[2] - before[2],
             self[3] + after[3] - before[3], self[4] + after[4] - before[4], self[5] + after[5] - before[5],
@@ -56,10 +56,10 @@ class Account:
     """The columns of one sender and name while they are counted.
 
     Attributes:
-        name: of a cluster or a topic; ``OTHER`` for all that have no account of their own.
-        reported: the columns as the sender was last sent them.
-        relayed: whether messages came by way of other nodes: their sender may have very many receivers.
-        quiet_until: when to report next, of those that are relayed.
+        name: cluster or topic; ``OTHER`` for all that have no account of their own.
+        reported: columns of the last report to the sender.
+        relayed: True if messages came through other nodes: their sender may have very many receivers.
+        quiet_until: earliest time of the next report, for relayed messages.
     """
 
     __slots__ = (
@@ -85,4 +85,4 @@ class Account:
 
 
 UNCOUNTED: Final = Account(OTHER)
-"""Takes the counts of what nobody keeps books of: events that were read from a disk."""
+"""Account of messages that nobody accounts for: events that were read from a disk."""

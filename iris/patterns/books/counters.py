@@ -19,21 +19,21 @@ class PatternStatistics:
     sent: int
     """Messages that a caller handed over."""
     answered: int
-    """Those that the receiver has acknowledged: requests that have a reply, messages of tunnels that the other end
+    """Messages that the receiver has acknowledged: requests that have a reply, messages of tunnels that the other end
     has acknowledged.  0 for patterns in which nobody answers."""
     handed_over: int
-    """Those that the link to the receiver has taken, in patterns in which nobody answers: broadcasts and events.
-    Whether they were received is not known: they may be lost with the connection, or dropped there."""
+    """Messages that the link to the receiver has accepted, in patterns in which nobody answers: broadcasts and events.
+    It is unknown whether they were received: they may be lost with the connection, or dropped there."""
     expired: int
-    """Those whose time ran out, or whose caller stopped waiting."""
+    """Messages whose time ran out, or whose caller stopped waiting."""
     refused: int
-    """Those that a limit, a rule or a missing member turned away; with an error to the caller, but for broadcasts."""
+    """Messages that a limit, a rule or a missing member turned away.  The caller gets an error, but for broadcasts."""
     refused_because: Mapping[str, int]
     """Copies of broadcasts that were refused, by reason.  Empty for the other patterns."""
     lost: Mapping[str, int]
-    """Those that vanished, by reason."""
+    """Messages that vanished, by reason."""
     waiting: int
-    """Those without an outcome yet."""
+    """Messages without an outcome yet."""
 
 
 @final

@@ -8,7 +8,7 @@ Rules of this file:
 - What a receiver has not accounted for is *waiting* while it is linked, and *in doubt* when it is not: it may have died
   with it in hand.  That is looked up and not noted, so nothing has to be put right when the receiver comes back.
 - A receiver that answers a question has had all that its link still brings of what was sent before it.  What is missing
-  from its answer is *lost on the way*, unless it goes by another way (a tree, a sealed copy): then it is asked again.
+  from its answer is *lost on the way*, unless it goes by another route (a tree, a sealed copy): then it is asked again.
 - What goes to the same nodes again and again (*crowd*) has numbers: nothing else counts it, and they are read when the
   crowd changes or is looked at.
 """
@@ -45,22 +45,22 @@ _LARGEST: Final = 2**48
 """A receiver can claim no more of one name: sums of what is claimed still have a form on the wire."""
 
 _REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
-"""What receivers report of, by the number on the wire."""
+"""Patterns that receivers report on, by their number on the wire."""
 
 
 @final
 class LedgerRow:
-    """What one node was sent of one pattern and name.
+    """Counts of what one receiver was sent of one pattern and name.
 
     Attributes:
         posted: copies that were handed to a link, or to another node on the way; the receiver reports of them.
         received, expired, refused, in_doubt, lost: copies whose outcome this node knows by itself.
-        reported: the columns of the receiver.
-        answered: whether it has reported any of this name.
-        asked: ``posted`` when the receiver was asked last.
-        due: ``posted`` when the receiver was asked what it has answered last.
-        confirmed: how many of ``due`` had not come either after the time to settle.
-        relayed: whether some went by another way than its link.
+        reported: columns that the receiver has reported.
+        answered: True once the receiver has reported this name.
+        asked: value of ``posted`` when the receiver was asked last.
+        due: value of ``posted`` at the last question that the receiver has answered.
+        confirmed: copies of ``due`` that had not come when the time to settle was over.
+        relayed: True if some copies went by another route than the receiver's link.
     """
 
     __slots__ = (
@@ -106,14 +106,14 @@ class LedgerRow:
         return max(0, self.due - self.reported.arrived)
 
     def is_settled(self) -> bool:
-        """Tell whether all has an outcome, of a receiver that is linked."""
+        """Return whether all copies have an outcome, for a receiver that is linked."""
         columns, missing = self.reported, self.missing
         in_hand = columns.arrived + columns.copied - columns.settled
         on_way = self.posted - columns.arrived
         return in_hand <= 0 and on_way <= missing and (not self.relayed or missing <= self.confirmed)
 
     def shown(self, *, is_linked: bool) -> BookRow:
-        """Return what is to be shown of it."""
+        """Return the row as a program sees it."""
         columns, missing = self.reported, self.missing
         on_way = self.posted - columns.arrived - missing
         in_hand = columns.arrived + columns.copied - columns.settled
@@ -136,10 +136,10 @@ class LedgerRow:
 
 
 class MessageNumbers(Protocol):
-    """What gives messages to the same receivers consecutive numbers."""
+    """Source of consecutive numbers for messages to the same receivers."""
 
     sequence: int
-    """The number of the last one."""
+    """Number of the last message."""
 
 
 @final
@@ -166,10 +166,10 @@ class _Receiver:
     """The rows of one node.
 
     Attributes:
-        rows: by pattern and name.
+        rows: rows by pattern and name.
         totals: columns of all names together, by pattern, as reported.
-        full: the patterns of which it has names in the total only.
-        mark: of the last question that it was asked.
+        full: patterns of which the receiver has some names in the total only.
+        mark: number of the last question that it was asked.
     """
 
     __slots__ = ("full", "mark", "rows", "totals")
@@ -183,7 +183,7 @@ class _Receiver:
 
 @final
 class SendLedger:
-    """What one node has sent, by receiver, pattern and name.
+    """Rows of what one node has sent, by receiver, pattern and name.
 
     Args:
         is_linked: tells whether a node is linked now, or this one.
@@ -229,14 +229,14 @@ class SendLedger:
         relayed: Iterable[NodeId],
         numbering: MessageNumbers,
     ) -> Crowd:
-        """Have what gets a number from now on counted for these receivers, until ``end_crowd``.
+        """Count messages that are numbered from now on for these receivers, until ``end_crowd``.
 
         Args:
-            pattern: of what they are sent.
-            name: likewise.
-            linked: those that get it by their links.
-            relayed: those that get it by other ways.
-            numbering: where it gets its number.
+            pattern: pattern of the messages.
+            name: cluster or topic of the messages.
+            linked: receivers that get them by their links.
+            relayed: receivers that get them by other routes.
+            numbering: source of their numbers.
         """
         rows = [self.row(pattern, name, node) for node in linked]
         for node in relayed:
@@ -248,7 +248,7 @@ class SendLedger:
         return crowd
 
     def end_crowd(self, crowd: Crowd) -> None:
-        """What gets a number from now on goes to others."""
+        """Stop counting for these receivers: messages that are numbered from now on go to others."""
         crowd.share_out()
         self._crowds.pop(crowd, None)
 
@@ -264,7 +264,7 @@ class SendLedger:
                 row.asked = row.posted
 
     def receive(self, node: NodeId, report: kinds.Received) -> None:
-        """Take what a receiver says.  Names that this node does not know are in the total only."""
+        """Accept a receiver's report.  Names that this node does not know are in the total only."""
         receiver = self._receivers.get(node)
         if receiver is None:
             return
@@ -284,7 +284,7 @@ class SendLedger:
                     row.due = row.asked
 
     def confirm(self, node: NodeId) -> None:
-        """What is missing at a receiver has had all the time that it gets."""
+        """Count what is missing at a receiver as lost: the time to settle is over."""
         receiver = self._receivers.get(node)
         if receiver is not None:
             for pattern in _REPORTED:
@@ -294,7 +294,7 @@ class SendLedger:
     # -- receivers come and go ------------------------------------------------------------------------------
 
     def receiver_gone(self, node: NodeId) -> None:
-        """A node is given up.  Its rows are kept for a while: it may come back."""
+        """Note that a node is given up.  Its rows are kept for a while: it may come back."""
         if node not in self._receivers:
             return
         self._former[node] = None
@@ -303,7 +303,7 @@ class SendLedger:
             self._add_up_former(oldest)
 
     def receiver_back(self, node: NodeId) -> None:
-        """A node is linked, perhaps again."""
+        """Note that a node is linked, perhaps again."""
         self._former.pop(node, None)
 
     def _add_up_former(self, node: NodeId) -> None:

@@ -43,10 +43,10 @@ class _Sender:
         self.accounts: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
         self.others: list[Account | None] = [None, None]
         self.totals = [NOTHING, NOTHING]
-        """What the reports so far come to, of all names together."""
+        """Columns of all names together as reported so far, by pattern."""
         self.due: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
-        """Those with something to report, or with something that waits, of which there will be.  All names that have no
-        account of their own are due together, as ``OTHER``."""
+        """Accounts with something to report now, or later: with messages that wait.  All names that have no account of
+        their own are due together, as ``OTHER``."""
 
     def __len__(self) -> int:
         return len(self.accounts[BROADCAST]) + len(self.accounts[EVENT])
@@ -54,7 +54,7 @@ class _Sender:
 
 @final
 class Receipts:
-    """What one node has received, by sender, pattern and name.
+    """Accounts of what one node has received, by sender, pattern and name.
 
     Args:
         due: called when there is something to report, and was not before.
@@ -68,7 +68,7 @@ class Receipts:
         self._former: OrderedDict[NodeId, None] = OrderedDict()
         self._accounts = 0
         self._reporting: dict[NodeId, _Sender] = {}
-        """Those with something that is due."""
+        """Senders with accounts that are due."""
 
     def __repr__(self) -> str:
         return f"<Receipts of {len(self._senders)} senders, {self._accounts} accounts>"
@@ -119,7 +119,7 @@ class Receipts:
         return list(self._reporting)
 
     def report(self, node: NodeId, now: float, mark: int = 0) -> Iterator[kinds.Received]:
-        """Yield what to tell a sender now; what is not sent after all is to be made due again, with ``repeat``.
+        """Yield the reports for a sender.  If one is not sent after all, make all due again with ``repeat``.
 
         What still waits here, or is relayed and was reported a moment ago, stays due.
 
@@ -171,7 +171,7 @@ class Receipts:
         return [kinds.Received(pattern, 0, full, total, tuple(entries[at : at + _AT_ONCE])) for at in parts]
 
     def repeat(self, node: NodeId) -> None:
-        """Reports to a sender may be lost: all is to be reported again."""
+        """Make everything due again for a sender: reports to it may be lost."""
         sender = self._senders.get(node)
         if sender is None:
             return
@@ -186,7 +186,7 @@ class Receipts:
     # -- senders come and go --------------------------------------------------------------------------------
 
     def sender_gone(self, node: NodeId) -> None:
-        """A sender is given up.  It may come back and go on counting, so its accounts are kept for a while."""
+        """Note that a sender is given up.  It may come back and go on, so its accounts are kept for a while."""
         self._reporting.pop(node, None)
         sender = self._senders.get(node)
         if sender is None:
@@ -198,12 +198,12 @@ class Receipts:
             self._forget_one()
 
     def sender_back(self, node: NodeId) -> None:
-        """A sender is linked, perhaps again."""
+        """Report everything to a sender that is linked, perhaps again."""
         self._former.pop(node, None)
         self.repeat(node)
 
     def _forget_one(self) -> bool:
-        """Forget the sender that has been gone for longest; tell whether there was one."""
+        """Forget the sender that has been gone for longest; return whether there was one."""
         if not self._former:
             return False
         node, _ = self._former.popitem(last=False)

@@ -14,7 +14,7 @@ from iris.patterns.observer import Pattern
 
 @final
 class BookRow(Struct, frozen=True, kw_only=True):
-    """What one receiver was sent of one pattern under one name, and what has become of it, in messages.
+    """Messages that one receiver was sent of one pattern under one name, counted by their outcome.
 
     ``difference`` is 0 unless the receiver claims more than it was sent.
     """
@@ -23,21 +23,21 @@ class BookRow(Struct, frozen=True, kw_only=True):
     name: str
     """The cluster or topic; ``(other)`` for all names beyond the 1,024 of one receiver and pattern."""
     receiver: NodeId | None
-    """None: sent to nobody in particular, or to receivers that are long gone."""
+    """Node that they were sent to.  None for nobody in particular, and for receivers that are long gone."""
     sent: int
-    """Of broadcasts, surveys and requests one for each member asked; of events one for each subscription."""
+    """Messages: one for each member asked of broadcasts, surveys and requests, one for each subscription of events."""
     received: int
     """Answered requests and surveys; events that the program has taken, broadcasts that the handlers were called with;
     messages of tunnels that the other end has acknowledged."""
     expired: int
     refused: int
     lost: Mapping[str, int]
-    """By reason: ``on the way``, ``dropped`` by the overflow of a subscription, ``receiver left`` first, and those of
-    ``iris.PatternStatistics``."""
+    """Messages that vanished, by reason: ``on the way``, ``dropped`` by the overflow of a subscription, ``receiver
+    left`` first, and the reasons of ``iris.PatternStatistics``."""
     in_doubt: int
-    """The receiver is gone and may have died with them in hand, or before they came."""
+    """Messages whose receiver is gone: it may have died before they came, or before it accounted for them."""
     waiting: int
-    """On the way to a receiver that is linked, or in its hand."""
+    """Messages on the way to a receiver that is linked, or there without an outcome yet."""
 
     def __add__(self, other: BookRow) -> BookRow:
         """Return the sums of both, which are of the same pattern, name and receiver."""
@@ -56,7 +56,7 @@ class BookRow(Struct, frozen=True, kw_only=True):
 
     @property
     def difference(self) -> int:
-        """What the columns do not add up to."""
+        """``sent`` less all other columns: 0 unless the receiver claims more than it was sent."""
         columns = self.received + self.expired + self.refused + sum(self.lost.values()) + self.in_doubt + self.waiting
         return self.sent - columns
 
@@ -69,31 +69,31 @@ class Books(Struct, frozen=True):
     """
 
     rows: tuple[BookRow, ...]
-    """By pattern, name and receiver."""
+    """Rows, sorted by pattern, name and receiver."""
 
     @property
     def sent(self) -> int:
-        """Messages, one for each that was to get it."""
+        """Messages sent, counted once for each member or subscription that was to get them."""
         return sum(row.sent for row in self.rows)
 
     @property
     def received(self) -> int:
-        """Those that the receivers' programs have had."""
+        """Messages that the receivers' programs have received."""
         return sum(row.received for row in self.rows)
 
     @property
     def expired(self) -> int:
-        """Those whose time ran out first, or whose caller stopped waiting."""
+        """Messages whose time ran out first, or whose caller stopped waiting."""
         return sum(row.expired for row in self.rows)
 
     @property
     def refused(self) -> int:
-        """Those that a limit or a rule turned away."""
+        """Messages that a limit or a rule turned away."""
         return sum(row.refused for row in self.rows)
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Those that vanished, by reason; by receiver in ``rows``."""
+        """Messages that vanished, by reason; by receiver in ``rows``."""
         lost: Counter[str] = Counter()
         for row in self.rows:
             lost.update(row.lost)
@@ -101,20 +101,20 @@ class Books(Struct, frozen=True):
 
     @property
     def in_doubt(self) -> int:
-        """Those of receivers that are gone and have not said what became of them."""
+        """Messages to receivers that are gone and have not reported what became of them."""
         return sum(row.in_doubt for row in self.rows)
 
     @property
     def waiting(self) -> int:
-        """Those without an outcome yet, of receivers that are there."""
+        """Messages without an outcome yet, to receivers that are linked."""
         return sum(row.waiting for row in self.rows)
 
     @property
     def difference(self) -> int:
-        """What the columns do not add up to: 0 unless a receiver claims what it was not sent."""
+        """Sum of the rows' differences: 0 unless a receiver claims more than it was sent."""
         return sum(row.difference for row in self.rows)
 
     @property
     def balanced(self) -> bool:
-        """Whether every message is in exactly one column, and none waits."""
+        """True if every message is in exactly one column, and none waits."""
         return not self.waiting and not any(row.difference for row in self.rows)

@@ -37,13 +37,13 @@ class Loss(Struct, frozen=True, kw_only=True):
 class LossWatch:
     """The losses of one node as a sender, as they are found.  Made by ``Node.watch_losses``, for one task.
 
-    Cancelling a wait loses none of them: the next one tells what was found, and what has been lost since.
+    Cancelling a wait loses none of them: the next one yields what was found, and what has been lost since.
 
-    When the node is closed, it tells what was found until then, and ends; so does one that is read for the first time
+    When the node is closed, it yields what was found until then, and ends; so does one that is read for the first time
     after that.
 
-    What was lost when it was made is not told.  A message in doubt that turns out to have been received, because its
-    receiver comes back, is not taken back; nor is one that comes after it was taken for lost.
+    Losses from before it was made are not reported.  A message in doubt that turns out to have been received, because
+    its receiver comes back, is not taken back; nor is one that comes after it was presumed lost.
     """
 
     __slots__ = ("_books", "_every", "_found", "_known", "_matches", "_waiting")
@@ -114,7 +114,7 @@ def compare_losses(row: BookRow, known: Mapping[str, int]) -> tuple[list[Loss], 
 
 
 def matching(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a topic or the name of a cluster matches a pattern.
+    """Return the function that decides whether a topic or the name of a cluster matches a pattern.
 
     Raises:
         ConfigError: it is no pattern.

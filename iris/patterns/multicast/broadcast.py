@@ -45,15 +45,15 @@ class _Lane:
     """The broadcasts to one cluster: their flow control, and the senders that wait for it.
 
     Attributes:
-        name: of the cluster, as its members call it.
-        turn: broadcasts that have to wait do so one after the other, and so stay in order.
-        news: where the first of them waits.
-        links: that took the last broadcast.
-        tree: over which it went, if it went over one.
-        crowd: its receivers, in the books.
-        sequence: how many broadcasts went over trees.
-        rows: of the other members, in the books.
-        patience: with the members of each owner that was waited for.
+        name: name of the cluster, as its members call it.
+        turn: lock in which broadcasts wait one after the other, and so stay in order.
+        news: parking lot of the first of them.
+        links: links that accepted the last broadcast.
+        tree: plan over which the last broadcast went.  None if it went over none.
+        crowd: receivers behind that tree, in the books.
+        sequence: number of broadcasts that went over trees.
+        rows: rows of the other members, in the books.
+        patience: time waited for the members of each owner, by owner.
     """
 
     __slots__ = ("crowd", "flow", "links", "name", "news", "patience", "rows", "sequence", "tree", "turn")
@@ -86,7 +86,7 @@ class Broadcasts:
         self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays, ledger: SendLedger
     ) -> None:
         self.tally: Final = Tally()
-        """Counts one for each message and member."""
+        """Counters, one for each message and member."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
@@ -149,7 +149,7 @@ class Broadcasts:
     # -- credit ---------------------------------------------------------------------------------------------
 
     def _is_open(self, lane: _Lane, members: Sequence[NodeId]) -> bool:
-        """Tell whether the next broadcast may go to everybody who is to get it."""
+        """Return whether the next broadcast may go to all its receivers."""
         flow = lane.flow
         if not flow.is_open(members) and self._choose(lane, members):
             return False
@@ -163,7 +163,7 @@ class Broadcasts:
         return short
 
     async def _wait_open(self, cluster: str, lane: _Lane) -> None:
-        """Wait until the next broadcast may go to everybody who is to get it."""
+        """Wait until the next broadcast may go to all its receivers."""
         while not self._is_open(lane, members := self._members(cluster)):
             crowded = lane.crowded()
             if crowded is not None:
@@ -213,7 +213,7 @@ class Broadcasts:
         return math.inf
 
     def _ask_again(self, lane: _Lane, now: float) -> None:
-        """Ask those that were passed over: a member that has left and joined again does not know that it was asked."""
+        """Ask the members passed over again: one that has left and joined again does not know that it was asked."""
         for node in lane.flow.passed_over:
             window = lane.flow.windows[node]
             if window.asked_at is None or now >= window.asked_at + self._config.broadcast_patience:
@@ -241,7 +241,7 @@ class Broadcasts:
     # -- sending --------------------------------------------------------------------------------------------
 
     def _send(self, lane: _Lane, headers: wire.Headers, body: wire.Payload) -> None:
-        """Give a message to everybody who is to get it; plain calls, no waiting."""
+        """Send a message to all its receivers; plain calls, no waiting."""
         flow, receivers = lane.flow, lane.flow.receivers
         message = kinds.Broadcast(lane.name, headers, body, flow.position)
         size = wire.payload_size(body) + wire.headers_size(headers)
@@ -255,7 +255,7 @@ class Broadcasts:
             self._leave_tree(lane)
             lane.links = self._tell(lane, receivers, message, size)
         else:
-            # Nodes of a site are not linked to those of another: nobody there could hand the message on.
+            # Nodes of a site are not linked to those of another: nobody there could forward the message.
             near: list[NodeId] = []
             alone: list[NodeId] = []
             for member in receivers:
@@ -307,20 +307,20 @@ class Broadcasts:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """It begins with the credit that every member has."""
+        """Do nothing: the node begins with the credit that every member has."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: who was asked for credit is asked again."""
+        """Ask the member for credit again if it was asked: frames may be lost."""
         for lane in self._lanes.values():
             window = lane.flow.windows.get(peer.node)
             if window is not None and window.asked_at is not None:
                 self._ask(lane, peer.node)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Whether it is lost is known when the link is up again, or is given up."""
+        """Do nothing: the node is lost only when its link is given up."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """Nobody waits for a member that is gone."""
+        """Stop waiting for a member that is gone."""
         for lane in self._lanes.values():
             lane.flow.forget((peer.node,))
             lane.rows.pop(peer.node, None)

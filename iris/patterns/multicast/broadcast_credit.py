@@ -1,4 +1,4 @@
-"""Credit-based flow control for broadcasts: how much each member of a cluster still takes from one sender (sans-IO).
+"""Credit-based flow control for broadcasts: how much each member of a cluster still accepts from one sender (sans-IO).
 
 Rules of this file:
 
@@ -7,7 +7,7 @@ Rules of this file:
   same for all members, because over a relay tree all members get the same bytes.  A lost broadcast therefore leaves no
   gap: a member that has seen a position waits for nothing before it.
 - A member reports its state and not a change, so a lost or repeated report does no harm.  The report holds the position
-  up to which the member has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its
+  up to which the member has seen the sender's broadcasts, how much of that its handlers have not received yet, and its
   window.  The window bounds what a sender may have in flight to the member and queued there; the last broadcast may
   exceed it.
 - A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window.  A
@@ -30,17 +30,17 @@ from iris.patterns.books import UNCOUNTED, Account
 from iris.patterns.messages import Message
 
 OVERHEAD: Final = 4 * KIB
-"""What a broadcast costs besides its bytes, so that small ones are bounded in number, too."""
+"""Cost of a broadcast besides its bytes, so that small ones are bounded in number, too."""
 
 INITIAL: Final = 256 * KIB
 """Bytes that a sender may have in flight to a member from which it has no report: 64 small broadcasts."""
 
 _FAR: Final = wire.MAX_NUMBER
-"""No position is as great: 2**50 broadcasts come before."""
+"""Position beyond every other: 2**50 broadcasts come before."""
 
 
 def cost(payload: wire.Payload, headers: wire.Headers) -> int:
-    """Return what a broadcast costs."""
+    """Return the cost of a broadcast, in bytes."""
     return wire.payload_size(payload) + wire.headers_size(headers) + OVERHEAD
 
 
@@ -49,10 +49,10 @@ class SendWindow:
     """Send window: the credit of one member, as the sender knows it.
 
     Attributes:
-        limit: broadcasts whose position is below may be sent.
-        asked_at: when the member was asked for credit and has granted none since; None if it was not.
-        blocked_since: when a broadcast first found no credit; None while there is some.
-        passed_over: whether broadcasts go on without this member, as it grants too little credit.
+        limit: position from which on broadcasts may not be sent.
+        asked_at: time at which the member was asked for credit, if it has granted none since; else None.
+        blocked_since: time at which a broadcast first found no credit; None while there is some.
+        passed_over: True while broadcasts go on without this member, as it grants too little credit.
     """
 
     __slots__ = (
@@ -75,16 +75,16 @@ class SendWindow:
 
     @property
     def end(self) -> int | None:
-        """The end of what it was sent, if that differs from the others."""
+        """Position at which it stopped getting broadcasts.  None while it gets them like the others."""
         return self._left_at
 
     def leave(self, position: int) -> None:
-        """It does not get what follows."""
+        """Send it nothing from this position on."""
         if self._left_at is None:
             self._left_at = position
 
     def resume(self, position: int) -> None:
-        """It gets what follows again.  What it did not get is not in flight to it."""
+        """Send it what follows again.  What it did not get is not in flight to it."""
         if self._left_at is not None:
             self._gap = position - self._left_at
             self._seen += self._gap
@@ -96,21 +96,21 @@ class SendWindow:
 
     @property
     def size(self) -> int:
-        """What the member grants when nothing waits there."""
+        """Bytes that the member grants when nothing waits there."""
         return self._size
 
     @property
     def is_half_free(self) -> bool:
-        """Whether a member that was passed over takes half a window again: with less it would soon be waited for."""
+        """True if a member that was passed over has half its window free: with less it would soon be waited for."""
         return self._left_at is not None and 2 * (self.limit - self._left_at) >= self._size
 
     def receive(self, report: kinds.BroadcastCredit, position: int, count: int) -> int:
-        """Take a report; return how many broadcasts it says were refused since the last one.
+        """Accept a report; return how many broadcasts were refused since the last one.
 
         Args:
-            report: what the member says.
-            position: the end of what was sent to the others.
-            count: how many broadcasts were sent to the cluster; no member can have refused more.
+            report: state of the member.
+            position: end of what was sent to the others.
+            count: broadcasts that were sent to the cluster; no member can have refused more.
         """
         seen = report.seen if report.seen > self._resumed_at else report.seen + self._gap
         self._seen = max(self._seen, min(seen, position if self._left_at is None else self._left_at))
@@ -129,11 +129,11 @@ class Flow:
     """The broadcasts of one sender to one cluster: their positions, and who may get the next one.
 
     Attributes:
-        position: of the next broadcast.
+        position: position of the next broadcast.
         count: broadcasts before it.
-        receivers: the members that get it.
-        passed_over: those that do not, as they grant no credit.
-        windows: of all members that are known.
+        receivers: members that get it.
+        passed_over: members that do not, as they grant no credit.
+        windows: send windows of all members that are known.
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -146,11 +146,11 @@ class Flow:
         self._horizon = 0
 
     def is_open(self, members: Sequence[NodeId]) -> bool:
-        """Tell, as the fast path, whether ``receivers`` is up to date and all of them have credit."""
+        """Return whether ``receivers`` is up to date and all of them have credit.  It is the fast path."""
         return self.position < self._horizon and members == self._members
 
     def choose(self, members: Sequence[NodeId]) -> list[NodeId]:
-        """See who gets the next broadcast; return those of them who have no credit for it."""
+        """Choose the receivers of the next broadcast; return those that have no credit for it."""
         for node in self.windows.keys() - set(members):
             if self.windows[node].passed_over:
                 del self.windows[node]  # as a member again it begins anew
@@ -178,12 +178,12 @@ class Flow:
         return short
 
     def sent(self, cost: int) -> None:
-        """The next broadcast was sent."""
+        """Count the next broadcast as sent."""
         self.position += cost
         self.count += 1
 
     def receive(self, node: NodeId, report: kinds.BroadcastCredit) -> int:
-        """Take a member's report; return how many broadcasts it has refused since the last one."""
+        """Accept a member's report; return how many broadcasts it has refused since the last one."""
         window = self.windows.get(node)
         if window is None:
             return 0
@@ -200,7 +200,7 @@ class Flow:
             self._members = None
 
     def forget(self, nodes: Iterable[NodeId]) -> None:
-        """Nodes are gone."""
+        """Forget nodes that are gone."""
         for node in nodes:
             if self.windows.pop(node, None) is not None:
                 self._members = None
@@ -212,17 +212,17 @@ class Flow:
 
 @final
 class ReceiveWindow:
-    """Receive window: what one sender has queued at a member.
+    """Receive window: the broadcasts that one sender has queued at a member.
 
     Attributes:
-        seen: the end of what has arrived.
-        queued: the cost of what waits.
-        waiting: that itself, with the cost of each, the oldest first; kept by the owner of the window.
-        size: what was granted last.
-        freed: the cost of what was taken since the last report.
-        refused: how many broadcasts were.
-        wanted: whether the sender has asked for a report and waits for it.
-        account: of the sender in the books of this member.
+        seen: end of what has arrived.
+        queued: cost of the broadcasts that wait.
+        waiting: those broadcasts and the cost of each, the oldest first; kept by the owner of the window.
+        size: bytes granted last.
+        freed: cost of the broadcasts that left the queue since the last report.
+        refused: broadcasts that were refused.
+        wanted: True while the sender waits for a report that it has asked for.
+        account: account of the sender in the books of this member.
     """
 
     __slots__ = ("account", "freed", "owner", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
@@ -243,9 +243,9 @@ class ReceiveWindows:
     """The windows of all senders at one member.
 
     Args:
-        window: the greatest one; what a sender has waiting beyond it is refused.
-        limit: of all together.  Half of it is for newcomers; the other half is divided among the owners of all that
-            have something waiting, so that nobody can take the room of the others, with however many nodes.
+        window: greatest window in bytes; what a sender has waiting beyond it is refused.
+        limit: bytes of all together.  Half of it is for newcomers; the other half is divided among the owners of all
+            that have something waiting, so that nobody can take the room of the others, with however many nodes.
     """
 
     def __init__(self, window: int, limit: int) -> None:
@@ -255,11 +255,11 @@ class ReceiveWindows:
         self._active: Counter[str] = Counter()
         """Senders of each owner that have something waiting."""
         self._owned: Counter[str] = Counter()
-        """The cost of what they have."""
+        """Cost of what waits, by owner."""
         self._senders: dict[NodeId, ReceiveWindow] = {}
 
     def of(self, sender: NodeId, owner: str = "") -> ReceiveWindow:
-        """Return the window of a sender, and of who can make any number of such nodes."""
+        """Return the window of a sender; ``owner`` is the cluster that may run any number of such nodes."""
         window = self._senders.get(sender)
         if window is None:
             window = self._senders[sender] = ReceiveWindow(sender, owner or sender)
@@ -272,13 +272,13 @@ class ReceiveWindows:
         return self._senders.get(sender)
 
     def forget(self, sender: NodeId) -> None:
-        """A sender is gone.  Its queued broadcasts are still handled."""
+        """Forget a sender that is gone.  Its queued broadcasts are still handled."""
         self._senders.pop(sender, None)
 
     def accept(self, window: ReceiveWindow, position: int, cost: int) -> bool:
-        """Take a broadcast that has arrived, if there is room; tell whether there was."""
+        """Accept a broadcast that has arrived, if there is room; return whether there was."""
         self.see(window, position + cost)
-        # What is above the limit by itself is taken when nothing else waits.
+        # What is above the limit by itself is accepted when nothing else waits.
         full = self._queued > 0 and self._queued + cost > self._limit
         scarce = 2 * self._queued > self._limit
         mine = self._owned[window.owner] >= max(INITIAL, self._half_of(window.owner)) and scarce
@@ -292,20 +292,20 @@ class ReceiveWindows:
         return True
 
     def _share(self, window: ReceiveWindow) -> int:
-        """Return what a sender may have waiting as one of all that do."""
+        """Return the cost that a sender may have waiting, as one of all that do."""
         share = self._half_of(window.owner) // (self._active[window.owner] + (not window.queued))
         return max(INITIAL, min(self._window, share))
 
     def _half_of(self, owner: str) -> int:
-        """Return what the senders of an owner may have waiting together."""
+        """Return the cost that the senders of an owner may have waiting together."""
         return self._limit // 2 // (len(self._active) + (owner not in self._active))
 
     def see(self, window: ReceiveWindow, end: int) -> None:
-        """What a sender has sent up to here has arrived, or was lost."""
+        """Note that what a sender has sent up to ``end`` has arrived, or was lost."""
         window.seen = max(window.seen, end)
 
     def take(self, window: ReceiveWindow, cost: int) -> bool:
-        """The handlers have taken a broadcast; tell whether its sender is to have a report."""
+        """Free the room of a broadcast that was handled; return whether its sender is to have a report."""
         window.queued -= cost
         self._queued -= cost
         self._owned[window.owner] -= cost
@@ -317,13 +317,13 @@ class ReceiveWindows:
         return window.wanted or 2 * window.freed >= window.size
 
     def ask(self, window: ReceiveWindow, end: int) -> bool:
-        """A sender asks for credit, having sent so much; tell whether it is to have a report now, and not later."""
+        """Note that a sender that has sent up to ``end`` asks for credit; return whether to report at once."""
         self.see(window, end)
         window.wanted = True
         return window.freed > 0 or not window.queued
 
     def report(self, window: ReceiveWindow, cluster: str) -> kinds.BroadcastCredit:
-        """Return the report to a sender now."""
+        """Return the report to a sender, as of now."""
         window.size = self._share(window)
         window.freed = 0
         window.wanted = False

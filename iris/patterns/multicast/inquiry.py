@@ -23,7 +23,7 @@ from iris.patterns.request import NOT_HERE, Call, Requests, failure_of
 
 _LOOK_EVERY: Final = 5.0
 """Seconds after which members that have not answered are asked whether they have the request: the node that was to
-hand it on may have been lost with it, and others than its origin may be those who know."""
+forward it may have been lost with it, and others than its origin may be those who know."""
 
 _LOOK_SOON: Final = 1.0
 """Seconds after a member was lost; messages in flight over others should have arrived by then."""
@@ -34,12 +34,12 @@ class Inquiry:
     """One request, and the members that have not answered it yet.
 
     Args:
-        requests: gives the number, takes the answers, keeps the counters.
-        relays: carry it.
-        call: what is asked.
-        members: whom to ask; all of them at this site, and none of them this node.
+        requests: source of the number, receiver of the answers, owner of the counters.
+        relays: relays that carry it.
+        call: the request.
+        members: members to ask; all of them at this site, and none of them this node.
         answered: called with each member that replies, and the reply.
-        failed: called with each other one, and why.
+        failed: called with each other member, and its error.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Inquiry:
     async def ask(self) -> None:
         """Ask, and wait until all have answered or failed.
 
-        Members have what is left of the call's time; who waits here for no longer than that cancels it.  The members
+        Members have what is left of the call's time; a caller that waits no longer than that cancels it.  The members
         that are still at work then get a CANCEL.
         """
         requests = self._requests
@@ -97,7 +97,7 @@ class Inquiry:
 
     def _ask_whether_there(self, number: int) -> None:
         for member in self._waiting:
-            with suppress(NotSent):  # who cannot be asked is being given up, or is asked the next time
+            with suppress(NotSent):  # a member that cannot be asked is being given up, or is asked the next time
                 self._mesh.post(member, kinds.Awaited(number), 0, CONTROL_RESERVE)
 
     def _cancel(self, number: int, tree: RelayPlan) -> None:
@@ -112,7 +112,7 @@ class Inquiry:
                 continue  # a member without room on its link is being given up
 
     def _receive(self, member: NodeId, outcome: kinds.Reply | kinds.Failure | None) -> None:
-        """Take the answer of one member; None: it is gone."""
+        """Accept the answer of one member; None: it is gone."""
         if outcome is None and member in self._asked:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:

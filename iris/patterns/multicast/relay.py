@@ -46,7 +46,7 @@ _STALLED: Final = 0.25
 _decoder: Final = wire.BatchDecoder(kinds.Broadcast, kinds.Request, kinds.Cancel)
 
 Booking = tuple[NodeId, int]
-"""The origin and the number of a relayed message."""
+"""Origin and number of a relayed message."""
 
 
 @final
@@ -62,8 +62,8 @@ class Relays:
     """The relay of one node: what it sends and forwards over relay trees.
 
     Args:
-        avoid: tells which nodes are not to be given work now.
-        site_of: tells where a node is.
+        avoid: returns whether a node is not to be given work now.
+        site_of: returns the site of a node.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Relays:
         site_of: Callable[[NodeId], str] = lambda _: "",
     ) -> None:
         self.tally: Final = Tally()
-        """Counts one for each message that this node took on for others, and node behind it."""
+        """Counters, one for each message that this node forwards for others, and node behind it."""
         self._mesh = mesh
         self._config = config
         self._avoid = avoid
@@ -91,7 +91,7 @@ class Relays:
         mesh.observe(self)
 
     def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
-        """Have relayed messages of a type handed to ``receiver``, with their origin as if it had sent them itself."""
+        """Pass relayed messages of a type to ``receiver``, with their origin as if it had sent them itself."""
         self._receivers[kind] = receiver
 
     # -- sending --------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Relays:
         ``lost`` by reason.  What hangs on a report of another node is neither for a moment.
 
         Returns:
-            The links that took it, to wait for room on.
+            The links that accepted it, to wait for room on.
         """
         self._number += 1
         body, at = wire.encode_batch((message,)), int(self._mesh.wall_clock())
@@ -117,7 +117,7 @@ class Relays:
         return self._hand_on(signed, tree.parts, tally)[0]
 
     def _hand_on(self, relay: kinds.Relay, parts: Sequence[tuple[NodeId, ...]], tally: Tally) -> tuple[list[Link], int]:
-        """Give a message to one node of each part; return the links that took it, and how many copies are lost."""
+        """Give a message to one node of each part; return the links that accepted it, and how many copies are lost."""
         taken: list[Link] = []
         lost = 0
         for part in parts:
@@ -243,22 +243,22 @@ class Relays:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing waits for a node to appear."""
+        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: what the node had in hand counts as lost."""
+        """Count as lost what the node had in hand: frames may be lost."""
         self._write_off(peer.node)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Whether it is lost is known when the link is up again, or is given up."""
+        """Do nothing: the node is lost only when its link is given up."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """What the node had in hand is lost with it."""
+        """Count as lost what the node had in hand."""
         self._write_off(peer.node)
         self._reports.pop(peer.node, None)
 
 
 def stands_alone(mesh: Mesh, node: NodeId) -> bool:
-    """Tell whether this node sends to a node itself: it is this one, or at another site."""
+    """Return whether this node sends to a node itself: it is this one, or at another site."""
     peer = mesh.peer(node)
     return node == mesh.node or (peer is not None and peer.foreign)

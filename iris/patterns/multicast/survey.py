@@ -32,14 +32,14 @@ StopReason = Literal["all", "count", "quiet", "deadline"]
 
 @final
 class StopRules(Struct, frozen=True, kw_only=True):
-    """What ends a survey; whichever comes first, besides that all have answered or failed."""
+    """Stop rules of a survey: the first that applies ends it, if not all have answered or failed before."""
 
     timeout: float
     """Seconds since it began."""
     count: int | None = None
-    """Answers."""
+    """Answers that are enough.  None for all."""
     quiet: float | None = None
-    """Seconds since the last answer; before the first one only the timeout counts."""
+    """Seconds since the last answer; before the first one only the timeout counts.  None for no such rule."""
 
     def __post_init__(self) -> None:
         count, quiet = self.count, self.quiet
@@ -55,9 +55,9 @@ class StopRules(Struct, frozen=True, kw_only=True):
         """Return when the survey ends if no further answer comes.
 
         Args:
-            began: when it began.
-            answered: so many have answered.
-            last: when the last of them did.
+            began: time at which it began.
+            answered: members that have answered.
+            last: time of the last answer.
         """
         if self.count is not None and answered >= self.count:
             return last
@@ -80,8 +80,8 @@ class Answers:
     come can still be read; where others were cut off, ``trio.ClosedResourceError`` follows them.
 
     Attributes:
-        asked: the members the survey went to.
-        errors: what went wrong, for each member that failed.
+        asked: members that the survey went to.
+        errors: error of each member that failed.
         ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
             the block was left before.
     """
@@ -118,11 +118,11 @@ class Answers:
             raise StopAsyncIteration from None
 
     def close(self) -> None:
-        """No further answer comes."""
+        """End the answers: no further one comes."""
         self._send.close()
 
     async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
-        """Run all of these inquiries at a time, until all have answered or failed or a rule ends the survey."""
+        """Run all of these inquiries at once, until all have answered or failed or a rule ends the survey."""
         with self._scope:
             async with trio.open_nursery() as asking:
                 for way in ways:
@@ -142,7 +142,7 @@ class Answers:
         return self._rules.count is not None and len(self._answered) >= self._rules.count
 
     def _take_answer(self, member: NodeId, reply: Any) -> None:
-        """Take a member's reply; those that came in one batch with the last one that counts are too many."""
+        """Accept a member's reply; those that came in one batch with the last one that counts are too many."""
         if self._is_counted:
             return
         self._answered.add(member)

@@ -55,7 +55,7 @@ def arranged(origin: NodeId, receivers: Sequence[NodeId]) -> tuple[NodeId, ...]:
     """Return the receivers in the order in which an origin divides them.
 
     It begins at the origin's own place among them: the work of forwarding falls to others for each origin, and one
-    origin's messages take the same way as long as the receivers are the same, so that they stay in order.
+    origin's messages take the same route as long as the receivers are the same, so that they stay in order.
     """
     ring = sorted(receivers)
     start = bisect_left(ring, origin)
@@ -75,7 +75,7 @@ def divided_by_site(
 ) -> list[tuple[NodeId, ...]]:
     """Divide receivers for their origin: those at its own site as ever, those at each other site into one part.
 
-    Nodes of one site are linked to each other and hand messages on; a message goes to another site once.
+    Nodes of one site are linked to each other and forward messages; a message goes to another site once.
     """
     by_site: dict[str, list[NodeId]] = {}
     for node in receivers:
@@ -97,24 +97,24 @@ def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branc
 
 
 def claim(relay: kinds.Relay) -> bytes:
-    """Return what the origin signs."""
+    """Return the bytes that the origin signs."""
     digest = hashlib.sha256(relay.body).digest()
     numbers = relay.number.to_bytes(8, "big") + relay.at.to_bytes(8, "big")
     return statement_bytes(_PURPOSE, [relay.origin, numbers, digest])
 
 
 def is_current(relay: kinds.Relay, wall_now: float) -> bool:
-    """Tell whether a message was sent within a minute of ``wall_now``."""
+    """Return whether a message was sent within a minute of ``wall_now``."""
     return abs(wall_now - relay.at) <= MAX_AGE
 
 
 def relay_size(relay: kinds.Relay) -> int:
-    """Return what a message weighs on a link, in bytes."""
+    """Return the size of a message on a link, in bytes."""
     return len(relay.behind) + len(relay.body) + _NODE + _SIGNATURE + wire.CHECK
 
 
 def behind_untrusted(relay: kinds.Relay) -> list[NodeId]:
-    """Return the nodes to which the receiver hands a message on.
+    """Return the nodes to which the receiver forwards a message.
 
     Raises:
         RemoteProtocolError: a node is named twice, or in part.
@@ -137,7 +137,7 @@ class Seen:
         self._bits = 0
 
     def take(self, number: int) -> bool:
-        """Note a number; tell whether it is new."""
+        """Note a number; return whether it is new."""
         ahead = number - self._highest
         if ahead > 0:
             self._bits = 1 if ahead >= _WINDOW else (self._bits << ahead | 1) & _MASK

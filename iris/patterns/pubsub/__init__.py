@@ -1,7 +1,7 @@
 """Publish/subscribe of one node: topics, subscriptions, acknowledgements, retained values.
 
 There is no broker.  Subscribers send their interest to their peers, and publishers post events on the links of those
-that match.  ``interest`` says who wants what, ``publish`` and ``subscribe`` are the two ends, ``tree`` serves many
+that match.  ``interest`` is what each node wants, ``publish`` and ``subscribe`` are the two ends, ``tree`` serves many
 subscribers, ``sealed`` other sites; ``PubSub`` joins them.
 
 Promises: at most once per subscriber; first in, first out per publisher; a lost event is counted at the publisher and

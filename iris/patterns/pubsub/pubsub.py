@@ -72,7 +72,7 @@ from iris.patterns.service import callers
 from iris.security.identity import ForeignRealm
 
 _NO_MEMBERS: Final = "event for a group without members here"
-"""It was in flight when the last one left."""
+"""Reason of a refusal: the event was in flight when the last member left."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -82,11 +82,11 @@ class PubSub:
     """All subscriptions and publications of one node.
 
     Args:
-        mesh: whose links it uses.
-        config: its bounds.
-        books: of the node.
-        avoid: tells which nodes are not to be given work now.
-        relayed: counts what this node takes on for others.
+        mesh: mesh whose links it uses.
+        config: config with its bounds.
+        books: books of the node.
+        avoid: returns whether a node is not to be given work now.
+        relayed: counters of what this node forwards for others.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PubSub:
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[NodeId, Iterable[Terms], Iterable[Terms]], None] = lambda _, __, ___: None
-        """Called with a node of this site, what it subscribes to besides and what no more: see ``wanted``."""
+        """Callback with a node of this site, the terms that it has added, and those it has removed: see ``wanted``."""
         self.publishing: Final = Publisher(mesh, self._table, config, books.ledger, avoid)
         self._untold = InterestRetry(mesh, self._tell_everything)
         self.durable: Final = DurableSubscribers(
@@ -134,22 +134,22 @@ class PubSub:
         )
         self.publishing.trees.cut_off = self.retention.frames_lost
         self.observer: Observer | None = None
-        """Looks on while the subscriptions that are opened from now on take events."""
+        """Observer of the subscriptions that are opened from now on, as they receive events.  None if there is none."""
         self.ended: SubscriptionStatistics | None = None
-        """Counters of the subscriptions that have ended, together; None: there was none."""
+        """Sum of the counters of all subscriptions that have ended.  None if there was none."""
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
         self._foreign: Matcher[Subscription] = Matcher()
-        """Those to topics of other realms, each with the alias of its realm before it."""
+        """Subscriptions to topics of other realms, each with the alias of its realm before it."""
         self._every: dict[Subscription, Terms] = {}
         self._holding: Counter[str] = Counter()
         self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
-        """Of the subscriptions of this node that are in one group and want the same topics."""
+        """Rotations by the subscriptions of this node that are in one group and want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._groups = GroupReports(mesh)
         self._senders: dict[NodeId, tuple[Sender, Mapping[str, Account]]] = {}
-        """The publishers, and the accounts of their topics that are due in the books."""
+        """Publishers, and the accounts of their topics that are due in the books."""
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
@@ -162,7 +162,7 @@ class PubSub:
         mesh.observe(self, clients=False)
 
     def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
-        """Send events to nodes of other sites, and take them from there; to be called before there are any."""
+        """Send events to nodes of other sites, and receive them from there; to be called before there are any."""
         self.publishing.abroad = SealedSender(self._mesh, sites.copies, self._config, entropy)
         sites.hear = self.heard.take
         self.durable.border = sites.border
@@ -223,7 +223,7 @@ class PubSub:
             await self.publishing.publish(topic, payload, key=key, headers=headers)
 
     def statistics(self) -> PublishStatistics:
-        """Return a snapshot of what this node's publishers can know."""
+        """Return a snapshot of the counters of what this node publishes."""
         sent = self.publishing.tally.statistics()
         return PublishStatistics(
             published=self.publishing.published,
@@ -240,7 +240,7 @@ class PubSub:
     # -- subscribing ----------------------------------------------------------------------------------------
 
     def change_share(self, subscription: Subscription, share: Share) -> None:
-        """Let a durable subscription of a group take the events of other shards from now on.
+        """Let a durable subscription of a group receive the events of other shards from now on.
 
         Publishers send events that it has not confirmed to the members that have their shards then.
         """
@@ -272,7 +272,7 @@ class PubSub:
         """See ``Node.subscribe``.
 
         Args:
-            claimed: instead of a name, one that this node holds by ``DurableSubscribers.claim`` for several patterns.
+            claimed: instead of a name, one that this node claims by ``DurableSubscribers.claim`` for several patterns.
         """
         realm = foreign_realm(pattern, self._mesh.identity) if isinstance(pattern, str) else None
         if realm is None:
@@ -350,13 +350,13 @@ class PubSub:
                 self.ended = ended if self.ended is None else self.ended + ended
 
     def _note_taken(self) -> None:
-        """Count what the consumers have taken of the runs that they are at."""
+        """Count the events that the consumers have received of the runs that they are at."""
         for subscription in self._every:
             if subscription._is_reading:
                 subscription._note_taken()
 
     def _leave_group(self, subscription: Subscription) -> None:
-        """The queue of a subscription that has ended goes to another one of its group here, or is lost and reported."""
+        """Pass the queue of a subscription that has ended to another one of its group here, or report it as lost."""
         for run in subscription._abandon():
             takers = [one for one in self._subscriptions.match(run.topic) if one.group == subscription.group]
             taker = self._taker(takers, run.publisher, run.topic, run.key, durable=subscription.durable)
@@ -365,17 +365,17 @@ class PubSub:
             else:
                 subscription._count_moved(run)
                 taker._deliver(run)
-        # Now, because the node may be about to leave: publishers would take for lost what is not reported.
+        # Now, because the node may be about to leave: publishers would presume lost what is not reported.
         self._reports.flush()
         self._groups.flush()
 
     def end_subscriptions(self) -> None:
-        """End all subscriptions: consumers take what is queued, and then their iterations end."""
+        """End all subscriptions: consumers receive what is queued, and then their iterations end."""
         for subscription in self._every:
             subscription._close()
 
     def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
-        """As ``StartOffsets.published``, for a durable subscriber of this node that may have been away."""
+        """Return ``StartOffsets.published``, for a durable subscriber of this node that may have been away."""
         return self.durable.owed_since(node, name, self._beginnings.published(node, version))
 
     def _durable_changed(self) -> None:
@@ -390,7 +390,7 @@ class PubSub:
         await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:
-        """Return all that events come from and go to: this node, and its peers of the same realm that are members."""
+        """Return the nodes that events come from and go to: this node, and its peers of the realm that are members."""
         peers = self._mesh.peers.values()
         return [self._mesh.own, *(p for p in peers if not p.other_realm and self._mesh.is_between_members(p))]
 
@@ -412,7 +412,7 @@ class PubSub:
             self._untold.note(peer, "interest without room on the link")
 
     async def _wait_known(self, version: int) -> None:
-        """Wait until this node and every peer publish accordingly, for at most ``Config.subscribe_timeout``."""
+        """Wait until this node and every peer have confirmed the version, for at most ``Config.subscribe_timeout``."""
         with trio.move_on_after(self._config.subscribe_timeout) as scope:
             while self._lagging(version):
                 await self._known_news.park()
@@ -438,7 +438,7 @@ class PubSub:
         await self._wait_known(self._own.version)
 
     def has_heard(self, node: NodeId) -> bool:
-        """Tell whether a node is linked, and has told all that it subscribes to."""
+        """Return whether a node is linked, and has sent all that it subscribes to."""
         return self._table.is_whole(node)
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:
@@ -500,7 +500,7 @@ class PubSub:
         self._take_events(peer, message, size, plain=plain)
 
     def _take_relayed(self, peer: Peer, message: wire.Message) -> None:
-        """Take a message that came over a tree, or waited for what did."""
+        """Accept a message that came over a tree, or waited for one that did."""
         match message:
             case kinds.Events():
                 size, plain = check_run_untrusted(message, self._subscriptions.remembered)
@@ -603,7 +603,7 @@ class PubSub:
     def _taker(
         self, members: list[Subscription], publisher: NodeId, topic: str, key: str | None, *, durable: bool
     ) -> Subscription | None:
-        """Return which subscription of a group on this node takes an event; a durable one, if that is wanted."""
+        """Return the subscription of a group on this node that receives an event; a durable one, if that is wanted."""
         if len(members) > 1:
             members = [one for one in members if self._has_shard(one, publisher, topic, key)]
             if durable:
@@ -631,11 +631,11 @@ class PubSub:
         self._groups.settled(publisher, dropped + refused)
 
     def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
-        """Tell whether none of the payloads is too large for this node."""
+        """Return whether none of the payloads is too large for this node."""
         return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
 
     def _take_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool, relayed: bool) -> None:
-        """Take a run of events of which some are too large for this node; these leave gaps in its numbers."""
+        """Accept a run of events of which some are too large for this node; these leave gaps in its numbers."""
         sequence, confirm, payloads = message.sequence, message.confirm, message.payloads
         sizes = [*map(wire.payload_size, payloads)]
         limit = self._arriving.max_payload
@@ -676,7 +676,7 @@ class PubSub:
             raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
 
     def _has_shard(self, subscription: Subscription, publisher: NodeId, topic: str, key: str | None) -> bool:
-        """Tell whether an event for its group may go to a subscription: it has the event's shard, or there are none."""
+        """Return whether an event may go to a subscription of its group, which has the shard, or there are none."""
         share = self._every[subscription].share
         return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
 
@@ -753,7 +753,7 @@ class PubSub:
         self.publishing.ways_changed()
 
     def frames_lost(self, peer: Peer) -> None:
-        """Changes and confirmations may be lost: the full interest is sent and confirmed again."""
+        """Send the full interest again, to be confirmed again: changes and confirmations may be lost."""
         self._relays.frames_lost(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self._tell_changed(peer)
@@ -774,7 +774,7 @@ class PubSub:
             self._tell_hold(peer, pattern, held=True)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Nobody waits for a peer that cannot be reached."""
+        """Stop waiting for a peer that cannot be reached."""
         self.confirming.lost(node)
         self._known_news.unpark_all()
 

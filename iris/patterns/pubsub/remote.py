@@ -1,7 +1,7 @@
 """Remote subscribers: a publisher links to the nodes of other sites that want a topic before its next event on it.
 
-The gateways advertise who wants what.  Over the session that is opened then, the subscriber sends its interest as it
-does at home.  From there on a remote subscriber differs in nothing.
+The gateways advertise the nodes and their topics.  Over the session that is opened then, the subscriber sends its
+interest as it does at home.  From there on a remote subscriber differs in nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_own_realm(topic: str, identity: NodeIdentity) -> None:
 
 
 def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bool) -> None:
-    """See that topics of another realm can be subscribed to as it is wanted.
+    """Check that topics of another realm can be subscribed to in the requested form.
 
     Raises:
         ConfigError: they cannot; the text says why.
@@ -82,8 +82,8 @@ class RemoteSubscribers:
     """The subscribers at other sites.
 
     Args:
-        heard: whether a node is linked, and has told all that it subscribes to.
-        unlinked: told of each event its topic, and how many nodes that are said to want it were not.
+        heard: returns whether a node is linked, and has sent all that it subscribes to.
+        unlinked: called for an event with its topic, and the number of nodes that want it and could not be linked.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class RemoteSubscribers:
         self._unlinked = unlinked
         self._matcher: Matcher[RemoteSubscriber] = Matcher()
         self._known: dict[RemoteSubscriber, RemoteSubscriber] = {}
-        """The objects that stand in the matcher, which tells its values apart by identity."""
+        """Objects that stand in the matcher, which distinguishes its values by identity."""
         self._refused: set[RemoteSubscriber] = set()
-        """Those of the known ones that no event is published for."""
+        """Known subscribers that no event is published for."""
         self._shapes: dict[str, Counter[Shape]] = {}
-        """For each site how many of its subscribers want each shape."""
+        """Number of subscribers by site and shape of their patterns."""
         self._version = -1
         self._reached: dict[str, int] = {}
 
@@ -107,7 +107,7 @@ class RemoteSubscribers:
         return f"<RemoteSubscribers: {len(self._known)}>"
 
     def pending(self, topic: str) -> bool:
-        """Tell whether subscribers have to be looked for before an event; costs a look-up."""
+        """Return whether subscribers have to be linked before an event; costs a look-up."""
         try:
             return self._reached.get(topic) != self._sites.subscribers_version
         except TypeError:  # a list, say: ``reach`` refuses it
@@ -116,11 +116,11 @@ class RemoteSubscribers:
     async def reach(self, topic: str, *, within: float | None = None) -> float:
         """Link to the subscribers of a topic that are not linked yet; return what is left of ``within``.
 
-        Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
-        event.  Cancelling it leaves handshakes under way that end by themselves.
+        Returns at the latest when a handshake must have ended; a node that could not be reached is tried again with a
+        later event.  Cancelling it leaves handshakes under way that end by themselves.
 
         Args:
-            topic: of the event.
+            topic: topic of the event.
             within: seconds in which an event is to be confirmed: half of them may be spent here, as long as there is
                 patience with the sites for such events; None: as there is for others.
 

@@ -13,7 +13,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.request.call import Call
 
 Outcome = kinds.Reply | kinds.Failure | str
-"""What came of an attempt; a text says how its member was lost."""
+"""Outcome of an attempt; a text says how its member was lost."""
 
 
 @final
@@ -22,15 +22,15 @@ class Attempt:
 
     Args:
         call: the request.
-        identifier: its id, the same at every member.
-        member: who is asked.
-        started: when, in trio's time.
+        identifier: id of the request, the same at every member.
+        member: member that is asked.
+        started: time at which it is sent, on trio's clock.
 
     Attributes:
-        picker: chose the member; None if only this one may be asked.
-        outcome: what came back; None as long as nothing has, and if the time is over.
+        picker: chooser of the member; None if only this one may be asked.
+        outcome: reply, failure or loss; None as long as there is none, and if the time is over.
         times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
-        woken: called by ``end``, where no task waits.
+        woken: callback of ``end``, where no task waits.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Attempt:
         """Wait for ``end``; cancelling leaves nothing behind.
 
         Args:
-            follower: reads what comes while this waits; it is nobody else's then.
+            follower: reader of the inbox while this waits; nobody else may use it then.
         """
         if self._is_over:  # a node that asks itself
             return
@@ -84,12 +84,12 @@ class Attempt:
             self.woken()
 
     def can_retry_elsewhere(self) -> bool:
-        """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
+        """Return whether another member may be asked as soon as this one is in doubt, and whether there is one."""
         if not self.call.idempotent or self.outcome is not None:
             return False
         return self.picker is None or self.picker.has_other(self.call.tried)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        """Called by trio when the wait is cancelled: nobody may wake the task any more."""
+        """Forget the task: the wait is cancelled, and nobody may wake it any more."""
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED

@@ -28,8 +28,8 @@ IDEMPOTENCY_KEY: Final = "idempotency-key"
 """Header of a request; only with the flag ``KEYED`` it means something here."""
 
 UNDOES: Final = "idempotency-undoes"
-"""Header of such a request whose key is that of another one and ``UNDO``: it undoes that.  Its value is "ran" or
-"asked", that is whether the other one has had a reply, a space, and the operation of the other one."""
+"""Header of a request that undoes another one: its key is the other one's key and ``UNDO``.  The value is "ran" if the
+other one has had a reply, else "asked", then a space and the operation of the other one."""
 
 UNDO: Final = "/undo"
 
@@ -41,15 +41,15 @@ class Call(Struct, eq=False):
     """A request, encoded and on its way to some member.  Made by ``Requests.call``; its times are trio's.
 
     Attributes:
-        cluster: its address, as the caller wrote it.
-        name: what its members call it; at which site is of no interest to them.
+        cluster: address of the cluster, as the caller wrote it.
+        name: name of the cluster at its members, without a site.
         size: bytes of the payload and the headers, as links count them.
-        only: the member to ask, and no other.
-        timeout: seconds that the caller has given it.
-        picker: chooses a member; None as long as nobody serves the cluster.
+        only: the only member to ask.  None if any may be asked.
+        timeout: seconds that the caller grants.
+        picker: chooser of members; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
-        pattern: whether it is a request, or the part of a survey.
-        asked: the member that was asked last.
+        pattern: ``survey`` for the part of a survey.
+        asked: member that was asked last.
     """
 
     cluster: str
@@ -72,16 +72,16 @@ class Call(Struct, eq=False):
 
     @property
     def label(self) -> str:
-        """The cluster as figures name it, wherever it is."""
+        """Cluster as figures name it, without a site."""
         return self.cluster.partition("@")[0]
 
     @property
     def idempotent(self) -> bool:
-        """Whether it may run twice."""
+        """True if it may run twice."""
         return bool(self.flags & IDEMPOTENT)
 
     def message(self, identifier: int, now: float) -> kinds.Request:
-        """Return what a member gets, with the time that is left."""
+        """Return the message to a member, with the time that is left."""
         return kinds.Request(
             identifier,
             self.name,
@@ -94,5 +94,5 @@ class Call(Struct, eq=False):
 
 
 def budget_of(seconds: float) -> int:
-    """Return what a member may use of the time left, in milliseconds: a little less, for the transit takes some."""
+    """Return the part of the time left that a member may use, in milliseconds: a little less, for the transit."""
     return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

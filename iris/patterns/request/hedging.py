@@ -23,7 +23,7 @@ _RESERVE: Final = 20.0
 
 @asynccontextmanager
 async def _cancelled_once() -> AsyncIterator[None]:
-    """Have a cancellation that reached several tasks come out as one, as from any other call."""
+    """Raise a cancellation that reached several tasks as one, as any other call does."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -37,9 +37,9 @@ class Hedging:
     """The hedged requests to one cluster.
 
     Attributes:
-        requests: made so far; a second one to another member is none of its own.
-        second: how many of them went to a second member.
-        won: how often that one answered first.
+        requests: requests made so far; asking a second member does not count as another one.
+        second: requests of them that went to a second member as well.
+        won: requests of them that the second member answered first.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class Hedging:
 
         Args:
             ask: makes the request to a member that was not asked yet.
-            delay: seconds.
-            has_other: tells whether there is one.
+            delay: seconds to wait for the first reply.
+            has_other: returns whether there is another member.
 
         Raises:
             IrisError, trio.ClosedResourceError: what the first call raised, when both have failed or there was no

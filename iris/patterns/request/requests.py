@@ -68,7 +68,7 @@ DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
 NOT_ALLOWED: Final = "not_allowed"
 PAUSED: Final = "paused"
-"""A flag has the members refuse everything for now; see ``Service``."""
+"""Code of the refusal while a flag has the members refuse everything; see ``Service``."""
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
@@ -76,14 +76,14 @@ IN_DOUBT: Final = "in_doubt"
 """A member was lost in the middle of a request with an idempotency key, and it is not run again."""
 NO_SUCH_OPERATION: Final = "no_such_operation"
 TOO_LARGE: Final = "too_large"
-"""Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
+"""Code of the refusal of a request or tunnel that is larger than the member's ``Config`` allows."""
 
 REPLY_TOO_LARGE: Final = "reply_too_large"
 REPLY_MALFORMED: Final = "reply_malformed"
-"""Codes of the error when a handler has replied, and the asking node cannot take the reply."""
+"""Codes of the error when a handler has replied, and the asking node cannot accept the reply."""
 
 OF_HANDLER: Final = -1
-"""In a failure, where the time is after which to try again: the handler ran, and the code is its own."""
+"""``retry_after`` of a failure that a handler raised: it ran, and the code is its own."""
 
 ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Refusals of a request or tunnel after which the handler did not run, so that another member may be asked."""
@@ -104,7 +104,7 @@ _AT_ONCE: Final = 0.001
 
 
 _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
-"""What requests are counted as of which the reply came, and cannot be given to the caller."""
+"""Reasons under which requests count as lost whose reply came, and cannot be given to the caller."""
 
 _BROKEN: Final = "the connection broke"
 _CLOSED: Final = "this node was closed"
@@ -118,11 +118,11 @@ class Requests:
     def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
-        """From asking to the reply, or to the error of the handler, at whichever attempt that was."""
+        """Seconds from asking to the reply, or to the error of the handler, at whichever attempt that was."""
         self.repeated = 0
         """Requests made once more, at another member."""
         self.moved = 0
-        """Those of them that the member before may have run: it was lost, silent, or left while it had the request."""
+        """Repeated requests that the member before may have run: it was lost, silent, or left while it had them."""
         self.not_repeated = 0
         """Requests not made once more, because too many were; their callers got ``Overloaded``."""
         self.fallbacks: Final[Counter[str]] = Counter()
@@ -132,12 +132,12 @@ class Requests:
         self._config = config
         self._ledger = ledger
         self._begun: dict[Call, int] = {}
-        """Those without an outcome, and at how many members."""
+        """Requests without an outcome, and at how many members."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
         self._follower: Final = InboxWaiter(mesh.reading, hasty=True)
-        """Reads for the only outstanding request."""
+        """Reader of the inbox for the only outstanding request."""
         self._ended = -math.inf
         self._is_closed = False
         self._deadlines = Deadlines(self._waiting, self._expire)
@@ -145,9 +145,9 @@ class Requests:
         self._left: dict[int, set[NodeId]] = {}
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
         self.reach: Callable[[str, float], Awaitable[object]] | None = None
-        """Links to members of a cluster at other sites, within a time; set by a node that is at a site."""
+        """Function that links to members of a cluster at other sites, within seconds.  None for a node at no site."""
         self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
-        """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
+        """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
         mesh.register(kinds.Failure, self._receive_failure)
         mesh.register(kinds.Running, self._receive_running)
@@ -159,7 +159,7 @@ class Requests:
         await self._deadlines.run()
 
     def close(self) -> None:
-        """No outcome will come any more, and nobody is asked again."""
+        """End all attempts: no outcome will come any more, and nobody is asked again."""
         self._is_closed = True
         for attempt in list(self._waiting.values()):
             if attempt.outcome is None:
@@ -187,10 +187,10 @@ class Requests:
         """Encode a request; see ``Node.request``.
 
         Args:
-            member: who is asked, and nobody else.
-            until: when the time of the caller is over, in trio's time; None: when that of the task's scope is.
-            timed: the member is to say how long it takes: ``Attempt.times``.
-            idempotency_key: the outcome is kept under it.
+            member: the only member to ask.
+            until: deadline of the caller, in trio's time; None for the deadline of the task's scope.
+            timed: have the member report how long it takes: ``Attempt.times``.
+            idempotency_key: key under which the outcome is kept.
 
         Raises:
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
@@ -266,7 +266,7 @@ class Requests:
         return Begun(self, attempt)
 
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
-        """Return what a member has replied.
+        """Return the reply of a member.
 
         Raises:
             RemoteError: it cannot be read; that is counted.
@@ -326,14 +326,14 @@ class Requests:
         self._closed(call, member).expired += 1
 
     def _closed(self, call: Call, member: NodeId) -> LedgerRow:
-        """A request to a member has its outcome: return the row in the books that it is to be counted in."""
+        """Close a request to a member that has its outcome; return the row in the books that it counts in."""
         begun = self._begun.pop(call)
         if begun > 1:
             self._begun[call] = begun - 1
         return self._ledger.row(call.pattern, call.name, member)
 
     def under_way(self) -> list[BookRow]:
-        """Return what has no outcome yet, for the books: whom a request is asked is known when it has its reply."""
+        """Return what has no outcome yet, for the books: the receiver of a request is known when it has its reply."""
         waiting: Counter[tuple[Pattern, str]] = Counter()
         for call, count in self._begun.items():
             waiting[call.pattern, call.name] += count
@@ -371,18 +371,18 @@ class Requests:
 
         Args:
             call: the request.
-            now: the time, if it was looked at just now.
-            first: an attempt that was made already, and has its outcome.
+            now: the time, if it was read just now.
+            first: attempt that was made already, and has its outcome.
         """
         cluster, tried = call.cluster, call.tried
         identifier = self._number(call) if first is None else first.identifier
         failure: IrisError | None = None
         lost: MemberLost | None = None
-        """Of the last member that may have run it."""
+        """Loss of the last member that may have run it."""
         rounds = 0
         """Pauses so far."""
         mine: set[NodeId] = set()
-        """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
+        """Members of ``tried`` asked here since the last pause: a hedged request is asked from two tasks."""
         try:
             while True:
                 if self._is_closed:  # no member is linked any more, and none will be
@@ -427,7 +427,7 @@ class Requests:
                     try:
                         attempt = self._send(call, identifier, member, now)
                     except NotSent as error:
-                        # The link did not take the request, so it did not run: any request may go to another member.
+                        # The link did not accept the request, so it did not run: any request may go to another member.
                         failure, now = error, None
                         continue
                     # From here on the request may have been run. Unless this member refuses it, only idempotent=True
@@ -494,7 +494,7 @@ class Requests:
         return error
 
     async def _pause(self, call: Call, until: float) -> None:
-        """Wait for a member that was not asked yet, until a time, and look again who chooses the members."""
+        """Wait for a member that was not asked yet, until a time, and get the cluster's picker anew."""
         directory, cluster = self._directory, call.cluster
         with trio.move_on_at(until):
             while True:
@@ -512,7 +512,7 @@ class Requests:
         """Send one attempt.
 
         Raises:
-            NotSent: the link does not take it, so it does not run.
+            NotSent: the link does not accept it, so it does not run.
         """
         call.tried.add(member)
         call.asked = member
@@ -614,13 +614,13 @@ class Requests:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing waits for a node to appear."""
+        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: idempotent requests go out again; the member knows those it has.
+        """Send idempotent requests again, as frames may be lost; the member knows those it has.
 
-        Of the others it is asked whether they are there: a reply that was lost would be waited for until the deadline,
-        and without a deadline for ever.
+        It is asked whether it has the others: a reply that was lost would be waited for until the deadline, and without
+        a deadline for ever.
         """
         now = trio.current_time()
         for identifier, waiter in list(self._waiting.items()):
@@ -639,7 +639,7 @@ class Requests:
                 peer.link.post(kinds.Awaited(identifier), 0, CONTROL_RESERVE)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
+        """Ask idempotent requests elsewhere at once if possible; the others wait for what becomes of the member.
 
         So do all, if the member is at another site and there is another route: it knows the requests that it has.
         """
@@ -651,7 +651,7 @@ class Requests:
                 waiter.end(_BROKEN)
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors
-        """No outcome will come from this member any more."""
+        """End the attempts at this member: no outcome will come from it any more."""
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:
                 waiter.end(_GONE)
@@ -679,7 +679,7 @@ class Begun:
             self._requests._unwatch(self.attempt)
 
     def abandon(self) -> None:
-        """The caller was cancelled, or cannot go on.  Of a request that has ended nothing is left to abandon."""
+        """Give up: the caller was cancelled, or cannot go on.  A request that has ended has nothing left to abandon."""
         self._settle()
         requests, call = self._requests, self.attempt.call
         requests._cancel_left(self.attempt.identifier)
@@ -775,7 +775,7 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
 
 
 def refusal_of(cluster: str, member: NodeId, code: str, text: str, retry_after: float) -> IrisError:
-    """Return the error of a request or tunnel that a member does not take; it may be tried again in so many seconds."""
+    """Return the error of a request or tunnel that a member refuses; ``retry_after`` is in seconds."""
     match code:
         case "overloaded":
             return Overloaded(f"cluster {cluster!r} is overloaded (node {member}: {text})", retry_after=retry_after)

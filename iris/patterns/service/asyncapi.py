@@ -149,7 +149,7 @@ def _of_class(kind: Any, schemas: Schemas) -> dict[str, Any]:
 
 
 def _is_json(value: object) -> bool:
-    """Tell whether one of several values that are allowed can be told at all."""
+    """Return whether JSON can hold one of several allowed values."""
     if isinstance(value, str):
         return value.encode(errors="ignore").decode() == value
     return value is None or isinstance(value, int | float)

@@ -1,4 +1,4 @@
-"""Queue of the broadcasts at a member: accepts by credit, takes from senders round robin, reports to them."""
+"""Queue of the broadcasts at a member: accepts by credit, pops from senders round robin, reports to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iris.patterns.messages import Message
 from iris.patterns.multicast import ReceiveWindow, ReceiveWindows
 
 _PAUSE: Final = 0.05
-"""Seconds for which refusals are gathered: who floods a member gets a report now and then, not one for each message."""
+"""Seconds for which refusals are gathered: a flooding sender gets a report now and then, not one for each message."""
 
 
 @final
@@ -24,10 +24,10 @@ class BroadcastQueue:
     """The broadcasts that wait at one member.
 
     Args:
-        cluster: of the member.
-        window: what one sender may have waiting here, in cost.
-        limit: what all senders together may.
-        report: posts a message to a sender; False if its link has no room, or it is gone.
+        cluster: cluster of the member.
+        window: cost that one sender may have waiting here.
+        limit: cost that all senders together may have waiting here.
+        report: posts a message to a sender; returns False if its link has no room, or it is gone.
 
     Attributes:
         received, refused, cancelled: counters.
@@ -47,11 +47,11 @@ class BroadcastQueue:
         self.received = self.refused = self.cancelled = 0
 
     def __len__(self) -> int:
-        """How many wait, with the one that the handlers are at."""
+        """Return the number of those that wait, with the one that the handlers are at."""
         return sum(len(window.waiting) for window in self._turns)
 
     def __bool__(self) -> bool:
-        """Tell whether any wait."""
+        """Return whether any wait."""
         return bool(self._turns)
 
     # -- what arrives ---------------------------------------------------------------------------------------
@@ -60,10 +60,10 @@ class BroadcastQueue:
         """Accept a broadcast; one without room is refused, counted, and reported to its sender.
 
         Args:
-            message: its payload as it travelled.  What waits is bounded by that, and may be 20 times as much decoded.
-            account: of its sender, in which it has arrived.
-            position: where it begins.
-            cost: of it.
+            message: broadcast, its payload as it travelled.  That size bounds what waits; decoded it may be 20 times.
+            account: account of its sender, in which it has arrived.
+            position: position at which it begins.
+            cost: its cost.
         """
         self.received += 1
         window = self._windows.of(message.sender.node, message.sender.cluster)
@@ -89,7 +89,7 @@ class BroadcastQueue:
         self._report_soon(sender)
 
     def ask(self, sender: NodeId, end: int) -> None:
-        """A sender that has no credit, and has sent so much, asks for it."""
+        """Report to a sender that has sent up to ``end`` and asks for credit, as soon as there is some."""
         window = self._windows.of(sender)
         if self._windows.ask(window, end):
             self._report(window)
@@ -106,7 +106,7 @@ class BroadcastQueue:
         return self._turns[0].waiting[0][0]
 
     def take(self) -> None:
-        """The handlers are done with it: its sender may send another one, and the next sender has its turn."""
+        """Drop the broadcast that was handled: its sender may send another one, and the next sender has its turn."""
         window = self._turns.popleft()
         window.account.received += 1
         _, cost = window.waiting.popleft()
@@ -116,7 +116,7 @@ class BroadcastQueue:
             self._report(window)
 
     def take_malformed(self) -> None:
-        """The broadcast whose turn it is cannot be decoded: it is refused, counted, and reported to its sender."""
+        """Refuse the broadcast whose turn it is, as it cannot be decoded: count it, and report it to its sender."""
         window = self._turns[0]
         self.refused += 1
         window.refused += 1
@@ -126,7 +126,7 @@ class BroadcastQueue:
         self.take()
 
     def cancel(self) -> None:
-        """The handlers have ended: queued broadcasts are counted, and reported to their senders."""
+        """Count queued broadcasts as cancelled, and report them to their senders: the handlers have ended."""
         self.cancelled += len(self)
         while self._turns:
             window = self._turns.popleft()
@@ -139,7 +139,7 @@ class BroadcastQueue:
     # -- reports --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send reports that are not urgent, and those that a full link did not take; run it in exactly one task."""
+        """Send reports that are not urgent, and those that a full link did not accept; run it in exactly one task."""
         while True:
             await self._report_news.wait()
             await trio.sleep(_PAUSE)

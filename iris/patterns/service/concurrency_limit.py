@@ -36,7 +36,7 @@ class AdaptiveConcurrency:
     """The limit of one service, between 1 and ``most``.
 
     Args:
-        most: what the limit never exceeds.
+        most: upper bound of the limit.
     """
 
     __slots__ = ("_base", "_before", "_count", "_full", "_limit", "_most", "_skip", "_sum", "_windows", "limit")

@@ -38,13 +38,13 @@ class FailureLog:
     One cause is one type of error raised at one line for one operation.
 
     Args:
-        cluster: that is served.
+        cluster: cluster that is served.
     """
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._causes: dict[_Cause, tuple[float, int]] = {}
-        """When each was logged last, and how often it has come since then; the one logged last at the end."""
+        """Time at which each cause was logged last, and its count since then; the one logged last is at the end."""
 
     def failed(
         self,
@@ -61,12 +61,12 @@ class FailureLog:
         A ``RemoteError`` is an answer and no failure: its code is logged at DEBUG.
 
         Args:
-            kind: of handler.
-            error: what it raised.
+            kind: kind of handler.
+            error: error that it raised.
             operation: name of the handler within the service.
-            caller: for whom it ran.
-            number: of the request, as its caller counts.
-            late: nobody waited for it any more.
+            caller: sender for whom it ran.
+            number: number of the request, as its caller counts.
+            late: True if nobody waited for it any more.
         """
         if isinstance(error, RemoteError):
             self.ended(kind, f"answered with the code {error.code!r:.80}", operation, caller, number)
@@ -178,4 +178,4 @@ def _place(error: BaseException) -> tuple[str, int]:
 
 
 serving_log: Final[ContextVar[FailureLog | None]] = ContextVar("serving_log", default=None)
-"""Of the membership whose handler the present task or thread runs."""
+"""Failure log of the membership whose handler the present task or thread runs.  None outside of handlers."""

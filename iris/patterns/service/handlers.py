@@ -23,7 +23,7 @@ from iris.patterns.service.failure_log import HandlerKind, serving_log
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
 RequestHandler = Callable[[Request], Any]
-"""What it returns is the reply, or an awaitable of it."""
+"""Function that is called with a request; it returns the reply, or an awaitable of it."""
 
 _THREADS: Final = 40
 """Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
@@ -32,12 +32,12 @@ _THREADS: Final = 40
 def prepared(
     handler: Callable[..., Any], signature: Signature | None = None, *, thread: bool = False
 ) -> RequestHandler:
-    """Return what members call with each request.
+    """Return the function that members call with each request.
 
     Args:
         handler: see ``Service.request``.
-        signature: of it; None: to be read here.
-        thread: call it in a worker thread.
+        signature: signature of the handler; None to read it here.
+        thread: True to call it in a worker thread.
 
     Raises:
         ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of a handler's.
@@ -53,7 +53,7 @@ def prepared(
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Tell whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
+    """Return whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
     handler = original_of(handler)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
@@ -63,8 +63,8 @@ class InThread:
     """A handler that is called in a worker thread.
 
     Args:
-        handler: what is called.
-        kind: of handler, for the log.
+        handler: function that is called.
+        kind: kind of handler, for the log.
     """
 
     __slots__ = ("_handler", "_kind", "_limiter")
@@ -104,7 +104,7 @@ class InThread:
 
 
 _ENDS: Final = (KeyboardInterrupt, SystemExit)
-"""What ends a program, wherever it is raised."""
+"""Exceptions that end a program, wherever they are raised."""
 
 
 def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
@@ -121,7 +121,7 @@ def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
 
 
 def is_only(error: BaseException, kind: type[Exception]) -> bool:
-    """Tell whether an error is of a kind, or a group of nothing else."""
+    """Return whether an error is of a kind, or a group of nothing else."""
     if not isinstance(error, BaseExceptionGroup):
         return isinstance(error, kind)
     return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None

@@ -47,12 +47,12 @@ class LoadShedder:
         self._refused_at = -float("inf")
         self._held = False
         self.busy = False
-        """Whether the load shedder has to be called: there is a queue, or a request was refused lately."""
+        """True while the load shedder has to be called: there is a queue, or a request was refused lately."""
         self.shed = 0
         """Requests refused because of the time they would have waited, or had waited."""
 
     def begun(self, now: float, waiting: int) -> None:
-        """A handler has begun with a request from the queue, in which ``waiting`` are left."""
+        """Note that a handler has begun with a request from the queue, in which ``waiting`` are left."""
         if not waiting:
             self._empty(now)
             return
@@ -79,13 +79,13 @@ class LoadShedder:
         return max(self._target, running * self._gap)
 
     def stands(self, now: float, running: int) -> bool:
-        """Tell whether the queue is one that bursts do not explain."""
+        """Return whether the queue is one that bursts do not explain."""
         if self._held and now - self._refused_at <= _HOLD:
             return True
         return self._since is not None and now - self._since > _INTERVALS * self.target(running)
 
     def refuses(self, priority: int, now: float, waiting: int, running: int) -> bool:
-        """Tell whether a request that has just come is to be refused; only while the queue stands."""
+        """Return whether a request that has just come is to be refused; only while the queue stands."""
         if priority == Priority.HIGH or not self.stands(now, running):
             return False
         if priority != Priority.LOW and self.wait(now, waiting) <= self.target(running):
@@ -96,7 +96,7 @@ class LoadShedder:
         return True
 
     def gives_up(self, waited: float, now: float, waiting: int, running: int) -> bool:
-        """Tell whether a request that has waited so long is to be refused instead of begun.
+        """Return whether a request that has waited so long is to be refused instead of begun.
 
         Only while newer ones are refused, too: a burst that nothing follows is served to its end.
         """
@@ -110,7 +110,7 @@ class LoadShedder:
 
 
 _WEIGHT: Final = 0.2
-"""Of the newest wait in the average."""
+"""Share of the newest wait in the average."""
 
 _HALVED: Final = 0.25
 """Seconds without a request that begins after which former waits count half."""
@@ -126,11 +126,11 @@ class QueueDelay:
 
     def __init__(self) -> None:
         self.lately = 0.0
-        """What requests waited when the last one began."""
+        """Average wait of requests when the last one began."""
         self._at = 0.0
 
     def begun(self, arrived: float, now: float) -> None:
-        """A request begins that arrived then."""
+        """Note that a request begins that came at ``arrived``."""
         waited = self._faded(now)
         self.lately = waited + _WEIGHT * (now - arrived - waited)
         self._at = now

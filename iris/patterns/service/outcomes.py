@@ -69,7 +69,7 @@ TOO_LARGE_TO_KEEP: Final = "reply_too_large_to_keep"
 _WAIT: Final = 2.0
 """Seconds that a bridge may wait for another member's outcome before it answers."""
 _PATIENCE: Final = 3.0
-"""Seconds that it may take to answer beside that."""
+"""Seconds that it may take to answer, beside ``_WAIT``."""
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _GOODBYE: Final = 1.0
@@ -78,21 +78,21 @@ _PASSING: Final = frozenset({"not_stored", "no_shard_0"})
 _MAX_BUDGET: Final = 2.0**32 / 1000
 _REFUSED: Final = b"f"
 _FAILED: Final = b"e"
-"""What the record of an error begins with: the handler says that it has had no effect, or it may have had."""
+"""First byte of the record of an error: the handler says that it has had no effect, or it may have had one."""
 
 _ANSWER: Final[Mapping[str, tuple[type, ...]]] = {
     "attempt": (int,), "busy": (int, float), "doubt": (str,), "notes": (bytes,), "outcome": (bytes,),
     "undone": (bytes, type(None)),
 }  # fmt: skip
-"""What a bridge may answer to a claim."""
+"""Fields of a bridge's answer to a claim, and their types."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
-"""Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
+"""Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
 
 
 @final
 class Outcomes(Struct, frozen=True, kw_only=True):
-    """How a service keeps the outcomes of requests with an idempotency key, so that they outlive its members.
+    """Keeping of the outcomes of requests with an idempotency key, so that they outlive the members of a service.
 
     A member claims the key at the bridge, calls the handler, has the bridge record what it returned or raised, and then
     replies.  That is two writes to the bridge's disk for each request.
@@ -102,12 +102,12 @@ class Outcomes(Struct, frozen=True, kw_only=True):
     """
 
     bridge: str = "bridge"
-    """Its cluster."""
+    """Cluster of the bridge."""
     keep: float = 24 * 3600.0
     """Seconds for which a key and its outcome are remembered, 1 s to 366 days; after that it is a new one."""
     rerun: bool = False
-    """What follows when a member was lost between claim and record, so that the handler ran in part, to its end, or not
-    at all.  False: at most once, the caller gets ``Unknown``.  True: at least once, another member runs it, and
+    """Rule for a request whose member was lost between claim and record: its handler ran in part, to its end, or not at
+    all.  False: at most once, the caller gets ``Unknown``.  True: at least once, another member runs it, and
     ``Request.attempt`` says that it may have run before."""
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
 
 
 class Keyed(Protocol):
-    """What is needed of a request that has a key."""
+    """A request with an idempotency key, as far as keeping its outcome needs it."""
 
     @property
     def identifier(self) -> int: ...
@@ -143,17 +143,17 @@ class UndoneStep(NamedTuple):
     key: str
     operation: str | None
     ran: bool
-    """It has had a reply."""
+    """True if it has had a reply."""
 
     def needs_no_undo(self, outcome: bytes | None) -> bool:
-        """Tell whether it has had no effect, given its outcome, or None if it never began."""
+        """Return whether it has had no effect, given its outcome, or None if it never began."""
         return not self.ran and (outcome is None or outcome.startswith(_REFUSED))
 
 
 def undone_step(key: str, headers: Mapping[str, str]) -> UndoneStep | None:
-    """Return what a request with a key undoes, if it does.
+    """Return the step that a request with a key undoes; None if it undoes none.
 
-    The key of the other one is a part of its own: whose own is made for its caller, as at a door, closes nobody else's.
+    The key of the other one is a part of its own: a key that is made for its caller, as at a door, closes no other's.
     """
     ran, _, operation = headers.get(UNDOES, "").partition(" ")
     if not key.endswith(UNDO) or ran not in ("ran", "asked"):
@@ -166,15 +166,15 @@ class KeyClaims:
     """Claims of keys at a bridge, and what becomes of them; see ``iris.spark_bridge.outcomes.keeper`` for the fields.
 
     Args:
-        bridge: its cluster.
-        ask: how it is asked.
+        bridge: cluster of the bridge.
+        ask: function that asks it.
     """
 
     def __init__(self, bridge: str, ask: Ask) -> None:
         self.bridge: Final = bridge
         self._ask = ask
         self._at = bridge
-        """The cluster that is asked: that of the bridge, until its member is known."""
+        """Cluster that is asked: the bridge's own, until its member is known."""
 
     async def claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
         """Claim a key until that is settled; the caller's scope ends it.
@@ -206,7 +206,7 @@ class KeyClaims:
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def record(self, record: Mapping[str, Any]) -> bool:
-        """Record an outcome, until the bridge has it; tell whether it counts, and nobody has taken over.
+        """Record an outcome, until the bridge has it; return whether it counts, and nobody has taken over.
 
         Raises:
             RemoteError, NotAllowed: the bridge refuses.
@@ -234,7 +234,7 @@ class KeyClaims:
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def release(self, release: Mapping[str, Any], *, begun: bool) -> None:
-        """Give a claim back, if the bridge can be told so within a second."""
+        """Release a claim, if the bridge can be reached within a second."""
         with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
             last.shield = True
             await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
@@ -261,11 +261,11 @@ class KeptOutcomes:
     """The outcomes of one membership of this node.
 
     Args:
-        outcomes: how they are kept.
-        cluster: that is served.
-        ask: how the bridge is asked.
-        entropy: names claims.
-        nursery: records what handlers have come to, also when the time of the request is over.
+        outcomes: rules by which they are kept.
+        cluster: cluster that is served.
+        ask: function that asks the bridge.
+        entropy: source of the names of claims.
+        nursery: nursery of the tasks that record outcomes, also when the time of the request is over.
     """
 
     def __init__(self, outcomes: Outcomes, cluster: str, ask: Ask, entropy: Entropy, nursery: trio.Nursery) -> None:
@@ -281,9 +281,9 @@ class KeptOutcomes:
         """Return what a request comes to, or came to before, and its size.
 
         Args:
-            request: has the key.
-            caller: the cluster that asks.
-            key: of the request.
+            request: request with the key.
+            caller: cluster that asks.
+            key: idempotency key of the request.
             run: calls the handler, as an attempt of that number and with an outbox.
 
         Cancelled while the handler runs, the key is in doubt; before that, as if nothing had been asked.
@@ -389,7 +389,7 @@ class KeptOutcomes:
 
 
 def _is_answer(answer: Mapping[str, Any]) -> bool:
-    """Tell whether a claim may be answered so."""
+    """Return whether an answer to a claim has the form of one."""
     known = {name: value for name, value in answer.items() if name in _ANSWER}
     if not all(isinstance(value, _ANSWER[name]) for name, value in known.items()):
         return False
@@ -443,8 +443,8 @@ def _encoded(outcome: Outcome, *, refused: bool) -> bytes:
     """Return an outcome as the bridge keeps it, which does not look at it.
 
     Args:
-        outcome: a failure as well, if the handler has returned what cannot be sent, or kept.
-        refused: the handler says that it has had no effect.
+        outcome: outcome of the handler; a failure as well, if it has returned what cannot be sent, or kept.
+        refused: True if the handler says that it has had no effect.
     """
     if isinstance(outcome, kinds.Reply):
         data, packed = wire.split_payload(outcome.payload)

@@ -21,16 +21,16 @@ _COUNT: Final = 65536
 """Outcomes that a node keeps."""
 
 _BYTES: Final = 64 * MIB
-"""Their payloads.  Beyond it a repeated request may run once more."""
+"""Bytes of their payloads.  Beyond it a repeated request may run once more."""
 
 _LOOKS: Final = 2
 """Outcomes that are looked at for each that is added."""
 
 Outcome = kinds.Reply | kinds.Failure
-"""What a request came to, as its caller is told."""
+"""Outcome of a request, as its caller gets it."""
 
 Key = tuple[NodeId, int]
-"""Who asked, and the number of the request."""
+"""Node of the caller, and the number of the request."""
 
 
 @final
@@ -49,8 +49,8 @@ class ReplyCache:
     """Outcomes of idempotent requests.
 
     Args:
-        count: how many are kept.
-        size: and how many bytes of them.
+        count: most outcomes that are kept.
+        size: most bytes of them that are kept.
     """
 
     def __init__(self, *, count: int = _COUNT, size: int = _BYTES) -> None:
@@ -59,21 +59,21 @@ class ReplyCache:
         self._count = count
         self._size = size
         self._callers: OrderedDict[NodeId, _Caller] = OrderedDict()
-        """Those that have outcomes here; the first one is the first that is asked to give some up."""
+        """Callers that have outcomes here; the first one is the first that is asked to give some up."""
         self._round: deque[Key] = deque()
-        """The keys of all outcomes, and some that are gone, in the order in which they are looked at."""
+        """Keys of all outcomes, and some that are gone, in the order in which they are looked at."""
 
     def __len__(self) -> int:
         return self._len
 
     def find(self, key: Key) -> tuple[Outcome, int] | None:
-        """Return what a request came to and its size, if that is known."""
+        """Return the outcome of a request and its size; None if it is unknown."""
         caller = self._callers.get(key[0])
         known = None if caller is None else caller.outcomes.get(key[1])
         return None if known is None else known[:2]
 
     def add(self, key: Key, outcome: Outcome, size: int, until: float, now: float) -> None:
-        """Keep what a request came to, of so many bytes, until that time."""
+        """Keep the outcome of a request, of ``size`` bytes, until a time."""
         node, number = key
         caller = self._callers.get(node)
         if caller is None:

@@ -56,7 +56,7 @@ NO_ROOM: Final = "reply_dropped"
 
 
 def refusal_text(cluster: str, peer: Peer) -> str:
-    """Return the text of a refusal: who was refused by whom."""
+    """Return the text of a refusal: the cluster that refused, and the one that was refused."""
     realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
     return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
 
@@ -80,7 +80,7 @@ class Server:
         self._remembered = ReplyCache()
         self._observer: Observer | None = None
         self.asking: tuple[Ask, Entropy] | None = None
-        """How a bridge is asked for outcomes; set by the node."""
+        """Function that asks a bridge for outcomes, and source of the names of claims; set by the node."""
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
@@ -94,7 +94,7 @@ class Server:
 
     @asynccontextmanager
     async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[WorkerPool]:
-        """Take requests and broadcasts for a cluster until the block ends.
+        """Accept requests and broadcasts for a cluster until the block ends.
 
         Raises:
             ConfigError: this node serves the cluster already.
@@ -127,7 +127,7 @@ class Server:
                 membership.abandon()
 
     def observe(self, observer: Observer) -> None:
-        """Have an observer look on while handlers run, from now on."""
+        """Let an observer see the handlers that run from now on."""
         self._observer = observer
         for membership in self.memberships.values():
             membership.observer = observer
@@ -138,7 +138,7 @@ class Server:
 
     @property
     def queue_delay(self) -> float:
-        """How long requests wait for a handler here, in seconds: that of the slowest membership."""
+        """Time that requests wait for a handler here, in seconds, in the slowest membership."""
         return max((membership.queue_delay for membership in self.memberships.values()), default=0.0)
 
     # -- what arrives ---------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Server:
             _cancel(job)
 
     def _receive_awaited(self, peer: Peer, awaited: kinds.Awaited) -> None:
-        """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
+        """Answer a caller that has lost frames: it waits for what runs or waits here, and for nothing else."""
         job = self._jobs.get((peer.node, awaited.id))
         if job is None or job.cancelled:
             self._fail(peer, awaited.id, NOT_HERE, "")
@@ -304,7 +304,7 @@ class Server:
             self._post_shortly(peer, outcome)
 
     def _post_shortly(self, peer: Peer, outcome: Outcome) -> None:
-        """Say at least that there was an outcome: without a deadline its caller would wait for ever."""
+        """Report at least that there was an outcome: without a deadline its caller would wait for ever."""
         text = "the link to the caller is full: what the handler returned was dropped"
         failure = kinds.Failure(outcome.id, NO_ROOM, text)
         if isinstance(outcome, kinds.Failure):
@@ -325,10 +325,10 @@ class Server:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing waits for a node to appear."""
+        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: the caller gets a list of its requests here, and cancels again what it has cancelled."""
+        """Send the caller a list of its requests, as frames may be lost: it cancels again what it has cancelled."""
         for (node, identifier), job in list(self._jobs.items()):
             if node == peer.node and not job.cancelled:
                 with suppress(NotSent):  # it ends at its deadline
@@ -337,10 +337,10 @@ class Server:
             membership.broadcasts.report_again(peer.node)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Whether the caller is lost shows later."""
+        """Do nothing: it shows later whether the caller is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """Nobody waits for this caller's requests; those that it may repeat run on for a while, as it may live."""
+        """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:
                 if job.idempotent:

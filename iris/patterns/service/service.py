@@ -23,7 +23,7 @@ from iris.security.identity import PeerIdentity
 
 BroadcastHandler = Callable[[Message], Awaitable[None] | None]
 TunnelHandler = Callable[[Any], Awaitable[None] | None]
-"""It gets the ``Tunnel`` of what it is written for: ``iris``, ``iris.aio`` or ``iris.sync``."""
+"""Function that is called with the ``Tunnel`` of its kind of program: ``iris``, ``iris.aio`` or ``iris.sync``."""
 
 _R = TypeVar("_R", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=TunnelHandler)
@@ -64,13 +64,13 @@ def _version() -> str:
 
 
 DESCRIBE: Final = "iris.describe"
-"""Operation that every member serves: what ``Service.describe`` returns."""
+"""Operation that every member serves; its reply is what ``Service.describe`` returns."""
 _OURS: Final = "iris."
 _ATTRIBUTES: Final = ("allow", "broadcasts", "name", "outcomes", "paused_by", "requests", "tracebacks", "tunnels")
 
 
 class Requester(Protocol):
-    """What has a node's method ``request``, whatever it returns that can be waited for."""
+    """An object with a node's method ``request``, whatever it returns that can be waited for."""
 
     @property
     def request(self) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ class Requester(Protocol):
 
 @final
 class OperationOptions(Struct, frozen=True):
-    """How a method serves an operation: under which name, None for its own, and whether in worker threads."""
+    """Options of a method that serves an operation: its name, None for the method's own, and the use of threads."""
 
     name: str | None
     thread: bool
@@ -95,8 +95,8 @@ def operation(function: Any = None, *, name: str | None = None, thread: bool = F
 
     Args:
         function: the method; it stays as it is.
-        name: of the operation, if it is not that of the method.
-        thread: call the method, a plain ``def``, in a worker thread.
+        name: name of the operation, if it is not the method's own.
+        thread: True to call the method, a plain ``def``, in a worker thread.
     """
 
     def mark(function: _R) -> _R:
@@ -154,9 +154,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     queue: int | None = None
     """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
     queue_bytes: int | None = None
-    """Bytes of their payloads; the same."""
+    """Bytes of the payloads of these requests; beyond it likewise."""
     adaptive: bool = False
-    """Let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
+    """True to let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.adaptive, bool):
@@ -193,7 +193,7 @@ class Service:
         offer = await Quotes.client(node).look_up(Query("tea"))
 
     Args:
-        name: of the cluster that its members join by default; None: that of the class.
+        name: name of the cluster that its members join by default; None for the one of the class.
         allow: the clusters whose nodes may use it, as their certificates name them, those of other realms as
             ``REALM/CLUSTER``; None: every node of the own realm, and those of other realms that its owner allows.
         tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
@@ -201,7 +201,7 @@ class Service:
         paused_by: ``DOCUMENT.KEY``: while that value of a document (``iris.Node.state``) is true, members that have
             the document open refuse requests, broadcasts and tunnels at once; callers get ``RemoteError`` with the code
             ``paused``.
-        outcomes: how the outcomes of requests with an idempotency key are kept; None: such requests are refused.
+        outcomes: rules by which outcomes of requests with an idempotency key are kept; None: such requests are refused.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
@@ -243,7 +243,7 @@ class Service:
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
         self._described: dict[str, tuple[Signature, str]] = {}
-        """Of each operation, "" for the one without a name: what it takes and returns, and what it is for."""
+        """Signature and first paragraph of the docstring of each operation by name, "" for the one without a name."""
         for attribute, options in operations_of(type(self)):
             name, method = check_name(options.name or attribute, "operation"), getattr(self, attribute)
             _register(self.name, self.requests, name, self._preparing(name, options.thread, operation=True))(method)
@@ -255,7 +255,7 @@ class Service:
         )
 
     def allows(self, caller: PeerIdentity) -> bool:
-        """Tell whether a node may use this service."""
+        """Return whether a node may use this service."""
         if self.allow is not None:
             return caller.caller in self.allow
         return caller.foreign is None or caller.foreign.may_call(caller.cluster)
@@ -270,15 +270,15 @@ class Service:
         idempotent: bool = False,
         wait: float = 0.0,
     ) -> Self:
-        """Return what has the methods of this class, each of which asks a member of the cluster.
+        """Return an object with the methods of this class, each of which asks a member of the cluster.
 
         They take and return what they say, checked by type checkers and when the reply comes.  A method that is an
         ``async def`` here is for nodes of trio and asyncio, a ``def`` for those of ``iris.sync``.
 
         Args:
             node: an ``iris.Node``, or one of ``iris.aio`` or ``iris.sync``.
-            cluster: None: that of the class.
-            timeout, idempotent, wait: of each request, see ``iris.Node.request``.
+            cluster: address of the cluster; None for the one of the class.
+            timeout, idempotent, wait: options of each request, see ``iris.Node.request``.
 
         Raises:
             ConfigError: the class names no cluster, and none is given; or ``node`` is no node.
@@ -343,7 +343,7 @@ class Service:
 
         Args:
             operation: name of the operation.
-            thread: call the handler, a plain ``def``, in a worker thread.
+            thread: True to call the handler, a plain ``def``, in a worker thread.
 
         Raises:
             ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with

@@ -26,7 +26,7 @@ BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
 
 EMPTY: Final = inspect.Parameter.empty
-"""In place of an annotation or a default that there is not; ``inspect.Signature.empty`` is the same."""
+"""Stand-in for a missing annotation or default; ``inspect.Signature.empty`` is the same."""
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -35,9 +35,9 @@ class Argument(Struct, frozen=True):
     """One typed value that a handler takes.
 
     Attributes:
-        type: as it is annotated.
-        default: of the parameter; ``EMPTY`` if the value is required.
-        by_keyword: it is given by its name only.
+        type: type as it is annotated.
+        default: default of the parameter; ``EMPTY`` if the value is required.
+        by_keyword: True if it is given by its name only.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Argument(Struct, frozen=True):
 
     @property
     def is_required(self) -> bool:
-        """Whether callers have to give it."""
+        """True if callers have to give it."""
         return self.default is EMPTY
 
     def __str__(self) -> str:
@@ -58,16 +58,16 @@ class Argument(Struct, frozen=True):
 
 @final
 class Signature(Struct, frozen=True):
-    """What a handler takes and returns.
+    """Parameters and reply of a handler.
 
     Attributes:
-        arguments: what the payload is converted to: one value, several by name, or nothing if the handler takes the
+        arguments: values that the payload is converted to: one, several by name, or none if the handler takes the
             request itself.
-        request: the parameter that gets the request; None if none does.
-        returns: the annotation of the reply; ``EMPTY`` if there is none.
-        by_name: the payload is a map of the arguments, and not the only one.
-        in_order: the handler is called with the value, and then the request, by their places.
-        is_empty: the handler has no parameter at all.
+        request: parameter that gets the request; None if none does.
+        returns: annotation of the reply; ``EMPTY`` if there is none.
+        by_name: True if the payload is a map of the arguments, and not the only one.
+        in_order: True if the handler is called with the value, and then the request, by their places.
+        is_empty: True if the handler has no parameter at all.
     """
 
     arguments: tuple[Argument, ...]
@@ -84,7 +84,7 @@ class Signature(Struct, frozen=True):
 
     @property
     def takes(self) -> str:
-        """What a caller without the class sends as the payload, in words."""
+        """Payload that a caller without the class sends, in words."""
         if self.is_empty:
             return "none"
         if not self.arguments:
@@ -95,11 +95,11 @@ class Signature(Struct, frozen=True):
 
     @property
     def reply(self) -> Any:
-        """What a caller's reply is converted to; None if nothing is known of it."""
+        """Type that a caller's reply is converted to; None if it is unknown."""
         return None if self.returns in (EMPTY, Any, object) else self.returns or type(None)
 
     def payload(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what a caller sends who calls a method with these arguments.
+        """Return the payload of a caller that calls a method with these arguments.
 
         Raises:
             TypeError: they do not fit, as when a function is called with them.
@@ -119,7 +119,7 @@ class Signature(Struct, frozen=True):
         return given if self.by_name else next(iter(given.values()), None)
 
     def adapted(self, handler: Callable[..., Any]) -> Callable[[Request], Any]:
-        """Return what calls the handler with a request.
+        """Return the function that calls the handler with a request.
 
         Raises:
             ConfigError: a type cannot be made of a payload.
@@ -147,7 +147,7 @@ def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Sig
 
     Args:
         handler: a function, a bound method, or what can be called like one.
-        operation: it is a method of a class of operations, which callers see with the same signature: a parameter of
+        operation: True for a method of a class of operations, which callers see with the same signature: a parameter of
             any type is a value, and one value that may be left out is given by its name.
 
     Raises:
@@ -207,7 +207,7 @@ def _is_request(annotation: Any) -> bool:
 
 
 def handler_name(handler: Callable[..., Any]) -> str:
-    """Return what errors call a handler."""
+    """Return the name of a handler in errors."""
     original = original_of(handler)
     return f"handler {getattr(original, '__qualname__', repr(original))}"
 
@@ -243,8 +243,8 @@ def _type_name(annotation: Any) -> str:
 def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
     """Put the classes that a type is made of into ``found``, by name.
 
-    Of a dataclass or model its fields and their types; of an enumeration its members and their values, as Python
-    writes them.
+    A dataclass or model has its fields and their types, an enumeration its members and their values, as Python writes
+    them.
     """
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum) and annotation.__name__ not in found:
         found[annotation.__name__] = {

@@ -227,19 +227,19 @@ class Tunnels:
         self._table.receive_marked(peer.node, marked.mark)
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing waits for a node to appear."""
+        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: both ends compare notes."""
+        """Compare the progress of both ends: frames may be lost."""
         self._table.link_reset(peer.node)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """The mesh tries to reach the node again; tunnels wait for the outcome."""
+        """Do nothing: the mesh tries to reach the node again, and tunnels wait for the outcome."""
 
     def member_expelled(self, node: NodeId, cluster: str) -> None:
-        """A node may serve a cluster no more: tunnels that were opened to it as a member of that are broken."""
+        """Break the tunnels that were opened to a node as a member of a cluster that it may serve no more."""
         self._table.member_lost(node, cluster, f"node {node} is no member of cluster {cluster!r} any more")
 
     def peer_removed(self, peer: Peer, reason: str) -> None:
-        """Every tunnel with the node is broken."""
+        """Break every tunnel with the node."""
         self._table.node_lost(peer.node, reason)

@@ -93,7 +93,7 @@ class PendingRequest:
     ) -> None:
         self.timed = timed
         self.key = key
-        """Under which its outcome is kept."""
+        """Idempotency key under which its outcome is kept.  None if it has none."""
         self.peer = peer
         self.identifier = identifier
         self.operation = operation
@@ -107,15 +107,15 @@ class PendingRequest:
         self.priority = priority
         self.size = 0
         self.account = ""
-        """Whose share of the queue it takes while it waits; empty: it found a free place."""
+        """Account whose share of the queue it takes while it waits; empty if it found a free place."""
         self.cost = 0
-        """How much of it."""
+        """Part of that share that it takes."""
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
         self.counted = False
-        """Its handler has ended, and was counted, while its outcome is being recorded."""
+        """True while its outcome is being recorded: its handler has ended, and was counted."""
         self.refused = False
-        """Its handler has raised ``RemoteError``: it says that it has had no effect."""
+        """True if its handler has raised ``RemoteError``: it says that it has had no effect."""
         self.undoes: UndoneStep | None = None
 
 
@@ -135,7 +135,7 @@ class ServiceStatistics:
     cancelled: int
     refused: int
     shed: int
-    """Those of the refused that would have waited, or had waited, for too long."""
+    """Refused requests that would have waited, or had waited, for too long."""
     paused: int
     """Requests, broadcasts and tunnels that were refused because the service was paused."""
     repeated: int
@@ -149,7 +149,7 @@ class ServiceStatistics:
     """Handlers that may run at the same time now."""
     broadcasts_received: int
     broadcasts: int
-    """Broadcasts that every handler has taken without an error."""
+    """Broadcasts that every handler has handled without an error."""
     broadcasts_failed: int
     """Broadcasts whose handler raised."""
     broadcasts_refused: int
@@ -160,9 +160,9 @@ class ServiceStatistics:
     broadcasts_queued: int
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
-    """How long requests waited for a handler lately, in seconds."""
+    """Average wait of recent requests for a handler, in seconds."""
     latency: Mapping[str | None, LatencyStatistics]
-    """Of each operation: from when a request came to when the handler's reply or error went out, and what it raised."""
+    """Latency of each operation, from a request's arrival to the handler's reply or error, and the errors raised."""
     tunnels_received: int
     tunnels_running: int
     tunnels_served: int
@@ -182,14 +182,14 @@ class WorkerPool:
     """Worker pool of this node as a member of one cluster.
 
     Args:
-        reading: of the frames that requests come by.
+        reading: reader of the frames that requests come by.
         answer: called with a job, its reply and the size of the reply.
         forget: called when a job has ended.
-        report: posts what a sender of broadcasts is told to it; False if its link has no room.
-        arriving: counts requests that cannot be read.
+        report: posts a report to a sender of broadcasts; returns False if its link has no room.
+        arriving: counter of requests that cannot be read.
 
     Attributes:
-        broadcasts: those that wait.
+        broadcasts: queue of the broadcasts that wait.
     """
 
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
@@ -220,12 +220,12 @@ class WorkerPool:
         self.service: Final = service
         self.draining = False
         self.flag: Callable[[], object] | None = None
-        """Says whether the service is paused; None: it never is."""
+        """Function that returns true while the service is paused.  None if it never is."""
         self.paused = 0
         self.kept: KeptOutcomes | None = None
-        """Of requests with an idempotency key; None: they are refused."""
+        """Outcomes of requests with an idempotency key.  None: such requests are refused."""
         self.observer: Observer | None = None
-        """Looks on while handlers run."""
+        """Observer of the handlers that run.  None if there is none."""
         self._waits = QueueDelay()
         self._latency = LatencyTable()
         self._config = config
@@ -238,7 +238,7 @@ class WorkerPool:
         self._queue: deque[PendingRequest] = deque()
         self._urgent: deque[PendingRequest] = deque()
         self._waiting: Counter[str] = Counter()
-        """What waits of each caller: bytes, and as many for each request as there are for one place of the queue."""
+        """Cost of what waits, by caller: bytes, and for each request as many as one place of the queue has."""
         self._shedding = LoadShedder(config.queue_delay_target)
         self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
@@ -255,7 +255,7 @@ class WorkerPool:
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
-        """What every handler begins with, for any caller: that of the code that joined the cluster."""
+        """Context that every handler begins with, for any caller: the one of the code that joined the cluster."""
         self._context.run(served_priority.set, Priority.NORMAL)
         self._context.run(serving_log.set, self.failures)
 
@@ -298,7 +298,7 @@ class WorkerPool:
     # -- requests -------------------------------------------------------------------------------------------
 
     def accept(self, job: PendingRequest) -> bool:
-        """Take a request on, or tell that the queue is full or stands."""
+        """Accept a request; return False if the queue is full or stands."""
         self.received += 1
         if self._idle:
             self._queue.append(job)
@@ -319,7 +319,7 @@ class WorkerPool:
         return True
 
     def is_paused(self) -> bool:
-        """Tell whether the service is to refuse everything for now."""
+        """Return whether the service is to refuse everything for now."""
         return self.flag is not None and bool(self.flag())
 
     def refuse_paused(self) -> None:
@@ -333,7 +333,7 @@ class WorkerPool:
         self._refused += 1
 
     def _enqueue(self, job: PendingRequest, *, stands: bool = False) -> bool:
-        """Let a request wait, in the place of another one if the queue is full, or ``stands``; tell whether it may."""
+        """Let a request wait, in place of another one if the queue is full, or ``stands``; return whether it may."""
         size = self._size(job)
         account, cost = account_of(job.peer.identity.caller), size + max(1, self._queue_bytes // self._queue_limit)
         while stands or self._is_full(size):
@@ -355,7 +355,7 @@ class WorkerPool:
         return size
 
     def _is_full(self, size: int) -> bool:
-        """Tell whether a request of ``size`` bytes finds no room in the queue."""
+        """Return whether a request of ``size`` bytes finds no room in the queue."""
         # Counted together, because requests whose worker has not begun yet are still in the queue.
         if len(self._running) + self.queued >= self._concurrency + self._queue_limit:
             return True
@@ -363,7 +363,7 @@ class WorkerPool:
         return self._bytes > 0 and self._bytes + size > self._queue_bytes
 
     def _heaviest(self, account: str, cost: int) -> str | None:
-        """Return of which caller most waits; None if another one would have as much with ``cost`` more."""
+        """Return the caller of whom most waits; None if ``account`` would have as much with ``cost`` more."""
         waiting = self._waiting
         found = max(waiting, key=waiting.__getitem__, default=None)
         return found if found is not None and waiting[found] > waiting[account] + cost else None
@@ -386,7 +386,7 @@ class WorkerPool:
         raise AssertionError("what waits is in a queue")
 
     def _leave(self, job: PendingRequest) -> None:
-        """A request waits no more."""
+        """Free the share of a request that waits no more."""
         if job.account:
             self._bytes -= job.size
             self._waiting[job.account] -= job.cost
@@ -395,7 +395,7 @@ class WorkerPool:
             job.account = ""
 
     def _make_room(self, job: PendingRequest, size: int) -> bool:
-        """Refuse the newest of those that are not urgent until an urgent one may wait; tell whether it may.
+        """Refuse the newest of those that are not urgent until an urgent one may wait; return whether it may.
 
         Those of other callers stay, unless more waits of them than of this one's.
         """
@@ -419,7 +419,7 @@ class WorkerPool:
         return max(0.1, self._waits.lately, wait)
 
     def _refuse(self, job: PendingRequest) -> None:
-        """Refuse a request that was taken on, but has not begun."""
+        """Refuse a request that was accepted, but has not begun."""
         self._refused += 1
         text = f"{self.queued} requests wait"
         self._answer(job, kinds.Failure(job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
@@ -427,7 +427,7 @@ class WorkerPool:
 
     @property
     def queue_delay(self) -> float:
-        """How long requests wait for a handler here, in seconds; see ``QueueDelay``."""
+        """Time that requests wait for a handler here, in seconds; see ``QueueDelay``."""
         oldest = [queue[0].arrived for queue in (self._queue, self._urgent) if queue]
         return self._waits.delay(min(oldest, default=None), trio.current_time())
 
@@ -525,7 +525,7 @@ class WorkerPool:
         self._answer(job, reply, size)
 
     def _cut_off(self, job: PendingRequest) -> None:
-        """The scope of a job has ended it: its caller has no more time for it, or wants it no more."""
+        """Count a job that its scope has ended: its caller has no more time for it, or has cancelled it."""
         self._adapt(job)
         if job.cancelled:
             self._cancelled += not job.counted

@@ -1,4 +1,4 @@
-"""Lease: the right to do something alone, for as long as a bridge can be told that one is still at it.
+"""Lease: the right to do something alone, for as long as its holder renews it at a bridge.
 
 The holder measures its time from before it asked, on a clock that nobody sets, and the bridge from when it was asked:
 so the holder's time is over first.  What a lease cannot do is stop a process that was frozen while it had one, and goes
@@ -29,7 +29,7 @@ from iris.kernel.tasks import open_background, protected_context
 MIN_TTL: Final = 1.0
 MAX_TTL: Final = 3600.0
 ELSEWHERE: Final = "elsewhere"
-"""Code of the error when a member of a bridge is asked for leases that another one grants; the message is where."""
+"""Code of the error of a bridge's member that is asked for leases which another one grants; the message is where."""
 
 _WAIT: Final = 5.0
 """Seconds that a bridge may wait for a lease before it answers."""
@@ -40,7 +40,7 @@ _HOPS: Final = 3
 """Questions until the member that grants leases is found: by its former name, by that of the bridge, by its own."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
-"""Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
+"""Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
 
 
 @final
@@ -48,9 +48,9 @@ class Lease:
     """The right to do something alone.  Made by ``Node.lease`` and ``Node.leader``; over when the block is cancelled.
 
     Attributes:
-        name: what it is for.
-        token: greater than that of every earlier holder.  Send it along with what only the holder may do: a resource
-            that refuses tokens smaller than the greatest it has seen is safe from former holders.
+        name: name of what it is for.
+        token: number greater than those of all earlier holders.  Send it along with what only the holder may do: a
+            resource that refuses tokens smaller than the greatest it has seen is safe from former holders.
     """
 
     def __init__(self, name: str, token: int, ttl: float, scope: trio.CancelScope) -> None:
@@ -79,9 +79,9 @@ class _Granting:
     """The member of a bridge that grants leases.  It may get another name, and another member its own.
 
     Args:
-        ask: how it is asked.
-        bridge: its cluster.
-        at: the cluster of this member alone.
+        ask: function that asks it.
+        bridge: cluster of the bridge.
+        at: cluster of this member alone.
     """
 
     def __init__(self, ask: Ask, bridge: str, at: str) -> None:
@@ -111,14 +111,14 @@ async def open_lease(
     """Hold a lease; see ``Node.lease``.
 
     Args:
-        ask: how the bridge is asked.
-        bridge: its cluster.
-        cluster: whose lease it is.
-        name: of the lease.
-        ttl: seconds.
+        ask: function that asks the bridge.
+        bridge: cluster of the bridge.
+        cluster: cluster that the lease belongs to.
+        name: name of the lease.
+        ttl: seconds for which it is granted at a time.
         timeout: seconds to wait for it.
         holder: 16 random bytes.
-        random: spreads out those who ask.
+        random: source of the jitter that spreads out the nodes that ask.
     """
     fields = {"name": name, "cluster": cluster, "holder": holder}
     deadline = trio.current_time() + timeout

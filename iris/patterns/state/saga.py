@@ -61,28 +61,28 @@ _MAX_NOTES: Final = MAX_OUTCOME - 8 * KIB
 """Bytes of the list, which leaves room for the error."""
 _MAX_ERROR: Final = 1024
 _ROOM: Final = bytes(_MAX_ERROR + 256)
-"""Goes along with the list: what the end has more than that, so that the bridge takes the end if it took the list."""
+"""Bytes sent with the list, as many as the end has more: a bridge that accepts the list then accepts the end."""
 
 AskMember = Callable[..., Awaitable[Any]]
 """``Node.request``."""
 
 LeaveNotes = Callable[[bytes], Awaitable[None]]
-"""Notes the list of what is to be undone, or raises and has noted nothing."""
+"""Function that notes the list of what is to be undone, or raises and has noted nothing."""
 
 
 class Undo(Struct, array_like=True):
-    """How a step is undone."""
+    """Compensation of a step: the operation that undoes it, and its payload."""
 
     step: int
     cluster: str
     done: str | None
-    """The operation of the step."""
+    """Operation of the step.  None if it named none."""
     operation: str
     data: bytes
     packed: bool
     timeout: float
     ran: bool = False
-    """The step has had a reply."""
+    """True once the step has had a reply."""
 
     def what(self) -> tuple[object, ...]:
         """Return what is the same when the block is run again."""
@@ -90,12 +90,12 @@ class Undo(Struct, array_like=True):
 
 
 class _End(Struct, array_like=True):
-    """How a saga has ended: None, nothing is undone."""
+    """End of a saga: the compensations to call, latest first; None if nothing is undone."""
 
     undo: list[Undo] | None
     error: str = ""
     steps: int = MAX_STEPS
-    """That it has made, if nothing is undone: there are no more when it is run again."""
+    """Steps that it has made, if nothing is undone: there are no more when it is run again."""
 
 
 _LIST: Final = msgspec.msgpack.Decoder(list[Undo])
@@ -111,7 +111,7 @@ class Saga:
     ) -> None:
         self.name: Final = name
         self.attempt: Final = attempt
-        """Above 1: another node, or this one, has run it before, and was lost."""
+        """Number of the run.  Above 1: another node, or this one, has run it before, and was lost."""
         self._request = request
         self._note = note
         self._most = most
@@ -213,11 +213,11 @@ async def open_saga(
 
     Args:
         request: ``Node.request``.
-        claims: of the bridge.
-        cluster: that this node speaks for.
-        name: of the saga.
-        timeout: seconds.
-        keep: seconds.
+        claims: claims of keys at the bridge.
+        cluster: cluster that this node speaks for.
+        name: name of the saga.
+        timeout: seconds that the block may take.
+        keep: seconds for which its key is remembered.
         holder: 16 random bytes.
     """
     named = {"cluster": cluster, "caller": cluster, "operation": OPERATION, "key": name, "holder": holder}

@@ -44,9 +44,9 @@ class TunnelEndpoint:
     """One end of a tunnel.  It is the source that the link asks for data.
 
     Args:
-        flight: of all data to that node.
-        node: at the other end.
-        key: the id in messages of the other end.
+        flight: limit of all tunnel data in flight to that node.
+        node: node at the other end.
+        key: id in messages of the other end.
         on_ended: called once, when the tunnel has ended for whatever reason.
     """
 
@@ -87,7 +87,7 @@ class TunnelEndpoint:
         self._clock = clock
         self._on_ended = on_ended
         self.due = 0.0
-        """When to look at the machine's deadline next; never later than that deadline."""
+        """Time of the next look at the machine's deadline; never later than that deadline."""
         self._attached = False
         self._ended = False
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
@@ -96,7 +96,7 @@ class TunnelEndpoint:
     # -- the link -------------------------------------------------------------------------------------------
 
     def take(self, limit: int, *, shared: bool) -> tuple[kinds.OfTunnel, int] | None:
-        """Give the link its next message; see ``BulkSource``."""
+        """Return the next message for the link; see ``BulkSource``."""
         flight = self._flight
         flight.share(shared)
         room = flight.has_room
@@ -114,11 +114,11 @@ class TunnelEndpoint:
         return None
 
     def _goes_on(self, room: int) -> bool:
-        """Tell whether a frame with so much room left takes another chunk, which can carry the mark that is due."""
+        """Return whether a frame with so much room left gets another chunk, which can carry the mark that is due."""
         return room >= STEP and self.machine.sending.has_chunk and self._flight.has_room
 
     def offer(self) -> None:
-        """Tell the link if there is something to take and room for it."""
+        """Notify the link if there is something to send and room for it."""
         self.due = 0.0  # the sender may expect an answer sooner than was thought
         if self._attached:
             return
@@ -132,17 +132,17 @@ class TunnelEndpoint:
             self._flight.block(self)
 
     def offer_again(self) -> None:
-        """As ``offer``, by one who has reason to think that the link has forgotten."""
+        """Do as ``offer``, also if the link was notified before: it may have forgotten."""
         self._attached = False
         self.offer()
 
     def receive(self, message: kinds.OfTunnel, now: float) -> None:
-        """Take a message of the other end."""
+        """Accept a message of the other end."""
         self.machine.receive(message, now)
         self.settle()
 
     def settle(self) -> None:
-        """Make everybody see what has become of the machine."""
+        """Act on what has become of the machine: offer data, report the end, wake tasks."""
         if self.machine.ending is None:
             self.offer()
         elif not self._ended:
@@ -169,12 +169,12 @@ class TunnelEndpoint:
                 del self._waiting[wakeup]
 
     def has_room(self, size: int) -> bool:
-        """Tell whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
+        """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
         return not self._senders and self.machine.sending.has_room(size)
 
     @property
     def has_senders(self) -> bool:
-        """Whether tasks wait to send."""
+        """True while tasks wait to send."""
         return bool(self._senders)
 
     async def wait_room(self, size: int, stopped: Callable[[], bool]) -> None:

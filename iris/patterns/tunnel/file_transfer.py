@@ -26,7 +26,7 @@ _PIECE: Final = 256 * 1024
 """Bytes read, hashed and written in one visit to a worker thread."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes expected in all."""
+"""Callback with the bytes done and the bytes expected in all."""
 
 Send = Callable[[Any], Awaitable[None]]
 """``Tunnel.send``."""
@@ -35,7 +35,7 @@ Receive = Callable[[], Awaitable[Any]]
 """``Tunnel.receive``."""
 
 Fail = Callable[[str], Exception]
-"""Ends the tunnel for what the other end sent, and returns the error to raise."""
+"""Function that ends the tunnel for what the other end sent, and returns the error to raise."""
 
 Abort = Callable[[str], None]
 """``Tunnel.abort``."""
@@ -43,12 +43,12 @@ Abort = Callable[[str], None]
 
 @final
 class FileSummary(Struct, frozen=True, kw_only=True):
-    """What was transferred."""
+    """Size and hash of a file that was transferred."""
 
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
-    """Of the contents, in hexadecimal; the same at both ends."""
+    """SHA-256 of the contents, in hexadecimal; the same at both ends."""
 
 
 async def send_file(
@@ -61,7 +61,7 @@ async def send_file(
 
     Args:
         send: sends a message; nobody else may send meanwhile.
-        path: of the file.
+        path: path of the file.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
         max_piece: bytes of the largest message.
 
@@ -108,9 +108,9 @@ async def receive_file(
 
     Args:
         receive: returns the next message; nobody else may receive meanwhile.
-        path: of the file to be.
+        path: path of the file to write.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
-        max_bytes: the largest file to take.
+        max_bytes: size of the largest file to accept.
         fail: called if something else than a file was sent, or its hash is wrong.
         abort: called with the reason if the file is too large.
 

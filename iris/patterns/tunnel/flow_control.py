@@ -27,7 +27,7 @@ MOST: Final = 1024
 
 LITTLE: Final = 1
 MUCH: Final = 3
-"""How much is in the queue while the limit stays as it is.  At 300 MB/s three frames are 0.6 ms."""
+"""Bounds of the queue between which the limit stays as it is.  At 300 MB/s three frames are 0.6 ms."""
 
 QUICK: Final = 0.003
 """Seconds for which data may stand in the queue while no requests share the link: on a fast one that is more than three
@@ -37,7 +37,7 @@ SHARE: Final = 4
 """While requests share the link, all of these are so many times smaller."""
 
 FAR: Final = 8
-"""To nodes of other sites the queue may be this many times as long: with several gateways on the way, each at work on a
+"""Factor of the queue to nodes of other sites, which may be longer: with several gateways on the way, each at work on a
 frame, three frames are none; and over 40 ms, 1 ms of jitter looks like 1.6 frames at 100 MB/s."""
 
 _MEMORY: Final = 10.0
@@ -57,7 +57,7 @@ class InflightLimit:
     """Limit of the bytes of all tunnels in flight to one node.  Sans-IO: marks go in and out as numbers.
 
     Args:
-        slack: how many times as long as usual the queue may be.
+        slack: factor by which the queue may be longer than usual.
     """
 
     __slots__ = (
@@ -99,22 +99,22 @@ class InflightLimit:
 
     @property
     def on_the_way(self) -> int:
-        """Bytes that have not arrived, as far as is known."""
+        """Bytes that are not known to have arrived."""
         return self._sent - self._marked
 
     @property
     def has_room(self) -> bool:
-        """Whether more data may leave."""
+        """True if more data may leave."""
         # Without a mark in flight nothing would ever report room; the next one is at most a step away.
         return self._sent - self._marked < self.limit or not self._marks
 
     def add(self, size: int) -> bool:
-        """Count data that leaves now; tell whether it has to carry a mark."""
+        """Count data that leaves now; return whether it has to carry a mark."""
         self._sent += size
         return self._sent - self._sent_at_mark >= self._unit
 
     def share(self, shared: bool) -> None:
-        """Learn whether requests share the link.  To far nodes they take so long that it makes no difference."""
+        """Note whether requests share the link.  To other sites they take so long that it makes no difference."""
         self._shared = shared and self._slack == 1
         unit = STEP // SHARE if self._shared else STEP
         if unit != self._unit:
@@ -140,7 +140,7 @@ class InflightLimit:
         self._unblock()
 
     def reset(self) -> None:
-        """Nothing is in flight any more, or it is unknown: lost marks must not block a sender."""
+        """Forget what is in flight: nothing is, or it is unknown, and lost marks must not block a sender."""
         self._marked = self._sent_at_mark = self._sent
         self._marks.clear()
         self._round_end = self._number

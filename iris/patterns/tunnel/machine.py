@@ -44,7 +44,7 @@ _ASKS_BEFORE_SILENT: Final = 3
 
 @final
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a tunnel ended."""
+    """End of a tunnel: the reason, the end that closed it, and what was lost."""
 
     code: CloseCode
     reason: str
@@ -60,9 +60,9 @@ class TunnelStatistics:
 
     messages_sent: int
     messages_delivered: int
-    """Those that the other end has, read or not."""
+    """Messages that the other end has, read or not."""
     messages_lost: int
-    """Those that had not arrived whole when the tunnel ended."""
+    """Messages that had not arrived whole when the tunnel ended."""
     messages_waiting: int
     messages_received: int
     messages_read: int
@@ -75,7 +75,7 @@ class TunnelStatistics:
     chunks_stray: int
     """Chunks that came after a loss and before what was lost; they were dropped and came again."""
     bytes_held: int
-    """What both directions hold in memory now."""
+    """Cost of what both directions hold in memory now: bytes, and ``CHUNK_COST`` for each piece."""
 
 
 @final
@@ -83,12 +83,12 @@ class TunnelMachine:
     """State machine of one end of a tunnel.
 
     Args:
-        identifier: what this end puts as the id into its messages.
-        opening: the message that asks for the tunnel, at the end that opens it; None at the other.
+        identifier: id that this end puts into its messages.
+        opening: message that asks for the tunnel, at the end that opens it; None at the other.
         config: window, chunk, largest message and times.
         now: the time.
-        window: what the other end may send unread; None: that of ``config``.
-        budget: of what all tunnels that that node has opened hold; None: there is none.
+        window: cost that the other end may send unread; None for the window of ``config``.
+        budget: budget of all tunnels that the other node has opened; None if there is none.
         on_credit: called when credit that the budget held back may be announced.  It must not wait.
     """
 
@@ -137,7 +137,7 @@ class TunnelMachine:
             window=self._window, limit=config.max_payload, budget=budget, on_credit=on_credit
         )
         self.accepted = opening is None
-        """Whether the other end has taken it, or this one."""
+        """True once the other end has accepted it, or this one."""
         self.ending: Ending | None = None
         self.farewell: kinds.TunnelClose | None = None
         """The last message to the other end, repeated whenever it asks, once the tunnel has ended here."""
@@ -218,7 +218,7 @@ class TunnelMachine:
         return None if self._opening is None else self._opening.cluster
 
     def lost(self, reason: str) -> None:
-        """The node at the other end was given up.  Should it live after all, it gets the farewell when it asks."""
+        """End the tunnel, as the node at the other end was given up.  If it lives and asks, it gets the farewell."""
         if self.state is not TunnelState.CLOSED:
             words = f"the other end had given this node up: {reason}"
             self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
@@ -233,7 +233,7 @@ class TunnelMachine:
             self.receiving.ask_again()
 
     def opened_again(self) -> None:
-        """The opener has not received the acceptance."""
+        """Accept once more: the opener has not received the acceptance."""
         if self.state is not TunnelState.CLOSED:
             self._accept_due = self._ask_due = True
 
@@ -241,12 +241,12 @@ class TunnelMachine:
 
     @property
     def has_data(self) -> bool:
-        """Whether ``take`` would give a chunk, or the end of file."""
+        """True if ``take`` would return a chunk, or the end of file."""
         return self.sending.has_next
 
     @property
     def has_news(self) -> bool:
-        """Whether ``take`` would give something else than data."""
+        """True if ``take`` would return something else than data."""
         if self.state is TunnelState.OPENING:
             return self._opening_due
         if self.state is TunnelState.CLOSED:
@@ -303,7 +303,7 @@ class TunnelMachine:
     # -- what the other end says ----------------------------------------------------------------------------
 
     def receive(self, message: kinds.OfTunnel, now: float) -> None:
-        """Take a message of the other end.  If it breaks the protocol, the tunnel ends with the reason."""
+        """Accept a message of the other end.  If it breaks the protocol, the tunnel ends with the reason."""
         if self.state is TunnelState.CLOSED:
             return
         self._heard = now
@@ -369,7 +369,7 @@ class TunnelMachine:
                 raise RemoteProtocolError("a tunnel is opened within a tunnel")
 
     def _takes(self, input_: Input, sequence: int) -> bool:
-        """Tell whether a numbered message is to be handed to the receiving half."""
+        """Return whether a numbered message goes to the receiving half."""
         if self.state is TunnelState.OPENING:
             self.state = following(self.state, input_)
             self.receiving.chunks_stray += 1
@@ -392,12 +392,12 @@ class TunnelMachine:
 
     @property
     def window(self) -> int:
-        """What the other end may send unread, in cost."""
+        """Cost of what the other end may send unread."""
         return self._window
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``."""
+        """Time at which to call ``expire``; infinity if never."""
         if self.state is TunnelState.CLOSED:
             return float("inf")
         return min(self._next_ask, self._moved + self._config.tunnel_idle)

@@ -19,8 +19,8 @@ from msgspec import Struct
 from iris.kernel.wire import kinds
 
 CHUNK_COST: Final = 128
-"""What a chunk costs besides its bytes.  About what Python spends on one, so that a window of empty messages takes
-no more memory than a window of data."""
+"""Cost of a chunk besides its bytes.  About what Python spends on one, so that a window of empty messages takes no more
+memory than a window of data."""
 
 SMALLEST_PIECE: Final = 512
 """No piece but the last of a message is smaller: a message of endless empty pieces would never reach its limit."""
@@ -44,7 +44,7 @@ _MAX_REASON: Final = 200
 
 
 class CloseCode(enum.IntEnum):
-    """Why a tunnel ended."""
+    """Reason for the end of a tunnel."""
 
     FINISHED = 0
     """The closing end had sent all it wanted, and the other end had it."""
@@ -61,21 +61,21 @@ class CloseCode(enum.IntEnum):
     LOST = 6
     """The node at the other end was given up, and may live after all."""
     REFUSED = 7
-    """The other end did not take the tunnel.  Never on the wire."""
+    """The other end refused the tunnel.  Never on the wire."""
 
 
 @final
 class Refusal(Struct, frozen=True, kw_only=True):
-    """Why a node does not take a tunnel: a short stable word, a text for people, and when to try again."""
+    """Refusal of a tunnel: a short stable word, a text for people, and when to try again."""
 
     code: str
     text: str = ""
     retry_after: float = 0.0
-    """Seconds."""
+    """Seconds after which to try again."""
 
     @staticmethod
     def of(message: kinds.TunnelRefuse) -> Refusal:
-        """Return what the other end says."""
+        """Return the refusal in a message of the other end."""
         code, text = message.code[:64], readable(message.text)
         return Refusal(code=code, text=text, retry_after=message.retry_after / 1000)
 

@@ -36,14 +36,14 @@ class Budget:
     def __init__(self, limit: float) -> None:
         self.limit: Final = limit
         self.held = 0
-        """Cost of what waits for readers."""
+        """Cost of the chunks that wait for readers."""
         self._finishing: ReceivingHalf | None = None
-        """The one that goes on beyond the limit, until its message is read, so that there is always one that does."""
+        """Half that goes on beyond the limit, until its message is read, so that there is always one that does."""
         self._line: OrderedDict[ReceivingHalf, None] = OrderedDict()
-        """Those that go on in their turn, or once there is room."""
+        """Halves that go on in their turn, or once there is room."""
 
     def admits(self, half: ReceivingHalf) -> bool:
-        """Tell whether an incomplete message gets more credit; if not, its half is called in its turn."""
+        """Return whether an incomplete message gets more credit; if not, its half is called in its turn."""
         if self.held <= self.limit:
             return True
         if self._finishing is not half:
@@ -63,7 +63,7 @@ class Budget:
             self._pass_on()
 
     def complete(self, half: ReceivingHalf) -> None:
-        """The message of ``half`` has arrived."""
+        """Take ``half`` out of the line: its message has arrived."""
         self._line.pop(half, None)
 
     def _pass_on(self) -> None:
@@ -82,7 +82,7 @@ class ReceivingHalf:
     Args:
         window: cost of what may be in flight and unread.
         limit: largest message, in bytes.
-        budget: of all tunnels that the peer has opened; None: there is none.
+        budget: budget of all tunnels that the peer has opened; None if there is none.
         on_credit: called when credit that the budget held back may be announced.  It must not wait.
     """
 
@@ -121,12 +121,12 @@ class ReceivingHalf:
         on_credit: Callable[[], None] = lambda: None,
     ) -> None:
         self.received = 0
-        """Everything numbered below has arrived."""
+        """Number below which everything has arrived."""
         self.has_eof = False
         self.wants_resend = False
-        """Something was lost, and the other end has to send it again."""
+        """True if something was lost that the other end is to be asked for again."""
         self.resends = 0
-        """How often that was requested since something arrived in order."""
+        """Requests to send again since something arrived in order."""
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_stray = 0
         self._budget = budget or Budget(math.inf)
@@ -145,7 +145,7 @@ class ReceivingHalf:
         self._strays = 0  # cost of what came out of turn since something came in order
 
     def begin(self, window: int) -> None:
-        """Learn the window of the other end, which keeps about as much until it is acknowledged."""
+        """Note the window of the other end, which keeps about as much until it is acknowledged."""
         self._quarter = min(window, self._window) // 4
 
     @property
@@ -155,23 +155,23 @@ class ReceivingHalf:
 
     @property
     def has_message(self) -> bool:
-        """Whether ``read`` would give a message."""
+        """True if ``read`` would return a message."""
         return self._complete > 0
 
     @property
     def has_piece(self) -> bool:
-        """Whether ``read_piece`` would give a chunk."""
+        """True if ``read_piece`` would return a chunk."""
         return bool(self._waiting)
 
     @property
     def has_gap(self) -> bool:
-        """Whether something was lost that has not come again."""
+        """True if something was lost that has not come again."""
         return self.wants_resend or self.resends > 0
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def add(self, chunk: kinds.TunnelChunk) -> bool:
-        """Take a chunk; False if it was repeated or out of turn, and dropped.
+        """Accept a chunk; return False if it was repeated or out of turn, and dropped.
 
         Raises:
             RemoteProtocolError: it exceeds the credit or the limit, is malformed, or too many came out of turn.
@@ -206,7 +206,7 @@ class ReceivingHalf:
         return True
 
     def add_eof(self, sequence: int) -> bool:
-        """Take the end of file; False if it was repeated or out of turn, and dropped.
+        """Accept the end of file; return False if it was repeated or out of turn, and dropped.
 
         Raises:
             RemoteProtocolError: it comes within a message, or too much came out of turn.
@@ -219,7 +219,7 @@ class ReceivingHalf:
         return True
 
     def is_repeated(self, sequence: int) -> bool:
-        """Tell whether that number has arrived before."""
+        """Return whether a number has arrived before."""
         return sequence < self.received
 
     def _is_next(self, sequence: int, cost: int) -> bool:
@@ -243,7 +243,7 @@ class ReceivingHalf:
         return False
 
     def compare(self, sent: int) -> None:
-        """Learn that the other end has put everything numbered below ``sent`` on the link before this moment."""
+        """Note that the other end has put everything numbered below ``sent`` on the link before this moment."""
         if sent > self.received and not self.resends:
             self.wants_resend = True
 
@@ -263,7 +263,7 @@ class ReceivingHalf:
 
     @property
     def owes_news(self) -> bool:
-        """Whether an acknowledgement is due."""
+        """True if an acknowledgement is due."""
         return (
             self.wants_resend
             or self._cost - self._announced_received >= self._quarter

@@ -65,11 +65,11 @@ class SendingHalf:
 
     def __init__(self, *, bound: int, piece: int) -> None:
         self.acknowledged = 0
-        """Everything numbered below is at the other end."""
+        """Number below which everything is at the other end."""
         self.sent = 0
         """Number of the chunk to put on the link next; after a loss it is one that has been there before."""
         self.limit = 0
-        """Largest message that the other end takes, in bytes."""
+        """Largest message that the other end accepts, in bytes."""
         self.messages_sent = self.messages_delivered = self.bytes_sent = 0
         self.chunks_sent = self.chunks_resent = 0
         self._bound = bound
@@ -79,7 +79,7 @@ class SendingHalf:
         self._offset = 0  # how much of the first waiting message has been cut off already
         self._eof_waits = False
         self._kept: dict[int, tuple[int, bytes | memoryview]] = {}
-        """By number, from acknowledged to _cut: flags and data."""
+        """Flags and data of chunks by number, from ``acknowledged`` to ``_cut``."""
         self._kept_cost = 0
         self._cut = 0  # number of the next chunk to be cut
         self._spent = 0  # cost of everything cut so far
@@ -99,49 +99,49 @@ class SendingHalf:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the other end has everything, the end of file included if there was one."""
+        """True if the other end has everything, the end of file included if there was one."""
         return not self._kept and not self._waiting and not self._eof_waits
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something has not left or is not acknowledged."""
+        """True if something has not left or is not acknowledged."""
         return not self.is_flushed
 
     @property
     def is_only_unacknowledged(self) -> bool:
-        """Whether all is on the link and something of it is not acknowledged."""
+        """True if all is on the link and something of it is not acknowledged."""
         return bool(self._kept) and self.sent == self._cut and not self._waiting and not self._eof_waits
 
     @property
     def has_next(self) -> bool:
-        """Whether ``take`` would give something."""
+        """True if ``take`` would return something."""
         return self.sent < self._cut or self._can_cut()
 
     @property
     def has_chunk(self) -> bool:
-        """Whether ``take`` would give a chunk, and not the end of file."""
+        """True if ``take`` would return a chunk, and not the end of file."""
         if self.sent < self._cut:
             return self._kept[self.sent][0] != END_OF_FILE
         return bool(self._waiting) and self._can_cut()
 
     def has_room(self, size: int) -> bool:
-        """Tell whether a message of ``size`` bytes can be taken in."""
+        """Return whether there is room for a message of ``size`` bytes."""
         held = self._waiting_cost + self._kept_cost
         return not held or held + size + CHUNK_COST <= self._bound
 
     def add(self, data: bytes | memoryview, *, packed: bool) -> None:
-        """Take a whole message in, whether there is room or not.  What a view shows must not change."""
+        """Queue a whole message, whether there is room or not.  The bytes that a view shows must not change."""
         self._waiting.append((data, PACKED if packed else 0))
         self._waiting_cost += len(data) + CHUNK_COST
         self.messages_sent += 1
         self.bytes_sent += len(data)
 
     def add_eof(self) -> None:
-        """Have the end of file follow the last message."""
+        """Queue the end of file behind the last message."""
         self._eof_waits = True
 
     def take(self, limit: int) -> Piece | None:
-        """Return what to put on the link next, of about ``limit`` bytes; None while credit or data are missing."""
+        """Return the next piece for the link, of about ``limit`` bytes; None while credit or data are missing."""
         if self.sent < self._cut:
             flags, data = self._kept[self.sent]
             chunk = Piece(self.sent, flags, data)
@@ -188,7 +188,7 @@ class SendingHalf:
         return _EOF_CHUNK
 
     def acknowledge(self, received: int, granted: int) -> bool:
-        """Let go of everything numbered below ``received``; tell whether anything was new.
+        """Drop everything numbered below ``received``; return whether anything was new.
 
         Raises:
             RemoteProtocolError: something is acknowledged that was never sent.

@@ -33,11 +33,11 @@ class TunnelState(enum.Enum):
     ENDED = "ended"
     """Both directions have ended."""
     CLOSED = "closed"
-    """Nothing is sent or taken any more; what had arrived may still be read."""
+    """Nothing is sent or accepted any more; what had arrived may still be read."""
 
 
 class Input(enum.Enum):
-    """What can happen to one end of a tunnel."""
+    """Input of one end of a tunnel: of its program, of the peer, or of the link."""
 
     SEND = "send"
     SEND_EOF = "send eof"

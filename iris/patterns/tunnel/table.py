@@ -53,7 +53,7 @@ class OpenedIds:
         self._ends: list[int] = []
         """The gaps, in order: each from a number, and up to but without another one."""
         self.missing = 0
-        """Numbers in them."""
+        """Numbers in the gaps."""
 
     def add(self, number: int) -> bool:
         """Note a number from 1 up; False if it was seen before, or missing for too long.
@@ -97,13 +97,13 @@ class OpenedIds:
 
 
 _FAREWELLS: Final = 1024
-"""Farewells kept for one peer; the oldest go first.  Who asks after that learns only that the tunnel is forgotten."""
+"""Farewells kept for one peer; the oldest go first.  After that it learns only that the tunnel is forgotten."""
 
 _FORMER_PEERS: Final = 1024
 """Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
 
 _FORMER_FAREWELLS: Final = 64
-"""Farewells that are kept of each of these: with all of them some 25 MB."""
+"""Farewells kept for each of these nodes: some 25 MB for all of them."""
 
 _FULL_WINDOWS: Final = 64
 """Windows that the tunnels which one node opens to this one have together, but for ``_LEAST_WINDOW`` that each gets."""
@@ -112,13 +112,13 @@ _PART: Final = 16
 """A new tunnel gets at most so much of what is left of them: 48 have full windows, and later ones less and less."""
 
 _LEAST_WINDOW: Final = 16 * KIB
-"""Of 4,096 tunnels 64 MiB."""
+"""Window of the last tunnels of a node, in bytes: 64 MiB for 4,096 of them."""
 
 _MARK_PATIENCE: Final = 4
 """Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
 
 Accept = Callable[[kinds.TunnelOpen, TunnelEndpoint], Refusal | None]
-"""Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
+"""Function called for each tunnel that a peer opens: it accepts it, or returns the refusal.  It must not wait."""
 
 
 @final
@@ -131,9 +131,9 @@ class TunnelsStatistics:
     opened: int
     """Tunnels that this node asked for."""
     accepted: int
-    """Tunnels of others that this node took."""
+    """Tunnels of others that this node accepted."""
     refused: int
-    """Tunnels of others that it did not take."""
+    """Tunnels of others that it refused."""
     ended: Mapping[str, int]
     """Ends that are no more, by reason."""
     messages: PatternStatistics
@@ -162,7 +162,7 @@ class _Peer:
         self.budget = Budget(self.windows_left)
 
     def gone(self, machine: TunnelMachine) -> None:
-        """A tunnel that the peer opened has ended."""
+        """Release the window of a tunnel that the peer opened, and that has ended."""
         self.accepted -= 1
         self.windows_left += machine.window
         machine.receiving.leave_budget()
@@ -177,7 +177,7 @@ class TunnelTable:
     """The tunnels of one node.
 
     Args:
-        is_far: whether a node is at another site.
+        is_far: returns whether a node is at another site.
     """
 
     def __init__(
@@ -198,11 +198,11 @@ class TunnelTable:
         self._accept = accept
         self._clock = clock
         self.on_begun: Callable[[], None] = lambda: None
-        """Called with each end that is made."""
+        """Callback for each end that is made."""
         self._peers: dict[NodeId, _Peer] = {}
         self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
         self._numbered = 0
-        """The highest number of a tunnel to any node that is not remembered: that node may remember."""
+        """Highest number of a tunnel to any node that is not remembered: that node may remember."""
         self._opened = self._accepted = self._refused = 0
         self._ended: Counter[str] = Counter()
         self._sent = self._delivered = 0
@@ -222,7 +222,7 @@ class TunnelTable:
         """Ask ``node`` for a tunnel; the end is ``TunnelState.OPENING`` until it answers.
 
         Raises:
-            NotSent: there is no way to that node now.
+            NotSent: there is no route to that node now.
         """
         peer = self._peer(node)
         number = peer.opened_here + 1
@@ -257,13 +257,13 @@ class TunnelTable:
     # -- what the mesh says ---------------------------------------------------------------------------------
 
     def receive_marked(self, sender: NodeId, mark: int) -> None:
-        """Take a mark that has come back."""
+        """Accept a mark that has come back."""
         peer = self._peers.get(sender)
         if peer is not None:
             peer.flight.arrived(mark, self._clock())
 
     def receive(self, sender: NodeId, message: kinds.OfTunnel) -> None:
-        """Take a message about a tunnel.
+        """Accept a message about a tunnel.
 
         Raises:
             RemoteProtocolError: it is not about any tunnel that could exist.
@@ -298,7 +298,7 @@ class TunnelTable:
             end.offer_again()
 
     def node_lost(self, node: NodeId, reason: str) -> None:
-        """``node`` is given up: every tunnel with it is broken."""
+        """Break every tunnel with ``node``, which is given up."""
         peer = self._peers.pop(node, None)
         if peer is None:
             return
@@ -314,7 +314,7 @@ class TunnelTable:
             peer.farewells.popitem(last=False)
 
     def member_lost(self, node: NodeId, cluster: str, reason: str) -> None:
-        """``node`` is no member of ``cluster``: every tunnel that was opened to it as one is broken."""
+        """Break every tunnel that was opened to ``node`` as a member of ``cluster``: it is none any more."""
         peer = self._peers.get(node)
         for end in [] if peer is None else list(peer.ends.values()):
             if end.machine.asked == cluster:
@@ -387,7 +387,7 @@ class TunnelTable:
         self._part(sender, peer, identifier, refusal.message(-identifier))
 
     def _forget(self, end: TunnelEndpoint) -> None:
-        """Take an end that has ended out of the table and into the counters."""
+        """Move an end that has ended out of the table and into the counters."""
         peer = self._peers.get(end.node) or self._former.get(end.node)
         if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:
             peer.gone(end.machine)

@@ -72,10 +72,10 @@ class Tunnel:
         self.sender: Final = sender
         """The other end: the node, and the cluster it speaks for, as its certificate proves."""
         self.cluster: Final = cluster
-        """The cluster that the tunnel was opened to."""
+        """Cluster that the tunnel was opened to."""
         self.operation: Final = operation
         self.headers: Final = headers
-        """What the opener gave along."""
+        """Headers that the opener sent along."""
         self._end = end
         self._limit = limit
         self._receiving = False
@@ -115,7 +115,7 @@ class Tunnel:
         await self._send_encoded(data, packed=packed)
 
     async def _send_encoded(self, data: bytes | memoryview, *, packed: bool) -> None:
-        """As ``send``, for what is encoded already; if it is cancelled, too.  What a view shows must not change."""
+        """Send an encoded message as ``send`` does, also when cancelled.  What a view shows must not change."""
         end = self._end
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
@@ -138,7 +138,7 @@ class Tunnel:
             await self._end.wait_room(1, self._is_unsendable)
 
     async def send_eof(self) -> None:
-        """Say that nothing follows; the other end's ``receive`` raises EndOfChannel after the last message.
+        """Send the end of file; the other end's ``receive`` raises EndOfChannel after the last message.
 
         Receiving goes on.  A second call has no effect.  It does not wait for what is queued.
 
@@ -278,7 +278,7 @@ class Tunnel:
     # -- the end --------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Say the end of file, wait until the other end has everything that was sent, and close.
+        """Send the end of file, wait until the other end has everything that was sent, and close.
 
         What the other end sent and nobody received is dropped, and it cannot send any more.
 
@@ -314,8 +314,8 @@ class Tunnel:
         """Close at once; what the other end does not have yet is lost, and it gets ``TunnelBroken`` with the reason.
 
         Args:
-            reason: for people at the other end.
-            flushed: the other end has everything, so this is no error.
+            reason: text for people at the other end.
+            flushed: True if the other end has everything, so that this is no error.
         """
         self._closed = True
         code = CloseCode.FINISHED if flushed else CloseCode.ABORTED
@@ -340,7 +340,7 @@ class Tunnel:
         self.abort(self._failure(error))
 
     def _failure(self, error: BaseException | None) -> str:
-        """Return what the other end gets of an error here: whose it is and its name, for its text may be secret."""
+        """Return the reason that the other end gets for an error here: whose it is and its name, not its text."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
         if isinstance(error, BaseExceptionGroup):  # what was cancelled because of another error says nothing
             error = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
@@ -357,22 +357,22 @@ class Tunnel:
 
     @property
     def max_message(self) -> int:
-        """Largest message that ``send`` takes, in bytes: the smaller ``Config.max_payload`` of the two ends."""
+        """Largest message that ``send`` accepts, in bytes: the smaller ``Config.max_payload`` of the two ends."""
         return min(self._limit, self._end.machine.sending.limit)
 
     @property
     def is_closed(self) -> bool:
-        """Whether this end was closed."""
+        """True once this end was closed."""
         return self._closed
 
     @property
     def is_broken(self) -> bool:
-        """Whether it has ended: by the other end, or because the two cannot reach each other; or it was closed here."""
+        """True once it has ended: by either end, or because the two cannot reach each other."""
         return self._end.machine.ending is not None
 
     @property
     def was_finished_by_peer(self) -> bool:
-        """Whether the other end closed the tunnel on purpose and without an error."""
+        """True if the other end closed the tunnel on purpose and without an error."""
         ending = self._end.machine.ending
         return ending is not None and ending.by_peer and ending.code is CloseCode.FINISHED
 

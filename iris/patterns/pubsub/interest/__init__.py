@@ -1,7 +1,7 @@
-"""Interest: who wants which topics.  Pattern index, interest of peers, durable subscriptions, shards, start offsets.
+"""Interest: the topics of each node.  Pattern index, interest of peers, durable subscriptions, shards, start offsets.
 
 Promises: a match costs work by the number of pattern shapes and not of patterns; the interest of one peer takes bounded
-memory; a change that a full link did not take is sent again.  Not here: events.
+memory; a change that a full link did not accept is sent again.  Not here: events.
 """
 
 from iris.patterns.pubsub.interest.copies import ServedClusters, copies_cluster, primary_cluster, promotion_advice

@@ -1,6 +1,6 @@
 """Copies of the log of a bridge, as publishers see them: by the clusters that their members and copies serve.
 
-A durable subscriber that is away may be a bridge whose log has a copy.  Then nobody is to be told to forget it: a copy
+A durable subscriber that is away may be a bridge whose log has a copy.  Then nobody is advised to forget it: a copy
 that is promoted has all that was confirmed.
 """
 
@@ -15,7 +15,7 @@ _COPIES: Final = ".copies-"
 
 
 class ServedClusters(Protocol):
-    """Which clusters are served, and by whom."""
+    """Directory of the clusters that are served, and of their members."""
 
     def clusters(self) -> Sequence[str]:
         """Return the names of all clusters that somebody serves."""
@@ -37,12 +37,12 @@ def copies_cluster(bridge: str, shard: int) -> str:
 
 
 def promotion_advice(roster: ServedClusters, bridge: str, shards: Collection[int] = ()) -> str | None:
-    """Return what to do about a bridge that is away and has copies; None: none of them is there.
+    """Return the advice about a bridge that is away and has copies; None if none of them is there.
 
     Args:
-        roster: of the node that asks.
+        roster: roster of the node that asks.
         bridge: name of the bridge.
-        shards: which of its shards are meant; none: any.
+        shards: shards of it that are meant; empty for any.
     """
     for cluster in roster.clusters():
         name, _, number = cluster.rpartition(_COPIES)

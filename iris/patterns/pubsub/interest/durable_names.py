@@ -1,7 +1,7 @@
-"""Durable subscriptions by name: signed records of who is owed every confirmed event, present or not.
+"""Durable subscriptions by name: signed records of subscribers that are owed every confirmed event, present or not.
 
 A durable subscriber that has a name signs a *record*: its name, the patterns that it subscribes to, the group and the
-shards that it stores for.  Nodes keep the newest record of each name and pass it on.  So a publisher knows also of a
+shards that it stores for.  Nodes keep the newest record of each name and forward it.  So a publisher knows also of a
 subscriber that was away before the publisher started.  A record holds until a newer one replaces it.  A record without
 patterns marks the subscriber as *forgotten* (a tombstone).
 
@@ -40,7 +40,7 @@ _DOMAIN: Final = b"iris durable subscriber 1\0"
 _MICROSECONDS: Final = 1_000_000
 
 NameId = tuple[str, str]
-"""The cluster that a durable subscriber belongs to, and its name."""
+"""Cluster that a durable subscriber belongs to, and its name."""
 
 
 @final
@@ -51,36 +51,36 @@ class DurableRecord(Redacted, frozen=True, kw_only=True):
 
     name: str
     version: int
-    """Microseconds since 1970 when it was signed, at least one more than in the record before."""
+    """Date of the signature in microseconds since 1970, at least one more than in the record before."""
     site: str
-    """Where the subscriber is; empty if its site has no name."""
+    """Site of the subscriber; empty if its site has no name."""
     patterns: tuple[str, ...]
-    """Topics that it is owed; none: it is forgotten."""
+    """Patterns of the topics that it is owed; empty if it is forgotten."""
     group: str | None
     share: tuple[int, ...]
-    """As in ``Terms``: the number of shards of its group, then its own; empty if it stores all."""
+    """Number of shards of its group, then its own shards, like ``Terms.share``; empty if it stores all."""
     identity: PeerIdentity
-    """Who has signed."""
+    """Identity of the node that has signed."""
     signed: bytes
-    """The record as it travels."""
+    """Record as it travels."""
 
     @property
     def id(self) -> NameId:
-        """Whose record it is."""
+        """Cluster and name of the subscriber whose record it is."""
         return (self.identity.cluster, self.name)
 
     @property
     def node(self) -> NodeId:
-        """The node that has signed, which is the subscriber unless it is forgotten."""
+        """Node that has signed, which is the subscriber unless it is forgotten."""
         return self.identity.node_id
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether publishers are to wait for it no more."""
+        """True if publishers are to wait for it no more."""
         return not self.patterns
 
     def replaces(self, other: DurableRecord) -> bool:
-        """Tell whether this is the newer of two records of one name, whichever came first."""
+        """Return whether this is the newer of two records of one name, whichever came first."""
         return (self.version, self.signed) > (other.version, other.signed)
 
 
@@ -187,7 +187,7 @@ class DurableNames:
     first, the oldest one before the others.
 
     Args:
-        max_bytes: of all records together; a single cluster has a quarter of it, and 256 shapes of patterns.
+        max_bytes: bytes of all records together; a single cluster has a quarter of it, and 256 shapes of patterns.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -198,7 +198,7 @@ class DurableNames:
         self._bytes = 0
         self._bytes_of: dict[str, int] = {}
         self._shapes_of: dict[str, Counter[Shape]] = {}
-        """How many patterns of each shape the records of a cluster have."""
+        """Number of patterns in the records of a cluster, by cluster and shape."""
         self.refused = 0
         """Records that there was no room for."""
 
@@ -220,16 +220,16 @@ class DurableNames:
         return [self._records[name] for name in self._of_nodes.get(node, ())]
 
     def match(self, topic: str) -> tuple[DurableRecord, ...]:
-        """Return the records of those who are owed the events of a topic."""
+        """Return the records of the subscribers that are owed the events of a topic."""
         return self._matcher.match(topic)
 
     def is_news(self, record: DurableRecord) -> bool:
-        """Tell whether a record is newer than the one that is held."""
+        """Return whether a record is newer than the one that is stored."""
         known = self._records.get(record.id)
         return known is None or record.replaces(known)
 
     def take(self, record: DurableRecord) -> bool:
-        """Hold a record if it is newer than the one that is held; tell whether it is held now and was not before.
+        """Store a record if it is newer than the one stored; return whether it is stored now and was not before.
 
         False, and counted, if there is no room for it.
         """
@@ -255,7 +255,7 @@ class DurableNames:
         return True
 
     def _has_few_shapes(self, record: DurableRecord, known: DurableRecord | None) -> bool:
-        """Tell whether the cluster's records have few shapes with this one in the place of the one that is held."""
+        """Return whether the cluster's records have few shapes with this one in the place of the one that is stored."""
         shapes = self._shapes_of.get(record.id[0], Counter())
         gone = Counter(() if known is None else _shapes(known))
         kept = {shape for shape, count in shapes.items() if count > gone.get(shape, 0)}
@@ -278,7 +278,7 @@ class DurableNames:
         return True
 
     def drop(self, is_believed: Callable[[PeerIdentity], bool]) -> bool:
-        """Forget the records whose signers are not believed any more; tell whether there was one."""
+        """Forget the records whose signers are not believed any more; return whether there was one."""
         gone = [record for record in self._records.values() if not is_believed(record.identity)]
         for record in gone:
             self._remove(record)

@@ -1,6 +1,6 @@
 """Replication of durable subscriptions: the records that this node signs, learns, and forwards within its realm.
 
-Each node sends a new peer every record that it holds, and sends its own changes to everybody.  So a node knows of a
+Each node sends a new peer every record that it stores, and sends its own changes to all peers.  So a node knows of a
 durable subscriber that it never met, as long as one of its peers met it.  Bridges keep the records on their disks.
 
 Between sites only the subscriber itself sends its record.  The node at the other end of that link stores the record and
@@ -47,7 +47,7 @@ _MAX_RECORDS: Final = 80
 """Records in one message: receivers check ``wire.MAX_CHECKS`` signatures for one frame, 3 for a record."""
 
 _SIGNATURES: Final = 3
-"""Of a record: those of its subscriber, of that one's cluster, and of the realm."""
+"""Signatures of a record: those of its subscriber, of that one's cluster, and of the realm."""
 
 
 @final
@@ -55,25 +55,25 @@ class DurableSubscriber(Struct, frozen=True, kw_only=True):
     """A subscriber that is owed every confirmed event of some topics."""
 
     cluster: str
-    """Which the subscriber belongs to; only its nodes may forget it."""
+    """Cluster that the subscriber belongs to; only its nodes may forget it."""
     name: str
     patterns: tuple[str, ...]
-    """Of the topics."""
+    """Patterns of the topics."""
     present: bool
-    """Whether it is linked to this node now; if not, confirmed events on these topics wait for it."""
+    """True if it is linked to this node now; if not, confirmed events on these topics wait for it."""
 
 
 _SEEN: Final = 4096
-"""Records that were accepted, or older than the held one; they are not verified again when others send them."""
+"""Records that were accepted, or older than the stored one; they are not verified again when others send them."""
 
 _INSISTED: Final = 16
-"""Times that a node signs anew for a name when others tell of a newer record.  Of two nodes with one name, which tell
-each other so, one gives in."""
+"""Times that a node signs anew for a name when others send a newer record.  Of two nodes with one name, which send each
+other theirs, one gives in."""
 
 
 @final
 class _Claim:
-    """A name that this node holds."""
+    """Claim of this node to a name."""
 
     def __init__(self, patterns: tuple[str, ...], group: str | None, share: tuple[int, ...]) -> None:
         self.patterns = patterns
@@ -84,13 +84,13 @@ class _Claim:
 
 @final
 class DurableSubscribers:
-    """The durable subscriptions that one node holds, and those that it has learned of.
+    """The durable subscriptions that one node has claimed, and those that it has learned of.
 
     Args:
-        mesh: whose links it uses.
-        interest: tells who is there and subscribes.
-        published: returns how many events this node has published in all.
-        untold: called with a peer that could not be told, and why; ``tell_everything`` is to be called again for it.
+        mesh: mesh whose links it uses.
+        interest: table of the nodes that are there and subscribe.
+        published: returns the number of events that this node has published in all.
+        untold: called with a peer without room on its link, and why; ``tell_everything`` is to be called again for it.
         changed: called when publishers may have to wait for somebody else.
     """
 
@@ -113,14 +113,14 @@ class DurableSubscribers:
         self._claims: dict[str, _Claim] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._left: dict[NameId, int] = {}
-        """Those who are away: how many events had been published when they left, or became known."""
+        """Subscribers that are away, and the number of events published when they left, or became known."""
         self._said: set[NameId] = set()
-        """Of those, whose absence was said."""
+        """Subscribers among these whose absence was logged."""
         self._away_since: dict[tuple[NodeId, str], int] = {}
-        """The same as publishers say it of this node's own names."""
+        """Numbers of events published when this node's own names left, as publishers report them."""
         self.names: Final = DurableNames(config.durable_bytes)
         self.border: Border | None = None
-        """What may leave the site of this node, if it is at one."""
+        """Border of this node's site: the topics that may leave it.  None if it is at no site."""
         mesh.register(kinds.Durable, self._receive)
         mesh.register(kinds.DurableAway, self._receive_away)
 
@@ -130,7 +130,7 @@ class DurableSubscribers:
     # -- for publishers -------------------------------------------------------------------------------------
 
     def owed(self, topic: str) -> Sequence[DurableRecord]:
-        """Return those who are owed the confirmed events of a topic."""
+        """Return the records of the subscribers that are owed the confirmed events of a topic."""
         found = self.names.match(topic)
         site = self._mesh.tag.site
         if not any(record.site != site for record in found):
@@ -138,7 +138,7 @@ class DurableSubscribers:
         return [record for record in found if record.site == site or self._may_leave(record, topic)]
 
     def _may_leave(self, record: DurableRecord, topic: str) -> bool:
-        """Tell whether events of a topic would go to a subscriber at another site if it were there."""
+        """Return whether events of a topic would go to a subscriber at another site if it were there."""
         border = self.border
         return border is not None and any(
             border.may_leave(pattern) for pattern in record.patterns if covers(pattern, topic)
@@ -147,19 +147,19 @@ class DurableSubscribers:
     def groups(self, topic: str) -> frozenset[tuple[str, str]]:
         """Return the named groups that store a topic: the cluster that owns each, and its name there.
 
-        Nobody else can take events in its place, or confirm them, by calling a group the same.
+        Nobody else can receive events in its place, or confirm them, by calling a group the same.
         """
         return frozenset([(record.id[0], record.group) for record in self.owed(topic) if record.group is not None])
 
     def is_present(self, record: DurableRecord) -> bool:
-        """Tell whether a durable subscriber is linked and subscribes; of a group, a member with one of its shards."""
+        """Return whether a durable subscriber is linked and subscribes; of a group, a member with one of its shards."""
         if record.group is None:
             return self._mesh.peer(record.node) is not None and self._interest.stores(record.node)
         peers = map(self._mesh.peer, self._interest.storing(record.group, record.share))
         return any(peer is not None and peer.identity.cluster == record.id[0] for peer in peers)
 
     def left(self, topic: str) -> dict[NameId, int]:
-        """Return those who are owed a topic and are away, with how many events had been published when they left."""
+        """Return the subscribers owed a topic that are away, with the number of events published when they left."""
         if not self._left:
             return {}
         away = [record for record in self.owed(topic) if record.id in self._left]
@@ -168,7 +168,7 @@ class DurableSubscribers:
         return {record.id: self._left[record.id] for record in away}
 
     def _say_away(self, record: DurableRecord, topic: str) -> None:
-        """Say once that this node publishes what is not stored where it is owed: nobody waits for plain events."""
+        """Log once that this node publishes what is not stored where it is owed: nobody waits for plain events."""
         if record.id in self._said:
             return
         self._said.add(record.id)
@@ -182,7 +182,7 @@ class DurableSubscribers:
         )
 
     def interest_changed(self, node: NodeId) -> None:
-        """A node subscribes to something else now, or is gone: see whether a durable subscriber has come or left."""
+        """Note durable subscribers that have come or left, as a node subscribes to something else now, or is gone."""
         for record in self.names.of_node(node):
             if record.is_forgotten or not self.is_present(record):
                 self._note_left(record)
@@ -219,7 +219,7 @@ class DurableSubscribers:
             self._mesh.refusals["durable subscribers without room on the link"] += 1
 
     def known(self) -> tuple[DurableSubscriber, ...]:
-        """Return those who are not forgotten, by name."""
+        """Return the subscribers that are not forgotten, sorted by name."""
         return tuple(
             DurableSubscriber(
                 cluster=record.id[0], name=record.name, patterns=record.patterns, present=self.is_present(record)
@@ -234,9 +234,9 @@ class DurableSubscribers:
     def claim(
         self, name: str, patterns: Iterable[str], *, group: str | None = None, share: tuple[int, ...] = ()
     ) -> Iterator[None]:
-        """Be the durable subscriber of this name; it stays one after the block, until it is forgotten.
+        """Be the durable subscriber of this name.  It is owed events also after the block, until it is forgotten.
 
-        What was owed to it under this name before, and is not named now, no longer is.
+        Patterns that it was owed under this name before, and that are not named now, it is owed no longer.
 
         Raises:
             ConfigError: the name is malformed or taken on this node, it has more than 256 patterns, or too many
@@ -273,7 +273,7 @@ class DurableSubscribers:
             del self._claims[name]
 
     def change_share(self, name: str, share: tuple[int, ...]) -> None:
-        """Let a name that this node holds be owed the events of other shards of its group from now on."""
+        """Let a name that this node has claimed be owed the events of other shards of its group from now on."""
         claim = self._claims[name]
         if claim.share == share:
             return
@@ -284,7 +284,7 @@ class DurableSubscribers:
         self._tell_listeners()
 
     def forget(self, name: str) -> None:
-        """Have publishers wait no more for a durable subscriber of this node's own cluster.
+        """Make publishers wait no more for a durable subscriber of this node's own cluster.
 
         Raises:
             NotAllowed: it belongs to another cluster.
@@ -316,9 +316,9 @@ class DurableSubscribers:
         """Return how many events a publisher had published when it began to owe a name of this node what follows.
 
         Args:
-            node: the publisher.
-            name: of this node.
-            published: how many when it knew of the present subscription; None: it never said.
+            node: publisher.
+            name: name that this node has claimed.
+            published: number published when it knew of the present subscription; None if it never sent it.
         """
         away = self._away_since.get((node, name))
         return published if away is None or published is None else min(away, published)
@@ -340,16 +340,16 @@ class DurableSubscribers:
     # -- for those who keep them ----------------------------------------------------------------------------
 
     def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` whenever ``records`` returns something else; return what ends that."""
+        """Call ``listener`` whenever ``records`` returns something else; return the function that ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def records(self) -> list[bytes]:
-        """Return all that is known, as ``load`` takes it."""
+        """Return all known records, in the form that ``load`` reads."""
         return [record.signed for record in self.names]
 
     def load(self, records: Iterable[bytes]) -> int:
-        """Take what ``records`` returned in an earlier run; return how many of them are not of this realm."""
+        """Load what ``records`` returned in an earlier run; return how many of them are not of this realm."""
         refused = 0
         for signed in records:
             try:
@@ -359,7 +359,7 @@ class DurableSubscribers:
         return refused
 
     def recheck(self) -> None:
-        """A certificate was revoked: records that were signed with it count no more."""
+        """Drop the records that were signed with a certificate that was revoked."""
         if self.names.drop(self._is_believed):
             self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
             self._said &= self._left.keys()
@@ -425,7 +425,7 @@ class DurableSubscribers:
             self._away_since[peer.node, message.name] = message.published
 
     def _take(self, record: DurableRecord, teller: Peer | None) -> bool:
-        """Take a record that was verified; tell whether it need not be looked at again."""
+        """Store a record that was verified; return whether it need not be looked at again."""
         if not self.names.is_news(record):
             return True
         # Neither is the fault of the peer that sends it: clocks differ, and it may have learned of a revocation later.
@@ -448,7 +448,7 @@ class DurableSubscribers:
         return True
 
     def _insist(self, record: DurableRecord) -> None:
-        """Sign anew for a name that this node holds: its older run had a clock ahead, or it was forgotten meanwhile."""
+        """Sign anew for a claimed name: its older run had a clock ahead, or it was forgotten meanwhile."""
         cluster, name = record.id
         claim = self._claims.get(name) if cluster == self._mesh.identity.cluster else None
         if claim is not None and claim.insisted < _INSISTED and self._mesh.peer(record.node) is None:

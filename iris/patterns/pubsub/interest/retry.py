@@ -1,4 +1,4 @@
-"""Retry of interest: changes of interest and ends of pauses that a full link did not take are sent again.
+"""Retry of interest: changes of interest and ends of pauses that a full link did not accept are sent again.
 
 Without the retry those nodes would not publish for a subscription, or would wait for ever, until their connection
 breaks for another reason.

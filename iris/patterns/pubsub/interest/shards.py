@@ -1,4 +1,4 @@
-"""Sharding: a fixed partition of a group's events, independent of who publishes and of who is alive.
+"""Sharding: a fixed partition of a group's events, independent of the publishers and of the members that are alive.
 
 A group that stores events must not let them go to whichever member happens to be alive: an event that is repeated after
 a loss would be stored by two members.  So such a group has a fixed number of shards, each event belongs to one of them
@@ -19,13 +19,13 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import shown
 
 MAX_SHARDS: Final = 512
-"""Of one group.  A key that is new costs one hash of 1 us for each."""
+"""Shards of one group.  A key that is new costs one hash of 1 us for each."""
 
 _REMEMBERED: Final = 65536
 
 
 class Share(NamedTuple):
-    """The part of a durable group's events that one subscriber takes, see ``Node.subscribe``.
+    """The part of a durable group's events that one subscriber receives, see ``Node.subscribe``.
 
     Each event belongs to one shard, by its key or else by its publisher and topic, and goes to the member with that
     shard and to nobody else.  While no member has it, a confirmed event waits, and another one is lost and counted by
@@ -33,13 +33,13 @@ class Share(NamedTuple):
     """
 
     of: int
-    """How many shards the group has, 1 to 512; the same for every member."""
+    """Number of shards of the group, 1 to 512; the same for every member."""
     shards: tuple[int, ...]
-    """Those of this subscriber, from 0 on."""
+    """Shards of this subscriber, counted from 0."""
 
 
 def is_share(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, is the number of shards and then different ones of them."""
+    """Return whether ``value``, perhaps of a peer, is the number of shards and then different ones of them."""
     if type(value) is not tuple:
         return False
     numbers = cast("tuple[object, ...]", value)
@@ -73,7 +73,7 @@ class ShardMap:
     where those of its publisher and topic go.
 
     Args:
-        shards: their numbers, at least one.
+        shards: numbers of the shards, at least one.
     """
 
     def __init__(self, shards: Sequence[int]) -> None:
@@ -82,7 +82,7 @@ class ShardMap:
 
     @property
     def only(self) -> int | None:
-        """The shard of every event, if there is one alone."""
+        """Shard of every event, if there is only one.  Else None."""
         return self._shards[0] if len(self._shards) == 1 else None
 
     def shard_of(self, key: str | None, publisher: str, topic: str) -> int:
@@ -106,7 +106,7 @@ class ShardMaps:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
-        """By name: how many shards were looked at, the highest hash, and each one that was higher than all before."""
+        """Number of shards looked at, the highest hash, and the shards whose hash exceeded all before; by name."""
 
     def shard_of(self, of: int, key: str | None, publisher: str, topic: str) -> int:
         """Return the shard of one event in a group that has ``of`` shards."""

@@ -16,8 +16,8 @@ arrives.
 While a publisher waits for confirmations on the topic, a last milestone names the first event that it may still send
 again.  An event missing below that one, or anywhere if there is no such milestone, does not arrive any more.
 
-Behind it may stand ranges of events that were *withdrawn*: they were not confirmed in time, and who published them was
-told that.  A durable subscriber that does not have them has lost nothing that anybody counts on.
+Behind it may stand ranges of events that were *withdrawn*: they were not confirmed in time, and their publisher got
+that error.  A durable subscriber that does not have them has lost nothing that anybody counts on.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
     """Return the number of the first event of a topic that a subscription is owed.
 
     Args:
-        milestones: of the topic.
-        published: how many events its publisher had published when it knew of the subscription; None: it never said.
+        milestones: milestones of the topic.
+        published: events that its publisher had published when it knew of the subscription; None if it never sent that.
         first: number of the first event that arrived.
     """
     if published is not None:

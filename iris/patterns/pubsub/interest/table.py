@@ -22,7 +22,7 @@ from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of
 
 TERMS_IN_ONE_MESSAGE: Final = 256
-"""So that one message stays below 100 KiB."""
+"""Terms in one message, which so stays below 100 KiB."""
 
 MAX_SHAPES: Final = 64
 """Shapes of patterns with wildcards that one node may subscribe to: all there are of up to 4 tokens, and more.  A match
@@ -39,17 +39,17 @@ MAX_WIDE: Final = 256
 _LIMIT: Final = Config().interest_bytes
 
 FOREIGN_SHARE: Final = 8
-"""A node of another realm may hold this part of ``Config.interest_bytes``."""
+"""Divisor of ``Config.interest_bytes`` for a node of another realm."""
 
 _TERMS_BYTES: Final = 576
-"""What terms take in memory, besides their texts and shards, with their places in all tables (at most 565 were
+"""Memory of terms besides their texts and shards, in bytes, with their places in all tables (at most 565 were
 measured)."""
 
 _SHARD_BYTES: Final = 28
 
 
 _ANY: Final = -1
-"""In the place of a shard."""
+"""Stand-in for a shard: any."""
 
 T = TypeVar("T")
 
@@ -67,12 +67,12 @@ class Terms(kinds.InterestEntry):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no publisher waits for this node, and every event goes to it alone."""
+        """True if no publisher waits for this node, and every event goes to it alone."""
         return self.group is None and not (self.durable or self.patient)
 
     @property
     def is_direct(self) -> bool:
-        """Whether publishers wait for this node, or for its answers, with every event of its own."""
+        """True if publishers wait for this node, or for its answers, with every event of its own."""
         return self.group is None and (self.durable or self.patient)
 
     @property
@@ -94,11 +94,11 @@ class _Extent:
     """Cost of the terms of one node.
 
     Attributes:
-        bytes: of memory.
-        shapes: how many of its patterns have each shape.
-        variants: for each pattern, how many of its terms are not plain.
-        direct: how many of its terms have publishers wait for the node, or for its answers.
-        wide: how many of its terms are not plain and have wildcards.
+        bytes: bytes of memory.
+        shapes: number of its patterns by shape.
+        variants: number of its terms that are not plain, by pattern.
+        direct: number of its terms that have publishers wait for the node, or for its answers.
+        wide: number of its terms that are not plain and have wildcards.
     """
 
     __slots__ = ("bytes", "direct", "shapes", "variants", "wide")
@@ -127,12 +127,12 @@ class _Extent:
             _add(self.variants, terms.pattern, sign)
 
     def excess(self, more: Collection[Terms], limit: int, times: int = 1) -> str | None:
-        """Return what would be too much with more terms, which are not among them; None if nothing.
+        """Return the limit that more terms, which are not among them, would exceed; None if none.
 
         Args:
             more: the terms.
-            limit: of the bytes.
-            times: so often each limit.
+            limit: limit of the bytes.
+            times: factor of each limit.
         """
         if self.bytes + sum(terms.size for terms in more) > times * limit:
             return f"patterns that take more than {times * limit} bytes (Config.interest_bytes)"
@@ -172,7 +172,7 @@ class OwnInterest:
         return len(self._terms)
 
     def check(self, terms: Terms) -> None:
-        """Tell whether publishers that have this node's limits would take further terms.
+        """Check that publishers that have this node's limits would accept further terms.
 
         Raises:
             ConfigError: they would not.
@@ -204,7 +204,7 @@ class OwnInterest:
         return kinds.Interest(self.version, False, (), (terms,))
 
     def mark(self) -> kinds.Interest:
-        """Return an empty change: a peer that confirms it has taken all changes before it."""
+        """Return an empty change: a peer that confirms it has received all changes before it."""
         self.version += 1
         return kinds.Interest(self.version, False, (), ())
 
@@ -213,7 +213,7 @@ class OwnInterest:
         return self._whole(list(self._terms))
 
     def whole_of(self, realm: str) -> Iterator[kinds.Interest]:
-        """Yield the messages that tell a node of a realm, by its alias, what of its topics is wanted here."""
+        """Yield the messages to a node of a realm, by its alias, about the topics of it that are wanted here."""
         begin = f"{realm}/"
         theirs = [terms for terms in self._terms if terms.pattern.startswith(begin)]
         return self._whole([terms._replace(pattern=terms.pattern.removeprefix(begin)) for terms in theirs])
@@ -230,12 +230,12 @@ class _Member:
     """The interest of one node.
 
     Attributes:
-        owner: the other realm that it is of; empty: this one.
-        terms: each with what is in the matcher for it.
-        extent: what they cost.
-        repeated: while it tells everything anew: what it has told so far.  The rest goes with the last message.
-        repeated_extent: what these cost.
-        is_whole: whether it has told everything once.
+        owner: other realm that it is of; empty for this one.
+        terms: its terms, and the entry of each in the matcher.
+        extent: cost of the terms.
+        repeated: terms sent so far, while it sends everything anew; else None.  The others go with the last message.
+        repeated_extent: cost of these.
+        is_whole: True once it has sent everything.
     """
 
     __slots__ = ("extent", "has_subscribed", "is_whole", "owner", "repeated", "repeated_extent", "terms")
@@ -260,31 +260,31 @@ class InterestTable:
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
         self.version = 0
-        """Grows with each change, so that what was derived from the table can be checked."""
+        """Number that grows with each change, so that what was derived from the table can be checked."""
         self.refused = 0
         """Terms that the subscriber's certificate does not permit."""
         self.added: Sequence[Terms] = ()
         self.removed: Sequence[Terms] = ()
-        """What the last change has added, and removed."""
+        """Terms that the last change has added, and removed."""
         self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
         self._bytes_of: Counter[str] = Counter()
-        """What the terms of all nodes of each other realm take."""
+        """Bytes of the terms of all nodes of each other realm."""
         self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
-        """For each group, or none, and each shard (``_ANY``: at all): the nodes with durable terms, and how many."""
+        """Nodes with durable terms, and how many, by group or None, and by shard (``_ANY`` for any)."""
 
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
         """Return the subscribers of a topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
 
     def terms_of(self, node: NodeId) -> Collection[Terms]:
-        """Return what a node subscribes to."""
+        """Return the terms of a node."""
         member = self._known.get(node)
         return () if member is None else member.terms.keys()
 
     def stores(self, node: NodeId) -> bool:
-        """Tell whether a node has durable terms that are no group's."""
+        """Return whether a node has durable terms that are no group's."""
         return node in self._storing.get((None, _ANY), ())
 
     def storing(self, group: str, share: tuple[int, ...]) -> Collection[NodeId]:
@@ -295,22 +295,22 @@ class InterestTable:
         return found.keys()
 
     def is_whole(self, node: NodeId) -> bool:
-        """Tell whether a node has told all that it subscribes to since it came."""
+        """Return whether a node has sent all that it subscribes to since it came."""
         member = self._known.get(node)
         return member is not None and member.is_whole
 
     def has_subscribed(self, node: NodeId) -> bool:
-        """Tell whether a node subscribes to anything, or did since it came."""
+        """Return whether a node subscribes to anything, or did since it came."""
         member = self._known.get(node)
         return member is not None and member.has_subscribed
 
     def needs_link(self, node: NodeId) -> bool:
-        """Tell whether publishers have to deal with a node directly: they wait for it, or for its answers."""
+        """Return whether publishers have to deal with a node directly: they wait for it, or for its answers."""
         member = self._known.get(node)
         return member is not None and member.extent.direct > 0
 
     def is_patient(self, node: NodeId, pattern: str) -> bool:
-        """Tell whether a node subscribes to exactly this pattern and wants publishers to wait for it."""
+        """Return whether a node subscribes to exactly this pattern and wants publishers to wait for it."""
         return (node, pattern) in self._patient
 
     def receive_untrusted(
@@ -321,10 +321,10 @@ class InterestTable:
         *,
         foreign: str = "",
     ) -> int:
-        """Take an INTEREST message; return the version to confirm.
+        """Accept an INTEREST message; return the version to confirm.
 
         Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
-        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.  All
+        another realm (``foreign``) that are not plain: it would share our events, or delay their publishers.  All
         nodes of that realm have together what one of this realm has.
 
         Raises:
@@ -366,7 +366,7 @@ class InterestTable:
         return version
 
     def narrow(self, node: NodeId, permit: Callable[[str], bool]) -> bool:
-        """Drop the part of a node's interest that it is no longer permitted; tell whether there was any."""
+        """Drop the part of a node's interest that it is no longer permitted; return whether there was any."""
         member = self._known.get(node)
         if member is None:
             return False

@@ -25,12 +25,12 @@ __all__ = [
 ]  # fmt: skip
 
 _REMEMBERED: Final = 16_384
-"""Topics of which a matcher remembers what it has found."""
+"""Topics whose matches a matcher remembers."""
 
 _LIMITS: Final = f"at most {MAX_TOPIC} bytes and {MAX_TOKENS} tokens"
 
 _MQTT: Final = MappingProxyType({"+": "*", "#": ">"})
-"""Wildcards of MQTT, and what they are here.  Peers may have topics with such tokens; nobody here publishes on one, as
+"""Wildcards of MQTT, and those of Iris.  Peers may have topics with such tokens; nobody here publishes on one, as
 nobody could subscribe to it."""
 
 T = TypeVar("T")
@@ -95,11 +95,11 @@ class Shape(NamedTuple):
     """Shape of a pattern with wildcards: of one shape, at most one pattern matches a topic."""
 
     tokens: int
-    """Without a last ``>``."""
+    """Number of tokens, without a last ``>``."""
     rest: bool
-    """Whether there is a last ``>``."""
+    """True if there is a last ``>``."""
     stars: tuple[int, ...]
-    """The places of ``*``."""
+    """Places of ``*``."""
 
 
 @lru_cache(maxsize=1024)  # of one message: it is asked for several times for each pattern that a node begins to want
@@ -123,11 +123,11 @@ class Matcher(Generic[T]):
 
     def __init__(self) -> None:
         self._patterns: dict[str, dict[int, T]] = {}
-        """For each pattern its values, by their identity."""
+        """Values by pattern and identity."""
         self._repeated: dict[tuple[str, int], int] = {}
-        """How many times more a value was added under a pattern, where it was."""
+        """Further times that a value was added under a pattern, by pattern and identity."""
         self._shapes: dict[Shape, int] = {}
-        """How many patterns there are of each shape."""
+        """Number of patterns by shape."""
         self._found: dict[str, tuple[T, ...]] = {}
         self._size = 0
 
@@ -136,16 +136,16 @@ class Matcher(Generic[T]):
 
     @property
     def remembered(self) -> Collection[str]:
-        """The topics whose matches are cached, now and later."""
+        """Topics whose matches are cached, now and later."""
         return self._found.keys()
 
     @property
     def shapes(self) -> Collection[Shape]:
-        """The shapes of its patterns, which a match looks at."""
+        """Shapes of its patterns, which a match looks at."""
         return self._shapes.keys()
 
     def add(self, pattern: str, value: T) -> None:
-        """Put ``value`` under a valid pattern.  It is taken out as often as it was put there."""
+        """Put ``value`` under a valid pattern.  It has to be removed as often as it was put there."""
         values = self._patterns.get(pattern)
         if values is None:
             values = self._patterns[pattern] = {}
@@ -160,7 +160,7 @@ class Matcher(Generic[T]):
         self._forget(pattern)
 
     def remove(self, pattern: str, value: T) -> None:
-        """Take ``value`` from under ``pattern``.
+        """Remove ``value`` from under ``pattern``.
 
         Raises:
             KeyError: it is not there.
@@ -199,7 +199,7 @@ class Matcher(Generic[T]):
         return found
 
     def matches(self, topic: str) -> bool:
-        """Tell whether there is a value under a pattern that matches ``topic``.  Nothing is cached."""
+        """Return whether there is a value under a pattern that matches ``topic``.  Nothing is cached."""
         return not self._patterns.keys().isdisjoint(self._candidates(topic))
 
     def _match(self, topic: str) -> tuple[T, ...]:

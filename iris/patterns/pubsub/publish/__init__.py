@@ -1,6 +1,6 @@
 """The publisher's side: runs of events, acknowledgements, retained values, groups, loss reports.
 
-Promises: events of one publisher keep their order and their numbers; an event that no link took is counted with a
+Promises: events of one publisher keep their order and their numbers; an event that no link accepted is counted with a
 reason; a confirmed event is sent again under its number until it is acknowledged or its time is over.  Not here: the
 subscriber's queue (iris.patterns.pubsub.subscribe).
 """

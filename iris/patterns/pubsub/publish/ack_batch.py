@@ -1,7 +1,7 @@
 """Pipelined acknowledgements: confirmed events are published while earlier ones are still being written to disk.
 
-Events are posted in runs.  The bridge takes, stores and confirms a run as one.  At 1 KB an event costs 1 us this way,
-where a ``publish(confirm=True)`` of its own, with a task that waits for it, costs 70 us.
+Events are posted in runs.  The bridge stores and confirms a run as one.  At 1 KB an event costs 1 us this way, where a
+``publish(confirm=True)`` of its own, with a task that waits for it, costs 70 us.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.subscribe import labels_size, most_sharing, with_expiry
 
 _RUN_BYTES: Final = 240 * KIB
-"""A run of this size is a frame of its own.  What runs and frames cost at both ends is divided by so many more
+"""Size of a run that is a frame of its own.  The cost of runs and frames at both ends is divided by so many more
 events: 9 us of processor time for one of 1 KB, publisher and bridge together, where runs of 60 KiB take 13; larger ones
 gain nothing."""
 
 _YIELD_RUNS: Final = 32
-"""Where topics or keys change with every event a run is short.  With a checkpoint after each run, each was a frame: 169
-us of processor time for an event, publisher and subscriber together, and now 63."""
+"""Runs between two checkpoints.  A run is short if topics or keys change with every event.  With a checkpoint after
+each, each was a frame: 169 us of processor time for an event, publisher and subscriber together, and now 63."""
 
 _WINDOW_BYTES: Final = 16 * MIB
 _WINDOW_EVENTS: Final = 32_768
-"""What may be unconfirmed at a time: two groups of a bridge's commits, one being written and one gathering."""
+"""Limits of what is unconfirmed: two groups of a bridge's commits, one being written and one gathering."""
 
 
 @final
@@ -92,7 +92,7 @@ class ConfirmedEvents:
         self.published = 0
         """Events given to ``publish``."""
         self.confirmed = 0
-        """So many of the first events are on the disk of every durable subscriber."""
+        """Events, counted from the first one, that are on the disk of every durable subscriber."""
 
     def __repr__(self) -> str:
         return f"<ConfirmedEvents: {self.confirmed} of {self.published} confirmed>"
@@ -242,7 +242,7 @@ async def open_confirmed_events(
     """See ``Node.confirming``.
 
     Args:
-        waiting: around what waits; raises ``trio.ClosedResourceError`` when the node is closed.
+        waiting: returns the block around what waits; it raises ``trio.ClosedResourceError`` when the node is closed.
     """
     events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer, waiting=waiting)
     try:

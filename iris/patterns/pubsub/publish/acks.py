@@ -38,25 +38,25 @@ from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, en
 from iris.patterns.pubsub.sealed import Audience
 
 REPEATED: Final = ""
-"""In the place of a group: for durable subscriptions only, because the others have had the event already."""
+"""Stand-in for a group: for durable subscriptions only, because the others have had the event already."""
 
 _MAX_RANGE: Final = 1_000_000
 _RETRY: Final = 0.05
 _LOOK_ABROAD: Final = 1.0
-"""Seconds between looks whether a subscriber at another site that is away is listed there again."""
+"""Seconds between two looks for a subscriber that is away from another site: it may be listed there again."""
 
 _Key = tuple[str, ...]
-"""What a durable subscriber is known by, and by what sort of thing: a node, a name of a cluster, or a group."""
+"""Identity of a durable subscriber: its sort, and its node, its name in a cluster, or its group."""
 
 
 class _Subscriber(NamedTuple):
     """A durable subscriber of one topic."""
 
     members: list[NodeId]
-    """Nodes of which any one is to store the event; none: it is away."""
+    """Nodes of which any one is to store the event; empty if it is away."""
     group: str | None
     record: DurableRecord | None
-    """What it has signed about itself, if it has a name."""
+    """Record that it has signed.  None if it has no name."""
 
 
 @final
@@ -67,8 +67,8 @@ class Unconfirmed:
         first: number of the first event among all that this node wants confirmed.
         size: bytes on the wire.
         pending: for each node, the events that it has confirmed, as bits.
-        is_confirmed: whether every durable subscriber has all of it.
-        told: what was withdrawn when it was sent first.
+        is_confirmed: True once every durable subscriber has all of it.
+        told: ranges that were withdrawn when it was sent first.  None before that.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Unconfirmed:
         return kinds.Events(self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since)
 
     def confirm(self, node: NodeId, first: int, last: int) -> bool:
-        """Note that a node has the events of these numbers, as far as they are of this run; tell whether it has all."""
+        """Note that a node has the events of these numbers, if they are of this run; return whether it has all."""
         low, high = max(first - self.first, 0), min(last - self.first, len(self.payloads) - 1)
         confirmed = self.pending.get(node)
         if confirmed is None or low > high:
@@ -156,19 +156,19 @@ class Acknowledgements:
         self._publishing = publishing
         self._config = config
         self._roster = roster
-        """Tells of copies that could stand in for a bridge that is away."""
+        """Directory in which copies are found that could stand in for a bridge that is away."""
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
-        """For each node the keys, in order, of what it was sent and has not confirmed."""
+        """Numbers of the runs that a node was sent and has not confirmed, in order, by node."""
         self._for_absent: dict[str, set[Unconfirmed]] = {}
         """Runs that wait for a durable subscriber to come, by topic."""
         self._changed: set[str] = set()
         """Patterns of durable subscriptions that have begun or ended since those were last looked for."""
         self._delays: dict[NodeId, str] = {}
-        """What nodes say of why they do not confirm."""
+        """Reasons that nodes report for not confirming."""
         self.look_abroad: Callable[[str], None] = lambda _: None
-        """Called with a topic now and then, while a durable subscriber of it at another site is away."""
+        """Callback with a topic, now and then, while a durable subscriber of it at another site is away."""
         mesh.register(kinds.Confirmed, self._receive_confirmed)
         mesh.register(kinds.ConfirmDelayed, self._receive_delayed)
 
@@ -245,7 +245,7 @@ class Acknowledgements:
         self._ask(run, subscribers)
 
     def forget(self, run: Unconfirmed) -> None:
-        """Wait for these events no more."""
+        """Stop waiting for these events."""
         self._note_absent(run, absent=False)
         if self._waiting.pop(run.first, None) is not None:
             for node in run.pending:
@@ -324,7 +324,7 @@ class Acknowledgements:
     def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
         """Return the durable subscribers of a topic, those that are away included.
 
-        In a group that divides events by shard, its members are who has the shard of this key and topic, or nobody.
+        In a group that divides events by shard, its members are those with the shard of this key and topic, if any.
         While such a group grows, its members count their shards differently for a moment: the most are right, and what
         belongs to a shard that nobody has yet waits for it.
         """
@@ -368,7 +368,7 @@ class Acknowledgements:
         return found
 
     def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:
-        """Return why events were not confirmed in time."""
+        """Return the reason why events were not confirmed in time."""
         if not outstanding:
             return f"the durable subscriber of {run.topic!r} is gone and has not come back within {timeout:g} s"
         nobody = [one.group for one in outstanding if one.record is None and not one.members]
@@ -397,7 +397,7 @@ class Acknowledgements:
         )
 
     def _reason(self, run: Unconfirmed) -> str:
-        """Return what those who have not confirmed say of it."""
+        """Return the reason that a node which has not confirmed has reported."""
         found = next((node for node in run.pending if node in self._delays), None)
         return "" if found is None else f"; node {found} says: {self._delays[found]}"
 
@@ -414,7 +414,7 @@ class Acknowledgements:
             self._confirm(peer.node, first, last)
 
     def _confirm(self, node: NodeId, first: int, last: int) -> None:
-        """Note what a node has.  Each run is looked at until it is confirmed, and then no more, however often it is."""
+        """Note what a node has confirmed.  Each run is looked at until it is confirmed, and never after that."""
         owing = self._owing.get(node, [])
         begin = max(0, bisect.bisect_right(owing, first) - 1)
         end = bisect.bisect_right(owing, last)
@@ -426,7 +426,7 @@ class Acknowledgements:
             self._owing.pop(node, None)
 
     def lost(self, node: NodeId) -> None:
-        """What this node was sent and has not confirmed may be lost: it goes out again, to it or to another."""
+        """Send again, to this node or another one, what it was sent and has not confirmed: it may be lost."""
         self._delays.pop(node, None)
         lost = [self._waiting[number] for number in self._owing.pop(node, ())]
         for run in lost:
@@ -434,7 +434,7 @@ class Acknowledgements:
         self._send_again(lost)
 
     def durable_changed(self, patterns: Iterable[str]) -> None:
-        """Durable subscriptions to these have begun or ended, or durable subscribers of them are known or forgotten.
+        """Note durable subscriptions to patterns that have begun or ended, or became known or forgotten.
 
         Before the next event is published, and else when it suits, ``look_for_absent`` is to be called.
         """
@@ -442,7 +442,7 @@ class Acknowledgements:
             self._changed.update(patterns)
 
     def look_for_absent(self) -> None:
-        """Send events that wait for durable subscribers to those that have come, as far as their topics are concerned.
+        """Send events that wait for durable subscribers to those that have come, on the topics that changed.
 
         Other events that wait, and other topics' events, are not looked at: there may be very many.
         """
@@ -454,7 +454,7 @@ class Acknowledgements:
         self._send_again(sorted(runs, key=lambda run: run.first))
 
     def _send_again(self, runs: Iterable[Unconfirmed]) -> None:
-        """Send events to those who should have them, in the order in which they were published."""
+        """Send events to their subscribers again, in the order in which they were published."""
         known: dict[tuple[str, str | None], Mapping[_Key, _Subscriber]] = {}
         for run in runs:
             subscribers = known.get((run.topic, run.key))

@@ -1,8 +1,8 @@
 """Delivery accounting of groups: outstanding and lost events that went to one member of a group each.
 
 A subscriber's node counts, for each publisher, how many events for groups have arrived, and how many are *settled*.  An
-event is settled when the consumer has taken it and has come back for the next one, or when it was dropped and reported
-as dropped.  The node reports the counts every 100 ms while they change.  So the publisher knows what each node has
+event is settled when the consumer has it and has come back for the next one, or when it was dropped and reported as
+dropped.  The node reports the counts every 100 ms while they change.  So the publisher knows what each node has
 outstanding, and gives more to those who have less.  When a node is gone the publisher also has an upper bound of the
 loss: events that the node had taken and not reported yet count as lost as well.
 
@@ -37,9 +37,9 @@ class Ledger:
     """Ledger of one node: the events for groups that a publisher has sent it.
 
     Attributes:
-        number: of the ledger.
+        number: number of the ledger.
         sent, settled, missing: events; ``missing`` were lost on the way.
-        begun: whether the node knows of the ledger.
+        begun: True once the node was sent the number of the ledger.
     """
 
     __slots__ = ("begun", "missing", "number", "sent", "settled")
@@ -60,8 +60,8 @@ class GroupBooks:
     """The publisher's side: one ledger for each node.
 
     Args:
-        mesh: whose links it uses.
-        lost: called with a reason and how many events that were sent are lost.
+        mesh: mesh whose links it uses.
+        lost: called with a reason and the number of events that were sent and are lost.
     """
 
     def __init__(self, mesh: Mesh, lost: Callable[[str, int], None]) -> None:
@@ -77,7 +77,7 @@ class GroupBooks:
         return 0 if ledger is None else ledger.outstanding
 
     def ledger(self, node: NodeId) -> Ledger:
-        """Return the ledger of a node that is about to be sent an event for a group; who sends it counts it there."""
+        """Return the ledger of a node that is about to be sent an event for a group; the caller counts it there."""
         ledger = self._ledgers.get(node)
         if ledger is None:
             self._number += 1
@@ -87,13 +87,13 @@ class GroupBooks:
         return ledger
 
     def frames_lost(self, node: NodeId) -> None:
-        """Frames may be lost: the node gets the number of events that should have arrived."""
+        """Send the node the number of events that should have arrived: frames may be lost."""
         ledger = self._ledgers.get(node)
         if ledger is not None:
             ledger.begun = self._tell(node, ledger)
 
     def peer_gone(self, node: NodeId) -> None:
-        """Events that a node had not settled count as lost with it: nobody knows more."""
+        """Count the events that a node had not settled as lost with it: nobody knows more."""
         ledger = self._ledgers.pop(node, None)
         if ledger is not None and ledger.outstanding:
             self._lost(LOST_WITH_MEMBER, ledger.outstanding)
@@ -146,7 +146,7 @@ class GroupReports:
         account.received += count
 
     def settled(self, publisher: NodeId, count: int) -> None:
-        """Note events for groups that were taken or dropped."""
+        """Note events for groups that were received by their consumer, or dropped."""
         account = self._accounts.get(publisher)
         if account is not None:  # else the publisher is gone
             account.settled += count
@@ -154,12 +154,12 @@ class GroupReports:
             self._news.wake()
 
     def forget(self, publisher: NodeId) -> None:
-        """A publisher is gone."""
+        """Forget a publisher that is gone."""
         self._accounts.pop(publisher, None)
         self._due.discard(publisher)
 
     def frames_lost(self, publisher: NodeId) -> None:
-        """The last report may be lost."""
+        """Report to a publisher again: the last report may be lost."""
         if publisher in self._accounts:
             self._due.add(publisher)
             self._news.wake()

@@ -1,6 +1,6 @@
 """Loss reports: publishers learn of events that their subscribers did not get.
 
-A publisher itself counts what its links did not take.  The subscriber's node reports what ``overflow`` drops and what
+A publisher itself counts what its links did not accept.  The subscriber's node reports what ``overflow`` drops and what
 ``allow`` refuses: for each publisher and topic a sum, at most every ``_PAUSE`` seconds, and nothing as long as nothing
 is lost.
 """
@@ -26,7 +26,7 @@ _PAUSE: Final = 0.1
 """Seconds for which losses are gathered."""
 
 _TOPICS_IN_ONE_MESSAGE: Final = wire.MAX_ARRAY // 3
-"""An entry is a topic and two numbers."""
+"""Topics in one message: an entry is a topic and two numbers."""
 
 _MAX_GATHERED: Final = 65_536
 """Topics of one publisher that losses are gathered for; those of further ones are only in the subscriber's counters."""
@@ -46,15 +46,15 @@ class PublishStatistics:
     unheard: int
     """Events that nobody subscribed to."""
     sent: int
-    """One for each event and node that it goes to; so are the next two."""
+    """Copies: one for each event and node that it goes to; so are the next two."""
     handed_over: int
-    """Taken by the link."""
+    """Copies that the link has accepted."""
     lost: Mapping[str, int]
-    """Not taken by the link, and of events for groups what was lost after that, by reason."""
+    """Copies that the link has not accepted, and those of events for groups that were lost after that, by reason."""
     dropped: int
-    """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
+    """Copies thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
     refused: int
-    """Refused by the ``allow`` of a subscription, or by its node as too large or malformed, counted likewise."""
+    """Copies refused by the ``allow`` of a subscription, or by its node as too large or malformed, counted likewise."""
     retained: int
     """Last values that this node keeps."""
     retained_bytes: int
@@ -104,7 +104,7 @@ class LossReports:
                 self._mesh.post(node, kinds.EventsLost(fields), size, CONTROL_RESERVE)
             except NotSent:
                 if self._mesh.peer(node) is None:
-                    return  # nobody is there to be told
+                    return  # nobody is there to get the report
                 for topic, (dropped, refused) in topics[start:]:
                     self.note(node, topic, dropped, refused)
                 return

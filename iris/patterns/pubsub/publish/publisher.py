@@ -55,32 +55,32 @@ STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows its publishers."""
 
 _EVENT_OVERHEAD: Final = 256
-"""What an event of a run weighs besides its payload.  A run of 256 KiB so has at most the 1,024 events that one array
-may hold on the wire."""
+"""Bytes that an event of a run counts besides its payload.  A run of 256 KiB so has at most the 1,024 events that one
+array may hold on the wire."""
 
 _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
-"""How much a run may grow."""
+"""Bytes by which a run may grow."""
 
 _HALF: Final = 4
 """Events that a publisher has to have sent to the patient subscribers of one owner until its patience with them counts
 anew: half of the smallest window.  How small a window is, only its subscriber knows."""
 
 _PAST: Final = "subscriber asks to wait"
-"""Why a subscriber did not get events that were published past it."""
+"""Reason of the loss of events that were published past a subscriber."""
 
 _TRIED: Final = 64
-"""Topics that are looked at for one to forget."""
+"""Topics that are tried to find one to forget."""
 
 _YIELD_BYTES: Final = 256 * KIB
-"""A publisher that never waits yields to the other tasks after so much, overhead included: about every 500 us."""
+"""Bytes, overhead included, after which a publisher that never waits yields to the other tasks: about every 500 us."""
 
 GroupId = tuple[str, str]
-"""A group: the cluster whose it is, or nothing if it is anybody's, and what it is called."""
+"""A group: the cluster that owns it, empty if it is common to all, and its name."""
 
 _NOBODY: Final[frozenset[Outlet]] = frozenset()
 _NO_NODES: Final[frozenset[NodeId]] = frozenset()
 _UNSHARED: Final[Mapping[GroupId, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
-"""Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
+"""Value of all topics without such subscribers: one of each for every topic would be 280 bytes."""
 
 
 _NOBODY_AWAY: Final[frozenset[NameId]] = frozenset()
@@ -96,26 +96,26 @@ class Topic:
 
     Attributes:
         sequence: number of the last event.
-        links: to the nodes that get every event; one of them may lead to many, over a tree.
-        grouped: for each group, the turns of the nodes of which one gets each event.
-        shared: for each group that divides events by shard, the number of shards and the node of each.
-        crowd: the nodes that ``links`` lead to, in the books.
-        every: all of these links.
+        links: links to the nodes that get every event; one of them may lead to many, over a tree.
+        grouped: groups, and the rotation of the nodes of which one gets each event.
+        shared: number of shards, and the node of each, by group that divides events by shard.
+        crowd: nodes that ``links`` lead to, in the books.
+        every: links to all receivers, those of groups included.
         held: nodes that have asked for a pause, and that no other one can stand in for.
-        resting: all nodes that have asked for one: they have no turns in groups.
-        past: those of them that were waited for long enough: they get nothing.
-        durable: the nodes with durable subscriptions among those.
+        resting: all nodes that have asked for a pause: they have no turns in groups.
+        past: nodes of these that were waited for long enough: they get nothing.
+        durable: nodes of ``past`` with durable subscriptions.
         linked_past: links to nodes that are in ``past`` and would else get every event.
-        patience: with the owners of patient nodes, as far as any was waited for.
-        unconfirmed: the numbers with which runs of events begin that wait to be confirmed, in order; None: none did.
-        withdrawn: the first and the last number of ranges of events that were not confirmed in time, in order; until
-            every durable subscriber knows.
+        patience: patience with the owners of patient nodes, as far as any was waited for.
+        unconfirmed: first numbers of the runs of events that wait to be confirmed, in order; None if none ever did.
+        withdrawn: ranges of events that were not confirmed in time, by first and last number, in order; until every
+            durable subscriber knows.
         away: durable subscribers that were away when this was last looked up.
         patient: links to nodes that want publishers to wait, however slow they are.
-        lost: events that links did not take, or that subscribers have reported as dropped or refused.
-        raised: how many of these a strict publisher was told of.
-        had_durable: whether a durable subscriber without a name has been there.
-        milestones: when the topic began and receivers last came; see ``iris.patterns.pubsub.interest.start_offsets``.
+        lost: events that links did not accept, or that subscribers have reported as dropped or refused.
+        raised: losses of these that were raised to a strict publisher.
+        had_durable: True once a durable subscriber without a name has been there.
+        milestones: starts of the topic and of its last receivers; see ``iris.patterns.pubsub.interest.start_offsets``.
     """
 
     __slots__ = (
@@ -176,7 +176,7 @@ class Topic:
             self.unconfirmed.pop(sequence, None)
 
     def withdraw(self, first: int, last: int) -> None:
-        """Note that events were not confirmed in time, which who published them is told: they are not missing."""
+        """Note that events were not confirmed in time, as their publisher knows: they are not missing."""
         merged: list[tuple[int, int]] = []
         for begin, end in sorted((*self.withdrawn, (first, last))):
             follows = merged and begin == merged[-1][1] + 1
@@ -197,9 +197,9 @@ class Topic:
         One that comes back is no new receiver: its milestone is where it left.
 
         Args:
-            before: the links so far.
-            published: how many events this node has published in all.
-            left: the durable subscribers of the topic that are away, and how many it had published when they left.
+            before: links so far.
+            published: events that this node has published in all.
+            left: durable subscribers of the topic that are away, and the events that it had published when they left.
         """
         if self.sequence > self.milestones[0]:
             gone = [count for name, count in left.items() if name not in self.away]
@@ -214,7 +214,7 @@ class Topic:
     ) -> list[tuple[NodeId, GroupId]]:
         """Return one node of each group that wants the topic, with the group: by key where there is one, else in turns.
 
-        Who is not ``fit``, or asks for a pause, is passed over, if anybody else is not; see ``Rotation``.
+        A node that is not ``fit``, or asks for a pause, is passed over, if another one is not; see ``Rotation``.
 
         By key means rendezvous hashing: the same key goes to the same node while it lives, fit or not, and when a node
         goes only its own keys move.
@@ -234,8 +234,8 @@ class Topic:
         """Return the subscribers that an event with this key has to wait for, as they have asked for a pause.
 
         Args:
-            key: of the event.
-            confirm: also for those that were waited for long enough, if they are durable.
+            key: key of the event.
+            confirm: True to include durable ones that were waited for long enough.
         """
         if not self.resting:
             return []
@@ -251,9 +251,9 @@ class _Run(OpenRun):
     """An open record batch: events that were posted as one message, which may still grow.
 
     Attributes:
-        taken: how many nodes it is on the way to.
-        skipped: how many it is not, because a link did not take it.
-        missed: the ways that did not take it.
+        taken: nodes that it is on the way to.
+        skipped: nodes that it is not, because a link did not accept it.
+        missed: routes that did not accept it.
     """
 
     __slots__ = ("_publishing", "missed", "payloads", "skipped", "state", "taken", "topic")
@@ -298,30 +298,30 @@ class Publisher:
         self._interest = interest
         self._config = config
         self._topics: OrderedDict[str, Topic] = OrderedDict()
-        """The one that was published on last stands last."""
+        """Topics by name; the one that was published on last stands last."""
         self._room = min(_MAX_RUN, config.max_payload)
         self._run = _Run(self, Topic(), "", [], 0)
-        """What was published last: an older run must not grow, or its events would overtake others."""
+        """Run that was published last: an older one must not grow, or its events would overtake others."""
         self._run.is_open = False
         self._since_yield = 0
         self._crowded = False
-        """Whether a link had no room, so that the publisher is to wait."""
+        """True if a link had no room, so that the publisher is to wait."""
         self._shards: Final = ShardMaps()
         self._rotations: dict[tuple[GroupId, tuple[NodeId, ...]], Rotation[NodeId]] = {}
-        """The turns of each group, for each set of its nodes that want the same topics."""
+        """Rotations by group, and by the set of its nodes that want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
         self._held: dict[NodeId, dict[str, tuple[NodeId, str]]] = {}
-        """For each node the patterns of its pauses, and what stands in ``_holds`` for each."""
+        """Patterns of the pauses of each node, and the entry of each in ``_holds``."""
         self._past: set[tuple[NodeId, str]] = set()
         """Pauses that events no longer wait for."""
         self._still: set[NodeId] = set()
         """Nodes whose links stand still, and that events no longer wait for; an empty name stands for other sites."""
         self._patience: dict[str, Patience] = {}
-        """With the patient nodes of each owner that was waited for."""
+        """Patience with the patient nodes of each owner that was waited for."""
         self._resumed: set[NodeId] = set()
-        """Nodes that have ended a pause: what they take has the patience with their owner count anew.  What others of
-        that owner take does not, or it could have its nodes ask for a pause one after the other."""
+        """Nodes that have ended a pause: what they receive makes the patience with their owner count anew.  What others
+        of that owner receive does not, or it could have its nodes ask for a pause one after the other."""
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
         self.trees: Final = EventTrees(
@@ -335,16 +335,16 @@ class Publisher:
         )
         self.groups: Final = GroupBooks(mesh, self._count_group_lost)
         self.abroad: SealedSender | None = None
-        """Takes events for nodes of other sites, if this node is at a site."""
+        """Sender of events for nodes of other sites.  None if this node is at no site."""
         self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
-        """Returns the durable subscribers of a topic that are away, with ``published`` when they left."""
+        """Function that returns the durable subscribers of a topic that are away, with ``published`` when they left."""
         self.owned: Callable[[str], Collection[GroupId]] = lambda _: ()
-        """Returns the groups that store a topic and are one cluster's."""
+        """Function that returns the groups that store a topic and are one cluster's."""
         mesh.register(kinds.Hold, self._receive_hold)
 
     @property
     def tally(self) -> Tally:
-        """Counts one for each event and node that it goes to."""
+        """Counters, one for each event and node that it goes to."""
         self._run.end()
         return self._tally
 
@@ -355,7 +355,7 @@ class Publisher:
         return self._published
 
     def ways_changed(self) -> None:
-        """The interest, the peers or the holds have changed: topics look again where their events go."""
+        """Resolve the routes of all topics anew: the interest, the peers or the pauses have changed."""
         self._ways_version += 1
         self._rotations.clear()
         self._run.end()
@@ -367,13 +367,13 @@ class Publisher:
         return 0 if state is None else state.sequence
 
     def topics(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each topic that is not forgotten: how many events were published on it, and how many copies lost."""
+        """Yield each topic that is not forgotten, with its number of published events and of lost copies."""
         self._run.end()
         for topic, state in self._topics.items():
             yield topic, state.sequence - state.milestones[0], state.lost
 
     def count_lost(self, topic: str, copies: int) -> bool:
-        """Count events that did not reach a subscriber, one for each; tell whether the topic is known."""
+        """Count events that did not reach a subscriber, one for each; return whether the topic is known."""
         state = self._topics.get(topic)
         if state is not None:
             state.lost = wire.saturated(state.lost + copies)
@@ -392,7 +392,7 @@ class Publisher:
     # -- publishing -----------------------------------------------------------------------------------------
 
     def extend(self, topic: str, payload: wire.Payload, size: int) -> bool:
-        """Publish an event without key and headers, if it can go along with the one before; else nothing happens."""
+        """Publish an event without key and headers, if it can go along with the one before; else do nothing."""
         run = self._run
         if run.is_open and run.topic == topic:
             grown = run.grown + size + _EVENT_OVERHEAD
@@ -478,7 +478,7 @@ class Publisher:
             self.unheard += 1
 
     def is_fit(self, node: NodeId) -> bool:
-        """Tell whether a member of a group is to get events now: it is not suspected to be gone, and its link moves."""
+        """Return whether a member of a group is to get events now: it is not suspected gone, and its link moves."""
         peer = self._mesh.peer(node)
         return peer is not None and not self._avoid(node) and not peer.link.is_stalled(STALLED)
 
@@ -533,7 +533,7 @@ class Publisher:
         self._ledger.row("event", topic, node).lose(_PAST, count)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
-        """Post a run to a node, counted; tell whether its link took it."""
+        """Post a run to a node, counted; return whether its link accepted it."""
         peer = self._mesh.peer(node)
         if peer is None:
             return False
@@ -546,7 +546,7 @@ class Publisher:
         return True
 
     def post_apart(self, way: Outlet, message: kinds.Events | kinds.Retained, size: int, count: int = 1) -> bool:
-        """Post events for which no number was given just now, counted; tell whether the way took them."""
+        """Post events for which no number was given just now, counted; return whether the route accepted them."""
         for node in _nodes_of(way):
             row = self._ledger.row("event", message.topic, node)
             row.posted += count
@@ -561,7 +561,7 @@ class Publisher:
         count: int = 1,
         growing: OpenRun | None = None,
     ) -> bool:
-        """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them.
+        """Post a run of ``count`` events to a link or a tree, counted; return whether it accepted them.
 
         In the books their number counts them.
         """
@@ -588,14 +588,14 @@ class Publisher:
         return True
 
     def _lose(self, way: Outlet, topic: str, reason: str, count: int) -> None:
-        """Count events that a way did not take."""
+        """Count events that a route did not accept."""
         self.count_lost(topic, count * way.copies)
         self._tally.lost[reason] += count * way.copies
         for node in _nodes_of(way):
             self._ledger.row("event", topic, node).lose_posted(reason, count)
 
     def _book(self, state: Topic, topic: str) -> None:
-        """Have what the links of a topic take counted, in the books, for the nodes that they lead to."""
+        """Count in the books what the links of a topic accept, for the nodes that they lead to."""
         self._close_book(state)
         linked = [way.node for way in state.links if isinstance(way, Link)]
         relayed = [node for way in state.links if not isinstance(way, Link) for node in way.nodes]
@@ -608,13 +608,13 @@ class Publisher:
             state.crowd = None
 
     def _count_lost(self, topic: str, copies: int) -> None:
-        """Count copies that a tree had taken, and that one of its first links did not."""
+        """Count copies that a tree had accepted, and that one of its first links did not."""
         self.count_lost(topic, copies)
         self._tally.handed_over -= copies
         self._tally.lost["link full"] += copies
 
     def _count_group_lost(self, reason: str, copies: int) -> None:
-        """Count events for groups that links had taken."""
+        """Count as lost events for groups that links had accepted."""
         self._tally.handed_over -= copies
         self._tally.lost[reason] += copies
 
@@ -722,7 +722,7 @@ class Publisher:
                 shared[group] = max(of, before_of), {**nodes, **dict.fromkeys(shards, node)}
             else:
                 grouped.setdefault(group, {})[node] = None
-        # Who was published past is no newcomer when it gets events again.
+        # A node that was published past is no newcomer when it gets events again.
         before = (*state.links, *state.linked_past)
         state.links = self.trees.ways(links)
         if self.abroad is not None and far:
@@ -764,7 +764,7 @@ class Publisher:
         self._close_book(forgotten)
 
     def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
-        """Return the turns of a group's nodes; topics that go to the same ones share them."""
+        """Return the rotation of a group's nodes; topics that go to the same ones share it."""
         members = tuple(sorted(nodes))
         turns = self._rotations.get((group, members))
         if turns is None:
@@ -776,7 +776,7 @@ class Publisher:
     def shard_of(self, of: int, key: str | None, topic: str, publisher: NodeId | None = None) -> int:
         """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards.
 
-        Of this node's, if no other ``publisher`` is given.
+        The node is this one, if no other ``publisher`` is given.
         """
         return self._shards.shard_of(of, key, publisher or self._mesh.node, topic)
 
@@ -811,9 +811,9 @@ class Publisher:
         """Wait until no subscriber that is to get an event on a topic, with this key, asks for a pause.
 
         Args:
-            topic: of the event.
-            key: of the event.
-            confirm: wait for durable subscribers until they end their pause; for others only as long as there is
+            topic: topic of the event.
+            key: key of the event.
+            confirm: True to wait for durable subscribers until they end their pause; for others as long as there is
                 patience with them.
         """
         while nodes := (state := self.look_up(topic)).waits_for(key, confirm=confirm):
@@ -841,7 +841,7 @@ class Publisher:
             self.ways_changed()
 
     def interest_ended(self, node: NodeId) -> None:
-        """A node no longer subscribes to something: its pauses for that are over, whether it says so or not."""
+        """End the pauses of a node for what it no longer subscribes to, whether it has ended them or not."""
         for pattern in list(self._held.get(node, ())):
             if not self._interest.is_patient(node, pattern):
                 self._release(node, pattern)
@@ -849,7 +849,7 @@ class Publisher:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def frames_lost(self, node: NodeId) -> None:
-        """The end of a pause may be lost: a node that still needs one asks again.  So may a key."""
+        """End the pauses of a node, as their end may be lost: it asks again if it needs one.  So may a key."""
         if self.abroad is not None:
             self.abroad.frames_lost(node)
         self.groups.frames_lost(node)
@@ -857,7 +857,7 @@ class Publisher:
         self.trees.frames_lost(node)
 
     def peer_gone(self, node: NodeId) -> None:
-        """A node gets nothing any more, and holds up nobody."""
+        """Forget a node that is gone: it gets nothing any more, and delays nobody."""
         if self.abroad is not None:
             self.abroad.peer_gone(node)
         self.groups.peer_gone(node)
@@ -880,7 +880,7 @@ def group_id(peer: Peer, group: str, owned: Collection[GroupId]) -> GroupId:
 
 
 def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
-    """Return which of a group's nodes events with a key go to."""
+    """Return the node of a group that events with a key go to."""
     return max(nodes, key=lambda node: stable_hash(f"{key}\0{node}"))
 
 

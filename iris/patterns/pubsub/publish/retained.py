@@ -5,7 +5,7 @@ each keeps its own value.  A value is sent when a node's interest in its topic b
 published after that.  So the value has arrived when ``subscribe`` returns.
 
 At most once: with the value goes the number of the last event of its topic.  A subscription that has seen that
-number drops the value; one that has not takes the value and goes on from there (``Subscription._deliver_retained``).
+number drops the value; one that has not keeps the value and goes on from there (``Subscription._deliver_retained``).
 
 The values are bounded.  They lie in a tree of topic tokens, so a pattern finds its topics without a look at the rest.
 """
@@ -47,7 +47,7 @@ class RetainedEvent(NamedTuple):
     Attributes:
         sequence: number of the event among those that this node has published on the topic.
         size: bytes on the wire, about.
-        milestones: when the topic began.
+        milestones: milestone of the topic's start.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class RetainedEvents:
 
     Args:
         max_events: topics that have one.
-        max_bytes: of all of them together.
+        max_bytes: bytes of all of them together.
     """
 
     __slots__ = ("_bytes", "_count", "_max_bytes", "_max_events", "_root")
@@ -103,7 +103,7 @@ class RetainedEvents:
         return None if branch is None else branch.here
 
     def check(self, topic: str, size: int) -> None:
-        """Tell whether there is room for a value of ``size`` bytes in the place of the present one.
+        """Check that there is room for a value of ``size`` bytes in the place of the present one.
 
         Raises:
             NotSent: there is not.
@@ -118,7 +118,7 @@ class RetainedEvents:
             )
 
     def keep(self, event: RetainedEvent) -> None:
-        """Have this value stand in the place of the present one, room or not."""
+        """Put a value in the place of the present one, room or not."""
         branch = self._root
         for token in event.topic.split("."):
             following = branch.children.get(token)
@@ -133,7 +133,7 @@ class RetainedEvents:
         self._bytes += event.size
 
     def forget(self, topic: str) -> bool:
-        """Drop the value of a topic; tell whether there was one.
+        """Drop the value of a topic; return whether there was one.
 
         Raises:
             ConfigError: it is not a topic.
@@ -161,7 +161,7 @@ class RetainedEvents:
         return self.search(pattern)[0]
 
     def search(self, pattern: str) -> tuple[list[RetainedEvent], int]:
-        """Return the values of all topics that a valid pattern matches, and how many places were looked at for them."""
+        """Return the values of all topics that a valid pattern matches, and the number of places searched for them."""
         tokens = pattern.split(".")
         rest = tokens[-1] == ">"
         branches = [self._root]
@@ -204,10 +204,10 @@ class _Asked:
     """Retained values that one node has asked for.
 
     Attributes:
-        looks: how many more there may be for it.
-        frame: the last one in which it has asked.
-        patterns: those in that frame.
-        topics: those of which it was sent the values for that frame: it has all its subscriptions of that frame when
+        looks: tokens for further looks at the tree on its behalf.
+        frame: number of the last frame in which it has asked.
+        patterns: patterns that it has asked for in that frame.
+        topics: topics of which it was sent the values for that frame: it has all its subscriptions of that frame when
             they come, so once is enough.
     """
 
@@ -227,7 +227,7 @@ class _Late:
     Attributes:
         rest: patterns that are still to be looked for.
         sent: topics of which the values were sent for the others.
-        again: whether all of them are to be looked for once more, because it has asked since.
+        again: True if all of them are to be looked for once more, because it has asked since.
     """
 
     __slots__ = ("again", "rest", "sent")
@@ -314,7 +314,7 @@ class RetainedExchange:
                 self._send(peer, terms.pattern)
 
     def frames_lost(self, peer: Peer) -> None:
-        """Values in flight may be lost: subscribers that have them drop the repeat."""
+        """Send all values again, as some in flight may be lost: subscribers that have them drop the repeat."""
         late = self._late.get(peer.node)
         if late is not None:
             late.again = True
@@ -329,12 +329,12 @@ class RetainedExchange:
             self._send(peer, pattern)
 
     def peer_gone(self, node: NodeId) -> None:
-        """A node is given up."""
+        """Forget a node that is given up."""
         self._asked.pop(node, None)
         self._late.pop(node, None)
 
     async def run(self) -> None:
-        """Send the values of those who have asked for too much at once; run it in exactly one task."""
+        """Send the values to nodes that have asked for too much at once; run it in exactly one task."""
         while True:
             await self._someone_late.wait()
             while self._late:
@@ -420,7 +420,7 @@ class RetainedExchange:
 
 
 def _is_given(terms: Terms) -> bool:
-    """Tell whether who subscribes like this gets last values."""
+    """Return whether subscriptions with these terms get last values."""
     return terms.group is None and not terms.durable
 
 

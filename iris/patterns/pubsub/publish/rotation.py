@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar, final
 
 _SLACK: Final = 64
 """Events that a member may have outstanding more than twice as many as another one.  Members report what they have
-taken every 100 ms at most, so that quick ones seem to have some outstanding as well."""
+received every 100 ms at most, so that quick ones seem to have some outstanding as well."""
 
 MAX_ROTATIONS: Final = 4096
 """Sets of members whose turns are shared by topics.  Others choose patterns and topics, and so how many sets there are:
@@ -30,8 +30,8 @@ class Rotation(Generic[T]):
     """Round robin among the members of a group.
 
     Args:
-        members: at least one, each once.
-        rng: draws the order of each round.
+        members: members, at least one, each once.
+        rng: source of the order of each round.
     """
 
     __slots__ = ("_draw", "_next", "_order", "members")
@@ -43,11 +43,11 @@ class Rotation(Generic[T]):
         self._next = len(self._order)
 
     def take(self, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
-        """Return whose turn it is.
+        """Return the member whose turn it is.
 
         Args:
-            fit: the others are passed over, if anybody is.
-            outstanding: what a member was given and has not taken yet.
+            fit: returns whether a member may have a turn; the others are passed over, if any is fit.
+            outstanding: returns how much a member was given and has not settled yet.
         """
         order = self._order
         if len(order) == 1:
@@ -66,7 +66,7 @@ class Rotation(Generic[T]):
         return order[0]
 
     def _relieved(self, member: T, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
-        """Return who takes the turn of a member: itself, unless it is busy and another one is not."""
+        """Return the member for the turn of another one: that one itself, unless it is busy and this one is not."""
         busy = outstanding(member)
         if busy > _SLACK:
             at = int(self._draw() * (len(self._order) - 1))

@@ -1,8 +1,8 @@
-"""What programs do with a bridge's log without Spark: put jobs and take them, read events in groups.
+"""Use of a bridge's log without Spark: put jobs and take them, read events in groups.
 
 Promises: a job that was put is done at least once, or becomes a dead letter, or expires; a worker has at most ``limit``
 jobs in hand, and reports again what a bridge has not confirmed; a consumer gets each event from its group's position
-on.  Not here: who gets what (iris.spark_bridge.queues, iris.spark_bridge.consumers).
+on.  Not here: the choice of the receiver (iris.spark_bridge.queues, iris.spark_bridge.consumers).
 """
 
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers

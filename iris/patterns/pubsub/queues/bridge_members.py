@@ -1,4 +1,4 @@
-"""Members of a bridge, as those find them who use its log without Spark."""
+"""Members of a bridge, as users of its log without Spark find them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from iris.patterns.multicast import Answers
 from iris.patterns.tunnel import Tunnel
 
 Survey = Callable[[str, str], AbstractAsyncContextManager[Answers]]
-"""Asks every member of a cluster for an operation."""
+"""Function that asks every member of a cluster for an operation."""
 
 OpenTunnel = Callable[[str, str], AbstractAsyncContextManager[Tunnel]]
-"""Opens a tunnel to a member of a cluster, for an operation."""
+"""Function that opens a tunnel to a member of a cluster, for an operation."""
 
 TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
-"""What an attempt to reach a bridge fails with that may work the next time, but for what ``is_final``."""
+"""Errors of an attempt to reach a bridge that may work the next time, but for those that are ``is_final``."""
 
 
 _PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
@@ -33,7 +33,7 @@ _PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "Tie
 
 
 def is_final(error: BaseException) -> bool:
-    """Tell whether an error of a bridge comes again however often one asks."""
+    """Return whether an error of a bridge comes again however often one asks."""
     if isinstance(error, RemoteError):
         return error.code not in _PASSING
     return isinstance(error, NotAllowed | ConfigError)
@@ -44,15 +44,15 @@ class BridgeMembers:
     """The members of one bridge.
 
     Args:
-        bridge: its cluster.
-        survey: see there.
-        open_tunnel: see there.
+        bridge: cluster of the bridge.
+        survey: see ``Survey``.
+        open_tunnel: see ``OpenTunnel``.
     """
 
     def __init__(self, bridge: str, survey: Survey, open_tunnel: OpenTunnel) -> None:
         self.bridge: Final = bridge
         self.owners: Final[dict[int, str]] = {}
-        """By number of a shard, the cluster at which it is, as was told last: a member may have got another name."""
+        """Clusters of the members by number of their shards, as reported last: a member may have got another name."""
         self._survey = survey
         self._open_tunnel = open_tunnel
 
@@ -90,7 +90,7 @@ class BridgeMembers:
 
 
 def _members_untrusted(payload: object) -> dict[str, int]:
-    """Return the members that one tells of, with the number of shards that they divide; 0: they divide none."""
+    """Return the members that one has listed, with the number of shards that they divide; 0 if they divide none."""
     fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
     found: dict[str, int] = {}
     divided = 0
@@ -110,7 +110,7 @@ def _members_untrusted(payload: object) -> dict[str, int]:
 
 
 def _owners_untrusted(payload: object) -> dict[int, str]:
-    """Return the shards of the one that tells, by number, with where they are."""
+    """Return the shards of the member that has answered, by number, with the cluster at which they are."""
     shards = _listed(cast("dict[str, object]", payload).get("shards"))
     return {
         shard["number"]: shard["address"]

@@ -25,12 +25,12 @@ from iris.patterns.tunnel import Tunnel
 _log: Final = logging.getLogger("iris")
 
 Start = Literal["earliest", "latest"] | datetime | int
-"""Where a group begins: a word, a time, or an offset in every shard."""
+"""Position at which a group begins: a word, a time, or an offset in every shard."""
 
 _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _LOOK: Final = 10.0
-"""Seconds between looks whether the bridge has got another member."""
+"""Seconds between two looks for further members of the bridge."""
 
 
 @final
@@ -38,14 +38,14 @@ class LogEvent(Struct, frozen=True, kw_only=True):
     """One event of a bridge's log."""
 
     payload: Any
-    """What was published, as it travelled."""
+    """Value that was published, as it travelled."""
     topic: str
     key: str | None
     headers: Mapping[str, str]
     sender: str
     """The cluster that has published it, as its certificate proves."""
     timestamp: float
-    """When the bridge stored it, in seconds since 1970."""
+    """Time at which the bridge stored it, in seconds since 1970."""
     shard: str
     offset: int
 
@@ -103,7 +103,7 @@ class LogBatch(Sequence[LogEvent]):
         return iter(self._events)
 
     async def commit(self) -> None:
-        """Have the group go on behind this batch, and wait until that is on the bridge's disk.
+        """Let the group go on behind this batch, and wait until that is on the bridge's disk.
 
         It waits for a bridge that is down.  Cancelling it takes nothing back.  A group that has come further meanwhile,
         by another consumer, stays where it is.
@@ -130,28 +130,28 @@ class LogBatch(Sequence[LogEvent]):
 
 @final
 class _MemberReader:
-    """What comes from one member."""
+    """Reader of the events of one member."""
 
     def __init__(self, consumer: Consumer, address: str) -> None:
         self.address: Final = address
         self._consumer = consumer
         self._handed: dict[str, int] = {}
-        """By shard, behind which event the program is."""
+        """Offset behind the last event that the program has, by shard."""
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._taken = self._told = 0
-        """Batches that came through the present tunnel and that the program has taken; of these, what was told."""
+        """Batches of the present tunnel that the program has received; and how many of these were reported."""
         self._news = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
-        """Why nothing is confirmed any more."""
+        """Error because of which nothing is confirmed any more.  None as long as there is none."""
         self._shards: dict[str, str] = {}
-        """By number, the ids of the member's shards.  A log that was lost and made anew has another one."""
+        """Ids of the member's shards by number.  A log that was lost and made anew has another one."""
         self._heirs: dict[str, _MemberReader] = {}
-        """By shard, who reads it now: its member has got another name."""
+        """Readers of shards whose member has got another name, by shard."""
 
     def hand(self, batch: LogBatch) -> None:
-        """Note that the program has a batch, and have the member send another one."""
+        """Note that the program has a batch, so that the member sends another one."""
         self._handed[batch.shard] = batch._end
         self._taken += 1
         self._wakeup.wake()
@@ -180,7 +180,7 @@ class _MemberReader:
             raise RemoteError("DataLost", f"the log with shard {shard} was lost and made anew: nothing is committed")
 
     def give_up(self, heirs: Callable[[int], _MemberReader | None]) -> None:
-        """Leave shards to the readers of those members at which they are now."""
+        """Leave shards to the readers of the members at which they are now."""
         for shard in {*self._handed, *self._wanted}:
             number = shard.partition("@")[0]
             heir = heirs(int(number)) if number.isdecimal() else None
@@ -193,7 +193,7 @@ class _MemberReader:
         self._news.unpark_all()
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait any more: this is the error of those that do."""
+        """Raise an error in all tasks that wait, now or later."""
         self._failure = self._failure or error
         self._news.unpark_all()
 
@@ -327,7 +327,7 @@ class Consumer:
 
     @property
     def lag(self) -> int:
-        """Events that come behind the last batch of each shard, as the bridge said with it."""
+        """Events that come behind the last batch of each shard, as the bridge reported with it."""
         return sum(self._lags.values())
 
     def __aiter__(self) -> Self:
@@ -404,7 +404,7 @@ class Consumer:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _end(self, error: Exception) -> None:
-        """Let those who wait for batches, or for a commit, wait no more."""
+        """Raise an error in the tasks that wait for batches, or for a commit."""
         self._failure = self._failure or error
         self._arrived.wake()
         for reader in self._readers.values():

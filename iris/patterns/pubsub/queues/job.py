@@ -19,7 +19,7 @@ MAX_ERROR: Final = 1000
 
 
 class JobOutcome(enum.Enum):
-    """What a worker reports of a job."""
+    """Outcome of a job, as its worker reports it."""
 
     DONE = "done"
     FAILED = "failed"
@@ -27,14 +27,14 @@ class JobOutcome(enum.Enum):
 
 
 class Reporting(Protocol):
-    """Takes what a worker reports of its jobs."""
+    """Receiver of the reports of a worker about its jobs."""
 
     def report(self, job: Job) -> None:
-        """The outcome of a job is known."""
+        """Report a job whose outcome is known."""
         ...
 
     def extend(self, job: Job) -> None:
-        """The lease of a job is to begin anew."""
+        """Let the lease of a job begin anew."""
         ...
 
     async def wait_settled(self, job: Job) -> None:
@@ -48,7 +48,7 @@ class Job:
 
     Use it as a context manager: leaving the block reports the job as done.  An ``Exception`` in the block is logged and
     goes no further: the job is tried again later, or becomes a dead letter.  So it is after ``SystemExit``, which goes
-    on and ends the program.  Cancelling the block, or another ``BaseException``, gives the job back at once, and no
+    on and ends the program.  Cancelling the block, or another ``BaseException``, returns the job at once, and no
     attempt is counted.
 
     Leaving the block does not wait for the bridge's disk.  The report is repeated until it is on it, as long as the
@@ -78,35 +78,35 @@ class Job:
     ) -> None:
         self.queue: Final = queue
         self.payload: Final = payload
-        """What was put, as it travelled."""
+        """Value that was put, as it travelled."""
         self.key: Final = key
         self.headers: Final = headers
         self.sender: Final = sender
         """The cluster that has put it, as its certificate proves."""
         self.attempt: Final = attempt
-        """1 for the first one."""
+        """Number of the attempt, 1 for the first one."""
         self.timestamp: Final = timestamp
-        """When the bridge stored it, in seconds since 1970."""
+        """Time at which the bridge stored it, in seconds since 1970."""
         self.is_lost = False
-        """Whether its lease has run out, or the bridge has it back for another reason: another worker may have it."""
+        """True once its lease has run out, or the bridge has it back for another reason: another worker may have it."""
         self._reporting = reporting
         self._place: Final = place
         self._shard: Final = shard
-        """The id of its shard; "": a former version of the bridge tells none."""
+        """Id of its shard; empty if the bridge is of a former version and sends none."""
         self._deadline: Final = deadline
-        """When it expires."""
+        """Time at which it expires, on trio's clock; infinity if never."""
         self._outcome: JobOutcome | None = None
         self._failure: tuple[str, bool] = ("", False)
-        """Error, and whether it is permanent."""
+        """Text of the error, and True if it is permanent."""
         self._has_begun = False
         self._sent = 0
-        """How often its outcome went to the bridge: again when the tunnel broke before there was an answer."""
+        """Times that its outcome went to the bridge: again when the tunnel broke before there was an answer."""
         self._is_taken = False
-        """Whether another worker may have it, as the bridge has said."""
+        """True once the bridge has reported that another worker may have it."""
         self._counts = True
-        """Whether the bridge took the outcome for that of the job; before it has answered it may."""
+        """False once the bridge has not accepted this outcome for the job."""
         self._is_suspect = False
-        """Whether it is begun only when the bridge has confirmed that it knows: it may have ended another worker."""
+        """True if it begins only when the bridge has confirmed that it knows: the job may have ended another worker."""
 
     def __repr__(self) -> str:
         return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
@@ -134,8 +134,8 @@ class Job:
         """Report that this attempt has failed: the job is tried again after a pause that doubles with each attempt.
 
         Args:
-            error: kept with the job, and in its dead letter; 1,000 characters of it.
-            permanent: trying again is of no use: it becomes a dead letter now.
+            error: text kept with the job, and in its dead letter; 1,000 characters of it.
+            permanent: True if trying again is of no use: it becomes a dead letter now.
 
         A job that was reported before stays as it is.
         """
@@ -144,7 +144,7 @@ class Job:
         self._decide(JobOutcome.FAILED)
 
     def release(self) -> None:
-        """Give the job back, for any worker to take; no attempt is counted."""
+        """Return the job, for any worker to take; no attempt is counted."""
         self._decide(JobOutcome.RELEASED)
 
     def extend(self) -> None:
@@ -164,7 +164,7 @@ class Job:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """Report what has become of the job; keep an ``Exception``."""
+        """Report the outcome of the job; keep an ``Exception``."""
         return self._leave(error)
 
     def _leave(self, error: BaseException | None) -> bool:
@@ -184,7 +184,7 @@ class Job:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Tell whether an error makes an attempt fail: what ends the program does, and to be cancelled does not."""
+    """Return whether an error makes an attempt fail: what ends the program does, and to be cancelled does not."""
     if isinstance(error, Exception | SystemExit):
         return True
     if not isinstance(error, BaseExceptionGroup):

@@ -1,4 +1,4 @@
-"""Member link: the jobs that one member of a bridge has given to a worker, and what is to be reported of them."""
+"""Member link: the jobs that one member of a bridge has given to a worker, and the reports about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARD: Final = re.compile(r"[0-9]{1,9}@[ -~]{1,64}")
 
 TEXT: Final = "utf-8"
 PACKED: Final = "msgpack"
-"""How the value of a job is encoded; bytes are not."""
+"""Encodings of the value of a job; bytes have none."""
 
 
 @final
@@ -35,10 +35,10 @@ class MemberLink:
     """The jobs of one queue at one member.
 
     Args:
-        queue: its name.
-        address: the cluster at which the member is found.
-        terms: what the member hears first.
-        arrived: called with jobs that have come; with none when those who wait for some have to ``ask``.
+        queue: name of the queue.
+        address: cluster at which the member is found.
+        terms: returns the message that the member gets first.
+        arrived: called with jobs that have come; with none when the tasks that wait for some have to ``ask``.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class MemberLink:
         self._terms = terms
         self._arrived = arrived
         self._shards: dict[int, str] = {}
-        """The ids of its shards, by number.  A log that was lost and made anew has another one."""
+        """Ids of its shards by number.  A log that was lost and made anew has another one."""
         self._begun: list[Place] = []
         self._reported: list[Job] = []
         self._extended: dict[Place, None] = {}
         self._expired: list[Place] = []
         self._suspects: set[Place] = set()
-        """Of the jobs that come next."""
+        """Places of jobs that come next, and that may have ended another worker."""
         self._is_forgotten = False
-        """Whether jobs were taken back: no others may come before this worker says a word."""
+        """True if jobs were taken back: no others come before this worker sends something."""
         self._asks = False
         self._wakeup = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
-        """Why nothing is settled any more."""
+        """Error because of which nothing is settled any more.  None as long as there is none."""
         self._is_connected = False
         self.is_leaving = False
-        """Whether nothing more is to be taken."""
+        """True once no more jobs are to come."""
 
     def __repr__(self) -> str:
         return f"<MemberLink {self.address}, {len(self.hand)} jobs>"
@@ -104,7 +104,7 @@ class MemberLink:
         return here and not job._has_begun
 
     def ask(self) -> None:
-        """Let jobs come again, when the program waits for them."""
+        """Ask for jobs again, as the program waits for them."""
         if self._is_forgotten:
             self._is_forgotten, self._asks = False, True
             self._wakeup.wake()
@@ -144,7 +144,7 @@ class MemberLink:
             )
 
     def adopt(self, job: Job) -> None:
-        """Take over a job that is at work here, of a shard that is at this member now."""
+        """Adopt a job that is at work here, of a shard that is at this member now."""
         job._reporting = self
         if self._is_gone(job):
             self._lose(job)
@@ -165,7 +165,7 @@ class MemberLink:
         self._settled.unpark_all()
 
     async def leave(self) -> None:
-        """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
+        """Wait until every outcome is on the disk, then disconnect: the member has the rest back."""
         while self._failure is None and any(job._outcome is not None for job in self.hand.values()):
             await self._settled.park()
         self.is_leaving = True
@@ -175,7 +175,7 @@ class MemberLink:
             await self._settled.park()
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait any more: this is the error of those that do."""
+        """Raise an error in all tasks that wait, now or later."""
         self._failure = self._failure or error
         self._settled.unpark_all()
 
@@ -224,7 +224,7 @@ class MemberLink:
             self._wakeup.wake()
 
     def _know(self, shards: Sequence[str]) -> None:
-        """Know the ids of the member's shards."""
+        """Note the ids of the member's shards."""
         self._shards = {int(shard.partition("@")[0]): shard for shard in shards}
         for job in [job for job in self.hand.values() if self._is_gone(job)]:
             del self.hand[job._place]
@@ -232,11 +232,11 @@ class MemberLink:
         self._reported = [job for job in self._reported if self.hand.get(job._place) is job]
 
     def _is_gone(self, job: Job) -> bool:
-        """Tell whether the log that a job is of was made anew: its place means another job by now."""
+        """Return whether the log that a job is of was made anew: its place means another job by now."""
         return job._shard not in ("", self._shards.get(job._place[0], job._shard))
 
     def _lose(self, job: Job) -> None:
-        """A job is not in the log any more."""
+        """Mark a job as lost that is not in the log any more."""
         job.is_lost = True
         self._came_late(job)
         self._settled.unpark_all()
@@ -300,7 +300,7 @@ class MemberLink:
                 self._take([await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)])
 
     def _give_up(self, place: Place) -> None:
-        """A job is not this worker's any more.  If that crosses the report of its outcome, the answer decides."""
+        """Give up a job that is not this worker's any more.  If that crosses its report, the answer to that decides."""
         job = self.hand.get(place)
         if job is not None:
             job.is_lost = job._is_taken = True
@@ -315,7 +315,7 @@ class MemberLink:
         elif job._outcome is None:
             job.is_lost = True
             self._is_forgotten = True
-            self._arrived(())  # who waits for a job asks for others
+            self._arrived(())  # a task that waits for a job asks for others
         elif is_late and (job._is_taken or (job._sent == 1 and not job.is_lost)):
             self._came_late(job)  # else it was purged, or a report that nobody has answered may be why
         self._settled.unpark_all()
@@ -403,7 +403,7 @@ async def receive_large_untrusted(tunnel: Tunnel, size: int) -> bytes:
 
 
 def _now_untrusted(answer: object) -> tuple[float, list[str]]:
-    """Return what a member says first: its clock, and the ids of its shards."""
+    """Return the first answer of a member: its clock, and the ids of its shards."""
     error = told_error(answer)
     if error is not None:
         raise error

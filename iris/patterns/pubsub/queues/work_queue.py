@@ -47,7 +47,7 @@ class WorkQueue:
         self, name: str, members: BridgeMembers, publish: Publish, nursery: trio.Nursery, terms: Mapping[str, Any]
     ) -> None:
         self.name: Final = name
-        """Also the topic of its jobs."""
+        """Name of the queue, and topic of its jobs."""
         self._members = members
         self._publish = publish
         self._nursery = nursery

@@ -1,4 +1,4 @@
-"""Worker: takes the jobs of one queue from each member of a bridge.
+"""Worker: receives the jobs of one queue from each member of a bridge.
 
 A job is in hand from its arrival until its outcome is on the bridge's disk; ``limit`` bounds that, and so what is done
 twice when worker and bridge die.  When the bridge is away, jobs that are begun go on, and what was not confirmed is
@@ -78,7 +78,7 @@ class JobWorker:
     # -- the tasks of the queue's block ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Take jobs from every member, until cancelled."""
+        """Receive jobs from every member, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 pause = _FIRST_PAUSE
@@ -135,7 +135,7 @@ class JobWorker:
         self._arrived.unpark(count=max(1, len(jobs)))
 
     def _warn(self, address: str, error: Exception, before: type[Exception] | None) -> type[Exception]:
-        """Say once that a member cannot be reached, and why."""
+        """Log once that a member cannot be reached, and why."""
         if type(error) is not before:
             reason = f"is 'iris bridge --name {address}' running?" if isinstance(error, NoSuchCluster) else str(error)
             _log.warning(
@@ -165,7 +165,7 @@ class JobWorker:
                 nursery.start_soon(link.leave)
 
     def _close(self) -> None:
-        """Wait for nothing more."""
+        """Stop waiting: the queue was left."""
         self._is_closing = True
         self._arrived.unpark_all()
         closed = trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")

@@ -43,7 +43,7 @@ _OVERHEAD: Final = 256
 """Bytes of memory that a frame takes while it waits, beside its own."""
 
 _LATE: Final = 0.25
-"""Seconds for which a frame waits for the one before it.  When a gateway leaves, frames on the old way arrive after
+"""Seconds for which a frame waits for the one before it.  When a gateway leaves, frames on the old route arrive after
 those on the new one, by as much as waits for that gateway."""
 
 PATIENCE: Final = 5.0
@@ -65,9 +65,9 @@ class _Publisher:
         self.owner: Final = owner
         self.keys: OrderedDict[int, ReceiverKey] = OrderedDict()
         self.waiting: list[tuple[int, float, CopyHeader, bytes]] = []
-        """Frames that wait: a heap by their numbers, each with when it came."""
+        """Frames that wait: a heap by their numbers, each with the time of its arrival."""
         self.began = 0.0
-        """When none waited for the last time."""
+        """Time at which frames began to wait."""
         self.size = 0
         self.last = 0
         self.asked = 0
@@ -79,7 +79,7 @@ class SealedReceiver:
     """Opens the frames that publishers of other sites have sealed for several nodes, this one among them.
 
     Args:
-        receive: takes each EVENTS message with its publisher.
+        receive: called with each EVENTS message and its publisher.
     """
 
     def __init__(self, mesh: Mesh, receive: MessageReceiver) -> None:
@@ -150,10 +150,10 @@ class SealedReceiver:
     # -- frames ---------------------------------------------------------------------------------------------
 
     def take(self, site: str, source: NodeId, frame: bytes) -> None:
-        """Take a frame from a gateway; a refusal is counted in ``Mesh.refusals``.
+        """Accept a frame from a gateway; a refusal is counted in ``Mesh.refusals``.
 
-        It may wait, and hold up what follows, before its publisher is verified: so it has to come from that one's site,
-        and gateways of another realm hold up nobody of this one.
+        It may wait, and delay what follows, before its publisher is verified: so it has to come from that one's site,
+        and gateways of another realm delay nobody of this one.
         """
         peer = self._mesh.peers.get(source)
         if peer is None or not peer.foreign or peer.site != site:
@@ -181,7 +181,7 @@ class SealedReceiver:
             self._open(peer, known, header, frame)
 
     def _has_room(self, known: _Publisher, size: int) -> bool:
-        """Tell whether a frame may wait; one may, however large it is."""
+        """Return whether a frame may wait; one may, however large it is."""
         waiting = (known.size, self._sizes[known.owner], self.waiting_bytes)
         bounds = (MAX_WAITING, MAX_OF_OWNER, MAX_IN_ALL)
         return all(not held or held + size <= bound for held, bound in zip(waiting, bounds, strict=True))
@@ -218,7 +218,7 @@ class SealedReceiver:
         self._waiting.pop(peer.node, None)
 
     def _may_open(self, frame: bytes) -> bool:
-        """Charge the work that a frame may cost; tell whether it may be opened now."""
+        """Charge the work that a frame may cost; return whether it may be opened now."""
         try:
             self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
             self._mesh.work.check()
@@ -241,7 +241,7 @@ class SealedReceiver:
                 await trio.lowlevel.checkpoint()
 
     async def _follow_up(self) -> None:
-        """Ask again for keys that do not come, and let go of frames that have waited, though nothing more arrives."""
+        """Ask again for keys that do not come, and drop frames that have waited, though nothing more arrives."""
         while True:
             await self._begun.wait()
             while self._waiting:

@@ -45,7 +45,7 @@ class Audience:
     __slots__ = ("_of", "copies", "key", "nodes", "secret", "targets")
 
     node: Final = NodeId("")
-    """It leads to no node in particular."""
+    """Empty, as it leads to no node in particular."""
 
     def __init__(
         self, of: SealedSender, nodes: tuple[NodeId, ...], targets: Targets, key: SendingKey, secret: Secret
@@ -53,7 +53,7 @@ class Audience:
         self._of = of
         self.nodes: Final = nodes
         self.copies: Final = len(nodes)
-        """Nodes that it leads to."""
+        """Number of the nodes that it leads to."""
         self.targets: Final = targets
         self.key = key
         self.secret = secret
@@ -62,7 +62,7 @@ class Audience:
         return f"<Audience of {len(self.nodes)} nodes at {len(self.targets)} sites>"
 
     def post(self, message: wire.Message, size: int, reserve: int = 0, growing: OpenRun | None = None) -> None:
-        """Have a message travel in the next frame for this audience; see ``Link.post``."""
+        """Post a message, which travels in the next frame for this audience; see ``Link.post``."""
         self._of.address(self)
         self._of.link.post(message, size, reserve, growing)
 
@@ -84,8 +84,8 @@ class SealedSender:
     """Seals this node's events for other sites, once for each audience.
 
     Args:
-        way: where frames leave.
-        entropy: makes keys.
+        way: route by which frames leave.
+        entropy: source of keys.
     """
 
     def __init__(self, mesh: Mesh, way: CopyRoute, config: Config, entropy: Entropy) -> None:
@@ -99,7 +99,7 @@ class SealedSender:
         self._sealed = 0
         self._addressed: Audience | None = None
         self._turns: deque[tuple[int, Audience, SendingKey]] = deque()
-        """For each audience in the queue, how many frames come before its first one."""
+        """Audiences in the queue, each with its key and the number of frames before its first one."""
         self.link.failed = partial(mesh.note_unexpected, "copies of events")
         self.link.use(self)
         self.link.attach(way)
@@ -188,13 +188,13 @@ class SealedSender:
                 self._tell(peer.node, audience)
 
     def frames_lost(self, node: NodeId) -> None:
-        """Keys in flight to a node may be lost."""
+        """Send a node its keys again: those in flight may be lost."""
         for audience in self._audiences.values():
             if node in audience.nodes:
                 self._tell(node, audience)
 
     def peer_gone(self, node: NodeId) -> None:
-        """A node is given up: its keys are not used again, not even for the same nodes."""
+        """Drop the keys of a node that is given up: they are not used again, not even for the same nodes."""
         for nodes in [nodes for nodes in self._audiences if node in nodes]:
             # The node has the key for ever. A new audience, even of the same nodes later, gets a key that it never had.
             del self._audiences[nodes]

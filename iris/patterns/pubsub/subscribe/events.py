@@ -17,8 +17,8 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import Milestones, is_topic, milestones_untrusted
 
 MAX_SHARED: Final = 32 * KIB
-"""What the headers and the key that the events of a run share may take when each event has its own, as in a bridge's
-log: one frame of 1 MiB would be a gigabyte there."""
+"""Limit, in bytes, of the headers and the key that the events of a run share, when each event has its own, as in a
+bridge's log: one frame of 1 MiB would be a gigabyte there."""
 
 _BYTES: Final = {bytes}
 
@@ -28,18 +28,18 @@ class EventRun:
     """Consecutive events of one topic from one publisher, as they arrived.
 
     Attributes:
-        account: of its publisher in the books of this node.
+        account: account of its publisher in the books of this node.
         first: number of the first event on its topic.
         confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
         size: bytes of the payloads, and of the headers and the key, which the whole run shares.
-        plain: whether all payloads are bytes.
-        deadline: when its events expire, in trio's time; of a run that arrives, once it is delivered.
-        next: how many of the events were thrown out.
-        missed: how many events were lost just before the first one.
-        retained: whether it is the last value of its topic, for one who came later.
-        milestones: from where on events of the topic are owed to whom; see
+        plain: True if all payloads are bytes.
+        deadline: time at which its events expire, on trio's clock; set when a run is delivered.
+        next: number of its events that were thrown out.
+        missed: number of events that were lost just before the first one.
+        retained: True if it is the last value of its topic, for a subscription that came later.
+        milestones: starts of the topic and of its last receivers; see
         ``iris.patterns.pubsub.interest.start_offsets``.
-        owed: of the first run of a numbering, the number from which on its events are owed to the subscription; else 0.
+        owed: number from which on events are owed to the subscription, in the first run of a numbering; else 0.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class EventRun:
 
     @property
     def left(self) -> int:
-        """How many events were not thrown out."""
+        """Number of its events that were not thrown out."""
         return len(self.payloads) - self.next
 
 
@@ -137,8 +137,8 @@ class Event(tuple[Any, int, EventRun, int]):
 
     Attributes:
         payload: the value that was published.
-        raw_payload: as it travelled: bytes, or the packed form of another value.
-        missed: how many events of this publisher and topic were lost just before this one.
+        raw_payload: payload as it travelled: bytes, or the packed form of another value.
+        missed: number of events of this publisher and topic that were lost just before this one.
     """
 
     # A tuple, because those are made without a line of Python: 0.1 us, an object with an __init__ takes 0.3.
@@ -156,7 +156,7 @@ class Event(tuple[Any, int, EventRun, int]):
 
     @property
     def missed(self) -> int:
-        """How many events of this publisher and topic were lost just before this one."""
+        """Number of events of this publisher and topic that were lost just before this one."""
         return self[1]
 
     @property
@@ -166,17 +166,17 @@ class Event(tuple[Any, int, EventRun, int]):
 
     @property
     def sender(self) -> Sender:
-        """Who published it."""
+        """The publisher, as its certificate proves it."""
         return self[2].sender
 
     @property
     def retained(self) -> bool:
-        """Whether it was published before the subscription and kept for it (``publish(retain=True)``)."""
+        """True if it was published before the subscription and kept for it (``publish(retain=True)``)."""
         return self[2].retained
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the publisher sent along."""
+        """Headers that the publisher sent along."""
         return self[2].headers
 
     @property
@@ -191,13 +191,13 @@ class Event(tuple[Any, int, EventRun, int]):
 
     @property
     def sequence(self) -> int:
-        """A number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
+        """Number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
         first = self[2].confirm
         return first + self[3] if first else 0
 
 
 def labels_size(headers: wire.Headers, key: str | None) -> int:
-    """Return what an event holds besides its payload: 16 KiB of headers beside an empty one are not nothing."""
+    """Return the size of an event besides its payload: 16 KiB of headers beside an empty one are not nothing."""
     return wire.headers_size(headers) + (0 if key is None else len(key))
 
 

@@ -1,8 +1,8 @@
-"""Losses of one subscription, told one after the other to somebody who adds them up.
+"""Losses of one subscription, reported one after the other to a program that adds them up.
 
-``Event.missed`` says where events are missing, but of a topic only with its publisher's next event on it: of 8,000
-topics with one event each nobody would be told anything.  The subscription knows how many were lost in all.  So each
-loss is told in its place if an event of its topic follows, and else once all that waited when it was found was taken.
+``Event.missed`` shows where events are missing, but of a topic only with its publisher's next event on it: of 8,000
+topics with one event each nothing would be reported.  The subscription knows how many were lost in all.  So each
+loss is reported in its place if an event of its topic follows, and else once all that waited then was received.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class Counted(Protocol):
 
 @final
 class ToldLosses:
-    """How much of what a subscription has lost was told: the numbers that it returns add up to all of it.
+    """Reports of a subscription's losses: the numbers that it returns add up to all of them.
 
     Args:
-        subscription: of which every event is asked about, in the order in which they are taken.
+        subscription: subscription whose events are all passed to ``before``, in the order in which they are received.
     """
 
     def __init__(self, subscription: Counted) -> None:
         self._subscription: Final = subscription
         self._counted = 0
-        """What was lost when ``count`` was last called."""
+        """Losses when ``count`` was last called."""
         self._told = 0
         self._found = 0
-        """What was lost when ``_ahead`` events waited, which came after it; some of them may be lost as well."""
+        """Losses when ``_ahead`` events waited, which came after them; some of those may be lost as well."""
         self._ahead = 0
 
     def begin_anew(self) -> None:
-        """Pass over what was lost until now: nobody wants to know it."""
+        """Skip what was lost until now: nobody wants to know it."""
         self._counted = self._told = self._subscription.statistics().lost
 
     def count(self) -> int:
@@ -48,7 +48,7 @@ class ToldLosses:
         return self._counted - counted
 
     def before(self, event: Event) -> int:
-        """Return how many losses are to be told with an event."""
+        """Return how many losses are to be reported with an event."""
         counted = self._subscription.statistics()
         lost, waiting, found = counted.lost, counted.waiting, 0
         self._ahead -= 1
@@ -61,7 +61,7 @@ class ToldLosses:
         return told
 
     def untold(self) -> int:
-        """Return how many losses nothing is to be told with, as no event waits."""
+        """Return how many losses are to be reported without an event, as none waits."""
         counted = self._subscription.statistics()
         if counted.waiting:
             return 0

@@ -59,12 +59,12 @@ _TURN_EVENTS: Final = 32
 _new_event: Final = cast("Callable[[type[Event], tuple[Any, int, EventRun, int]], Event]", tuple.__new__)
 _NOTHING: Final[tuple[wire.Payload, ...]] = ()
 _NO_RUNS: Final[deque[EventRun]] = deque(maxlen=0)
-"""Of all subscriptions to which nothing has come yet: an empty deque takes 0.6 KiB."""
+"""Queue of all subscriptions to which nothing has come yet: an empty deque takes 0.6 KiB."""
 
 
 @final
 class SubscriptionLimits(Struct, frozen=True, kw_only=True):
-    """How much may wait for one subscriber.  None means the node's ``Config``."""
+    """Limits of what waits for one subscriber.  None means the node's ``Config``."""
 
     events: int | None = None
     bytes: int | None = None
@@ -88,18 +88,18 @@ class SubscriptionStatistics:
     received: int
     delivered: int
     dropped: int
-    """Turned away or thrown out because too many waited, or still there when this member of a group left."""
+    """Events turned away or thrown out because too many waited, or still there when this member of a group left."""
     malformed: int
-    """Not delivered because their payloads cannot be decoded; ``missed`` of the next event counts them, too."""
+    """Events not delivered because their payloads cannot be decoded; ``missed`` of the next event counts them, too."""
     expired: int
-    """Not delivered because they had waited here for longer than their ``expires``."""
+    """Events not delivered because they had waited here for longer than their ``expires``."""
     missed: int
-    """Lost before they arrived: a publisher's numbering showed a gap."""
+    """Events lost before they arrived: a publisher's numbering showed a gap."""
     refused: int
-    """From publishers that ``allow`` does not name; not counted in ``received``."""
+    """Events from publishers that ``allow`` does not name; not counted in ``received``."""
     waiting: int
     waiting_bytes: int
-    """Of their payloads, headers and keys."""
+    """Size of their payloads, headers and keys, in bytes."""
 
     def __add__(self, other: SubscriptionStatistics) -> SubscriptionStatistics:
         """Return the counters of both together."""
@@ -117,9 +117,9 @@ class SubscriptionStatistics:
 
     @property
     def lost(self) -> int:
-        """All that was for the consumer and will not reach it, apart from what had expired: dropped, malformed, missed.
+        """Events for the consumer that will not reach it: dropped, malformed, missed, but not those that expired.
 
-        It is exact on however many topics, and from however many publishers, the events were.  ``Event.missed`` tells
+        It is exact on however many topics, and from however many publishers, the events were.  ``Event.missed`` shows
         where they are missing, but of a topic only with the next event of its publisher on it.
         """
         return wire.saturated(self.dropped + self.malformed + self.missed)
@@ -130,8 +130,8 @@ class _Numberings:
     """The numberings of one publisher, by topic.
 
     Attributes:
-        arrived: the number after the last event that has arrived; the topic that came first is the first.
-        expected: the number of the next event that is to be taken.
+        arrived: number after the last event that has arrived, by topic; the topic that came first is the first.
+        expected: number of the next event that is to be delivered, by topic.
     """
 
     __slots__ = ("arrived", "expected")
@@ -228,20 +228,20 @@ class Subscription:
         self._published = published
         self._settled = settled
         self._settling: dict[NodeId, int] = {}
-        """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
+        """Events that this member of a group has received, and may still be at, by publisher."""
         self._unreadable = unreadable
         self._observer = observer
         self.version: int | None = None
-        """Of the node's interest, from which on publishers know of this subscription."""
+        """Version of the node's interest from which on publishers know of this subscription.  None if it is unknown."""
         self._holding = False
         self._runs: deque[EventRun] = _NO_RUNS
         self._current: EventRun | None = None
         self._payloads: Iterator[wire.Payload] = iter(_NOTHING)
-        """Those of the current run that have not been taken."""
+        """Payloads of the current run that have not been received."""
         self._events: Iterator[Event] = iter(())
-        """The same, as events."""
+        """Events of these payloads."""
         self._gaps: Iterator[int] = itertools.repeat(0)
-        """For each of them, how many events are missing before it."""
+        """Numbers of the events that are missing before each of them."""
         self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
         self._run_left = 0  # how many there were when the run began
         self._waiting = 0
@@ -252,9 +252,9 @@ class Subscription:
         """Malformed events that were passed over since ``_note_taken`` last looked."""
         self._numberings: dict[NodeId, _Numberings] = {}
         self._followed = 0
-        """How many numberings there are."""
+        """Number of numberings."""
         self._forgotten: dict[NodeId, int] = {}
-        """The highest number of each publisher in the numberings that are followed no more."""
+        """Highest number of each publisher in the numberings that are followed no more."""
         self._turn_began = 0.0
         self._turn_events = 0
         self._news = Wakeup()
@@ -281,7 +281,7 @@ class Subscription:
     # -- arriving -------------------------------------------------------------------------------------------
 
     def _deliver(self, run: EventRun) -> None:
-        """Take a run of events that arrived; it is this subscription's own."""
+        """Queue a run of events that arrived; it is this subscription's own."""
         sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
         if self._allow is not None and sender.cluster not in self._allow:
             self._refused += count
@@ -324,10 +324,10 @@ class Subscription:
         self._news.wake()
 
     def _deliver_retained(self, run: EventRun, last: int) -> None:
-        """Take the last value of a topic, unless this subscription has come as far already.
+        """Queue the last value of a topic, unless this subscription has come as far already.
 
         Args:
-            run: the event whose value it is, and nothing else.
+            run: run of this event, and nothing else.
             last: number of the last event of the publisher on this topic.
         """
         numberings = self._numberings.get(run.sender.node)
@@ -383,7 +383,7 @@ class Subscription:
         numberings.arrived = arrived.copy()
 
     def _keep_first(self, run: EventRun, max_events: int, max_bytes: int) -> None:
-        """Take as much of a run as there is room for."""
+        """Queue as much of a run as there is room for."""
         count = len(run.payloads)
         if self._waiting + count > max_events or self._waiting_bytes + run.size > max_bytes:
             labels = run.size - sum(map(payload_bytes, run.payloads))
@@ -477,7 +477,7 @@ class Subscription:
             self._begin_run()
 
     def _take_at_once(self) -> Event | None:
-        """Return the next event if it is one of the run that is being taken; else None, and nothing has happened."""
+        """Return the next event if it is one of the current run; else None, and nothing has happened."""
         try:
             return next(self._events, None)
         except RemoteProtocolError as error:
@@ -492,7 +492,7 @@ class Subscription:
             self._turn_began = trio.current_time()
 
     def _note_taken(self) -> None:
-        """Count the events that have been taken since this was last called: nothing does while they are."""
+        """Count the events that have been received since this was last called: nothing does while they are."""
         untaken = operator.length_hint(self._payloads)
         taken = self._untaken - untaken
         self._untaken = untaken
@@ -514,7 +514,7 @@ class Subscription:
         self._settling[publisher] = self._settling.get(publisher, 0) + count
 
     def _settle(self) -> None:
-        """Settle the events that were taken: the consumer has come back for the next one."""
+        """Settle the events that were received: the consumer has come back for the next one."""
         settling, self._settling = self._settling, {}
         for publisher, count in settling.items():
             self._settled(publisher, count)
@@ -539,14 +539,14 @@ class Subscription:
         self._make_events(run, run.missed, run.next)
 
     def _make_events(self, run: EventRun, missed: int, place: int) -> None:
-        """Have ``_events`` make an event of each of ``_payloads``, the first of which is at ``place`` in the run."""
+        """Let ``_events`` make an event of each of ``_payloads``, the first of which is at ``place`` in the run."""
         values = self._payloads if run.plain else map(wire.decode_payload_untrusted, self._payloads)
         self._gaps = itertools.chain((missed,), itertools.repeat(0))
         made = zip(values, self._gaps, itertools.repeat(run), itertools.count(place))
         self._events = map(_new_event, itertools.repeat(Event), made)
 
     def _skip_expired(self, run: EventRun) -> None:
-        """Count a run that has expired; the next event tells what is missing before it."""
+        """Count a run that has expired; the next event shows what is missing before it."""
         self._expired += run.left
         run.account.expired += run.left
         self._waiting -= run.left
@@ -623,9 +623,9 @@ class Subscription:
             self._begin_run()
 
     async def _receive_runs(self, max_events: int = 1024) -> list[EventRun]:
-        """As ``receive_batch``, in the runs in which the events came; at least one, of any length.
+        """Do as ``receive_batch``, but return the runs in which the events came; at least one, of any length.
 
-        For those who store events and need no object for each of them.  Not to be mixed with the other ways of taking.
+        For programs that store events and need no object for each.  Not to be mixed with the other ways of receiving.
         Cancelling it loses none.
 
         Raises:
@@ -672,22 +672,22 @@ class Subscription:
         await self._confirm_ranges(ranges)
 
     def _explain_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
-        """Tell publishers why their events are not confirmed for now: ``publish`` says so when its time is over.
+        """Report to publishers why their events are not confirmed: ``publish`` names it when its time is over.
 
         Args:
-            publishers: nodes.
-            reason: what follows "node X says: ", up to 256 characters.
+            publishers: their nodes.
+            reason: text that follows "node X says: ", up to 256 characters.
         """
         self._delay(publishers, reason)
 
     async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
-        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has sent them."""
+        """Confirm numbers, by publisher: first and last of each range.  Cancelled, it has sent them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
     @property
     def _is_reading(self) -> bool:
-        """Whether its consumer is in the middle of a run."""
+        """True while its consumer is in the middle of a run."""
         return self._current is not None
 
     def _waits(self) -> int:
@@ -714,7 +714,7 @@ class Subscription:
         return runs
 
     def _count_abandoned(self, run: EventRun) -> None:
-        """Count a run that nobody takes any more.  What waits for confirmation is sent to another member."""
+        """Count a run that nobody receives any more.  What waits for confirmation is sent to another member."""
         self._dropped += len(run.payloads)
         run.account.ended += len(run.payloads)
         if run.confirm:
@@ -723,7 +723,7 @@ class Subscription:
             self._report(run.publisher, run.topic, len(run.payloads), 0)
 
     def _end_books(self) -> None:
-        """The block of the subscription was left: what waits is of no account, though it may still be taken."""
+        """Count what waits as ended, though it may still be received: the block of the subscription was left."""
         self._note_taken()
         if self._current is not None:
             self._current.account.ended += self._untaken
@@ -743,6 +743,6 @@ class Subscription:
             self._hold(False)
 
     def _close(self) -> None:
-        """Let the consumer take what waits and then end its iteration."""
+        """Let the consumer receive what waits and then end its iteration."""
         self._closed = True
         self._news.wake()

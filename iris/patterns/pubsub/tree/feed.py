@@ -23,45 +23,45 @@ from iris.patterns.pubsub.sealed import Audience
 from iris.patterns.pubsub.tree.topology import END, RelayedEvents, TreePosition, TreeShape, claim
 
 _BODY: Final = 60 * KIB
-"""A body of this size and its envelope make one frame."""
+"""Size of a body which makes one frame with its envelope."""
 
 _OVERHEAD: Final = 32
-"""What a message weighs besides its payload."""
+"""Size that a message is counted with besides its payload."""
 
 
 @final
 class TreeLink:
-    """The outlet to some nodes of a tree.  Publishers use it as they use a ``Link``."""
+    """The route to some nodes of a tree.  Publishers use it as they use a ``Link``."""
 
     __slots__ = ("_feed", "copies", "mask")
 
     node: Final = NodeId("")
-    """It leads to no node in particular."""
+    """Empty, as it leads to no node in particular."""
 
     def __init__(self, feed: TreeFeed, mask: int) -> None:
         self._feed = feed
         self.mask: Final = mask
         self.copies: Final = mask.bit_count()
-        """Nodes that it leads to."""
+        """Number of the nodes that it leads to."""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes that it leads to."""
+        """Nodes that it leads to."""
         return tuple(node for node, place in self._feed.shape.places.items() if place.bit & self.mask)
 
     def __repr__(self) -> str:
         return f"<TreeLink to {self.copies} nodes>"
 
     def post(self, message: wire.Message, size: int, reserve: int = 0, growing: OpenRun | None = None) -> None:  # noqa: ARG002 -- as that of a link
-        """Have a message travel with the next body; see ``Link.post``."""
+        """Post a message, which travels with the next body; see ``Link.post``."""
         self._feed.post(self.mask, message, size, growing)
 
     def has_room(self) -> bool:
-        """Tell whether the first nodes of the tree have room, and none further down asks for a pause."""
+        """Return whether the first nodes of the tree have room, and none further down asks for a pause."""
         return self._feed.has_room()
 
     def is_stalled(self, after: float) -> bool:  # noqa: ARG002 -- as that of a link
-        """Never: who holds up a tree is taken out of it."""
+        """Return False: a node that delays a tree is taken out of it."""
         return False
 
     async def wait_room(self) -> None:
@@ -70,7 +70,7 @@ class TreeLink:
 
 
 Outlet = Link | TreeLink | Audience
-"""What takes the events of a publisher."""
+"""Route by which events of a publisher leave."""
 
 
 @final
@@ -78,10 +78,10 @@ class TreeFeed:
     """One tree of this node as a publisher, and what goes over it next.
 
     Args:
-        mesh: whose links it uses.
-        tree: its number.
-        shape: who hands on to whom.
-        lost: called with a topic and how many copies of its events the first nodes could not be given.
+        mesh: mesh whose links it uses.
+        tree: number of the tree.
+        shape: nodes of the tree, and those to which each forwards.
+        lost: called with a topic and the number of copies of its events that the first nodes could not be given.
         news: woken when there is something to flush.
     """
 
@@ -91,13 +91,13 @@ class TreeFeed:
         self.tree: Final = tree
         self.shape: Final = shape
         self.places: Final[dict[NodeId, TreePosition]] = dict(shape.places)
-        """Of the nodes that are still there."""
+        """Positions of the nodes that are still there."""
         self.rights: Final = {node: mesh.peers[node].identity.certificate.rights.subscribes for node in shape.places}
-        """What each was permitted to subscribe to when the tree was made."""
+        """Rights of each node to subscribe when the tree was made."""
         self.held: Final[dict[NodeId, float]] = {}
-        """Nodes that ask for a pause, and since when."""
+        """Nodes that ask for a pause, and the time since when."""
         self.told: Final[dict[NodeId, wire.Message]] = {}
-        """Confirmations of interest that went over the tree."""
+        """Confirmations of interest that went over the tree, by node."""
         self._mesh = mesh
         self._lost = lost
         self._news = news
@@ -111,7 +111,7 @@ class TreeFeed:
         self._room = trio.lowlevel.ParkingLot()
 
     def way(self, mask: int) -> TreeLink:
-        """Return the outlet to some of its nodes."""
+        """Return the route to some of its nodes."""
         way = self._ways.get(mask)
         if way is None:
             if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst
@@ -157,10 +157,10 @@ class TreeFeed:
                     self._lost(message.topic, missed)
 
     def end(self) -> None:
-        """Send what has gathered, and that nothing follows."""
+        """Send what has gathered, and the end of the tree."""
         self.flush()
         for _ in self._send((1 << len(self.shape.places)) - 1, END):
-            pass  # who misses it goes on after ``PATIENCE`` seconds
+            pass  # a node that misses it goes on after ``PATIENCE`` seconds
         self._left = True
         self._room.unpark_all()
 
@@ -204,10 +204,10 @@ class TreeFeed:
                 await link.wait_room()
 
     def hold(self, node: NodeId, now: float) -> None:
-        """A node of the tree asks for a pause."""
+        """Note that a node of the tree asks for a pause."""
         self.held.setdefault(node, now)
 
     def release(self, node: NodeId) -> None:
-        """It can go on."""
+        """Note that a node of the tree can go on."""
         if self.held.pop(node, None) is not None:
             self._room.unpark_all()

@@ -2,7 +2,7 @@
 
 A body is forwarded before it is delivered here, and the relay does not look into it.  A downstream link without room
 makes the publisher wait.  A downstream link that is stalled or gone makes the publisher leave the tree.  Copies that a
-link did not take are counted here and reported to the publisher, like events that a subscription drops.
+link refused are counted here and reported to the publisher, like events that a subscription drops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iris.patterns.pubsub.tree.topology import (
 from iris.patterns.pubsub.tree.trees import CUT_OFF, ENDED, GOES_ON, HELD, READY, STALLED
 
 _Branch = tuple[NodeId, int]
-"""A publisher and its tree."""
+"""A publisher and the number of its tree."""
 
 
 @final
@@ -40,11 +40,11 @@ class EventRelays:
     """The relay of one node: receives over the trees of others, delivers, forwards.
 
     Args:
-        mesh: whose links it uses.
-        tally: counts one for each body that this node took on for others, and node behind it.
+        mesh: mesh whose links it uses.
+        tally: counters, one for each body that this node forwards for others, and node behind it.
         take: called with each message in its turn, and the publisher's peer.
-        hears: tells whether a node subscribes, or did: nothing is handed on to others.
-        lost: called with a publisher, a topic and how many copies of its events could not be handed on.
+        hears: returns whether a node subscribes, or did: nothing is forwarded to others.
+        lost: called with a publisher, a topic and the number of copies of its events that could not be forwarded.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EventRelays:
         mesh.register(kinds.EventsRelayed, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
-        """Hold a direct message back if it has to wait; return whether it does."""
+        """Keep a direct message if it has to wait; return whether it does."""
         incoming = self._incoming.get(peer.node)
         if incoming is None or not incoming.is_waiting:
             return False
@@ -221,7 +221,7 @@ class EventRelays:
         try:
             self._mesh.post(publisher, kinds.EventRelay(tree, state, bytes.fromhex(node)), 16, CONTROL_RESERVE)
         except NotSent:
-            return  # a publisher that hears nothing looks after its tree by itself
+            return  # a publisher without a report looks after its tree by itself
 
     # -- upkeep ---------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class EventRelays:
                             incoming.expire(now)
 
     def frames_lost(self, node: NodeId) -> None:
-        """The publisher announces its path anew; events in flight to this node may be lost."""
+        """Wait no longer for events in flight from a node, which may be lost; it announces its path anew."""
         incoming = self._incoming.get(node)
         if incoming is not None:
             incoming.reset(trio.current_time())
@@ -253,5 +253,5 @@ class EventRelays:
                 self._report(publisher, tree, CUT_OFF, node)
 
     def peer_gone(self, node: NodeId) -> None:
-        """Nothing comes from it any more."""
+        """Forget a node: nothing comes from it any more."""
         self._incoming.pop(node, None)

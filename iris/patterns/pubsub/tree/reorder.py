@@ -31,11 +31,11 @@ PATIENCE: Final = 1.0
 """Seconds for which the end of a tree is waited for: its nodes may be slow, or gone before the publisher notices."""
 
 _HELD_BYTES: Final = 16 * MIB
-"""What may wait here of one publisher, in each of the two queues; as much as may wait on a link."""
+"""Size of what may wait here of one publisher, in each of the two queues; as much as may wait on a link."""
 
 _PIECE: Final = 256
-"""What each part of a message weighs that waits, besides the bytes in it.  What waits is taken in one go: 5,000 small
-messages are as much work as five frames."""
+"""Size that each part of a waiting message is counted with, besides the bytes in it.  What waits is delivered in one
+go: 5,000 small messages are as much work as five frames."""
 
 _MAX_ROLES: Final = 32
 """Trees of one publisher that this node knows of besides the one in use: the next one, what was never used, and what
@@ -47,7 +47,7 @@ STRAY: Final = "relayed events of a tree that was not announced"
 
 
 def _weight(message: object) -> int:
-    """Return what a message takes of the memory.  Its publisher chose how deep it is, so nothing here calls itself."""
+    """Return the memory that a message takes.  Its publisher chose how deep it is, so nothing here calls itself."""
     weight = 0
     parts: list[object] = [message]
     while parts:
@@ -71,7 +71,7 @@ class ReorderBuffer:
     Args:
         take: called with each message that came directly, in its turn.
         open_body: called with each body that came over a tree and is for this node, in its turn.
-        hand_on: called with what is for nodes behind this one, as it comes, and with its children in that tree.
+        hand_on: called with events for nodes behind this one, as they come, and with its children in that tree.
         refuse: called with the reason for each message that is dropped.
         ended: called with a tree over which everything has come.
     """
@@ -91,43 +91,43 @@ class ReorderBuffer:
         self._refuse = refuse
         self._tell_ended = ended
         self._roles: dict[int, TreeRole] = {}
-        self._turn = 0  # the last one that was heard of
+        self._turn = 0  # the last one that was announced
         self._tree = 0  # the last one that was turned to
         self._ended = True
-        """Whether nothing more comes over that tree."""
+        """True once nothing more comes over that tree."""
         self._number = 0
         self._behind: deque[wire.Message] = deque()
         """Direct events behind a change of path that has not happened yet."""
         self._behind_bytes = 0
         self._behind_until = math.inf
         self._early: list[RelayedEvents] = []
-        """What came over a tree that was not turned to yet."""
+        """Events that came over a tree that is not in use yet."""
         self._early_bytes = 0
         self._early_until = math.inf
 
     @property
     def is_waiting(self) -> bool:
-        """Whether direct events have to wait."""
+        """True while direct events have to wait."""
         return bool(self._behind)
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity: never."""
+        """Time at which to call ``expire``; infinity if never."""
         return min(self._behind_until, self._early_until)
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_role(self, role: TreeRole) -> None:
-        """Learn of a tree, which is not in use yet."""
+        """Note this node's role in a tree, which is not in use yet."""
         if role.tree > self._tree:
             self._roles[role.tree] = role
             for tree in sorted(tree for tree in self._roles if tree > self._tree)[:-_MAX_ROLES]:
                 del self._roles[tree]
 
     def receive_way(self, way: kinds.EventWay, now: float) -> None:
-        """Take the publisher's word, which came directly."""
+        """Accept the publisher's announcement of its path, which came directly."""
         if way.turn <= self._turn:
-            return  # said again after a reset
+            return  # announced again after a reset
         self._turn = way.turn
         if self._behind or (way.wait and not self._ended):
             if not self._behind:
@@ -137,7 +137,7 @@ class ReorderBuffer:
             self._go(way, now)
 
     def receive_direct(self, message: wire.Message, now: float) -> None:
-        """Take events that came directly; for use while ``is_waiting``."""
+        """Accept events that came directly; for use while ``is_waiting``."""
         self._hold(message, now)
 
     def _hold(self, message: wire.Message, now: float) -> None:
@@ -147,7 +147,7 @@ class ReorderBuffer:
             self._wait_no_longer(now)
 
     def receive_relayed(self, relayed: RelayedEvents, now: float) -> None:
-        """Take what came over a tree and is signed by the publisher."""
+        """Accept events that came over a tree and are signed by the publisher."""
         if relayed.tree > self._tree:
             weight = _weight(relayed)
             self._early_bytes += weight
@@ -182,7 +182,7 @@ class ReorderBuffer:
             return  # directly; a tree is used once
         if way.tree not in self._roles:
             self._refuse(STRAY)
-            self._turn = way.turn - 1  # it was told of in frames that are lost: the publisher says both again
+            self._turn = way.turn - 1  # it was announced in frames that are lost: the publisher sends both again
             return
         self._tree, self._number, self._ended = way.tree, 0, False
         self._roles = {tree: role for tree, role in self._roles.items() if tree >= way.tree}
@@ -222,10 +222,10 @@ class ReorderBuffer:
             self._early_bytes, self._early_until = 0, math.inf
 
     def trees_over(self, node: NodeId) -> list[int]:
-        """Return the trees in which this node hands events on to another one."""
+        """Return the trees in which this node forwards events to another one."""
         return [tree for tree, role in self._roles.items() if any(child.node == node for child in role.children)]
 
     def reset(self, now: float) -> None:
-        """Frames of the direct link may be lost: the publisher says anew how its events come."""
+        """Stop waiting, as frames of the direct link may be lost: the publisher announces its path anew."""
         if self._behind:
             self._wait_no_longer(now)

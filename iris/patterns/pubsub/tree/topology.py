@@ -28,7 +28,7 @@ MAX_PLACES: Final = 4096
 """Nodes of one tree; a set of them has 512 bytes."""
 
 MAX_CHILDREN: Final = 64
-"""Nodes that one node hands events on to: what it takes for others costs it at most so many copies."""
+"""Nodes that one node forwards events to: forwarding for others costs it at most so many copies."""
 
 _NODE: Final = 16
 _SIGNATURE: Final = 64
@@ -43,7 +43,7 @@ class Child(NamedTuple):
 
     node: NodeId
     mask: int
-    """It and those behind it."""
+    """Places of the node and of those behind it."""
 
 
 class TreePosition(NamedTuple):
@@ -51,7 +51,7 @@ class TreePosition(NamedTuple):
 
     bit: int
     mask: int
-    """It and those behind it."""
+    """Places of the node and of those behind it."""
     children: tuple[Child, ...]
 
 
@@ -67,9 +67,9 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
     """Return the tree of a publisher.
 
     Args:
-        publisher: decides who stands at the top, so that the work falls to others for each publisher.
-        classes: the nodes, by their rights; each class has branches of its own.
-        fan_out: nodes to which each one hands an event, 64 at most.  At the top there may be more: one for each class
+        publisher: node that decides which ones stand at the top, so that the work falls to others for each publisher.
+        classes: nodes by their rights; each class has branches of its own.
+        fan_out: nodes to which each one sends an event, 64 at most.  At the top there may be more: one for each class
             at least.
     """
     rings = [arranged(publisher, nodes) for nodes in classes]
@@ -101,7 +101,7 @@ def packed_mask(mask: int) -> bytes:
 
 
 class TreeRole(NamedTuple):
-    """The role of a node in a tree: its own place, and to whom it forwards events."""
+    """The role of a node in a tree: its own place, and the nodes to which it forwards events."""
 
     tree: int
     bit: int
@@ -144,9 +144,9 @@ class RelayedEvents(NamedTuple):
     """Events of one publisher in transit through its tree.
 
     Attributes:
-        tree: which of its trees.
-        number: grows with each message of the tree.
-        mask: the places it is for; those on the way hand it on and have nothing else to do with it.
+        tree: number of the publisher's tree.
+        number: number that grows with each message of the tree.
+        mask: places it is for; nodes on the way forward it and have nothing else to do with it.
         body: messages, packed; empty in the last one.
     """
 
@@ -159,7 +159,7 @@ class RelayedEvents(NamedTuple):
 
     @property
     def claim(self) -> bytes:
-        """What the signature is over."""
+        """Statement that the signature is over."""
         return claim(self.publisher, self.tree, self.number, self.mask, self.body)
 
     @property
@@ -175,17 +175,17 @@ class RelayedEvents(NamedTuple):
 
     @staticmethod
     def of(message: kinds.EventsRelayed) -> RelayedEvents:
-        """Return what has come.  Its signature is not checked here."""
+        """Return the events of a message.  Their signature is not checked here."""
         publisher, mask = wire.node_of(message.publisher), int.from_bytes(message.places)
         return RelayedEvents(publisher, message.tree, message.number, mask, message.body, message.signature)
 
 
 def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> bytes:
-    """Return what the publisher signs."""
+    """Return the statement that the publisher signs."""
     numbers = tree.to_bytes(8, "big") + number.to_bytes(8, "big")
     digest = hashlib.sha256(body).digest()
     return statement_bytes(_PURPOSE, [bytes.fromhex(publisher), numbers, packed_mask(mask), digest])
 
 
 CARRIED: Final = wire.BatchDecoder(kinds.Events, kinds.Retained, kinds.InterestKnown)
-"""Decodes bodies: what trees carry."""
+"""Decoder of bodies: the messages that trees carry."""

@@ -1,4 +1,4 @@
-"""Tree management: when a publisher uses an event tree and for whom.  Propose, switch when relays are ready, leave.
+"""Tree management: use of an event tree by a publisher.  Propose, switch when relays are ready, leave.
 
 Above ``Config.relay_above`` nodes that want a topic, those that can be in a tree get one.  Nodes that come later get
 events directly, until there are as many of them again.  So a publisher never sends to more than that number directly,
@@ -31,7 +31,7 @@ from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed
 from iris.patterns.pubsub.tree.topology import MAX_PLACES, TreeRole, TreeShape, shaped
 
 READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
-"""What a node of a tree says about it."""
+"""States that a node of a tree reports."""
 
 STALLED: Final = 0.25
 """Seconds without progress after which a link holds up a tree."""
@@ -49,7 +49,7 @@ _REST: Final = 10.0
 """Seconds for which a node that held up a tree, or could not be reached there, is in none."""
 
 _MAX_HOLD: Final = 1.0
-"""Seconds for which a node of a tree may have everybody wait: links that move find room sooner."""
+"""Seconds for which a node of a tree may make all others wait: links that move find room sooner."""
 
 
 @final
@@ -57,13 +57,13 @@ class EventTrees:
     """The tree of this node as a publisher, if it has one.
 
     Args:
-        mesh: whose nodes it reaches.
-        config: from how many on, and how wide.
-        terms_of: what a node subscribes to.
-        needs_link: tells whether publishers have to deal with a node directly.
-        avoid: tells which nodes are not to be given work now.
-        changed: called when ways have changed.
-        lost: called with a topic and how many copies of its events could not be sent.
+        mesh: mesh whose nodes it reaches.
+        config: config with the number of nodes from which on there is a tree, and its width.
+        terms_of: returns the terms of a node.
+        needs_link: returns whether publishers have to deal with a node directly.
+        avoid: returns whether a node is not to be given work now.
+        changed: called when routes have changed.
+        lost: called with a topic and the number of copies of its events that could not be sent.
 
     Attributes:
         cut_off: called with each node that events may not have reached because another one died.
@@ -90,7 +90,7 @@ class EventTrees:
         self._lost = lost
         self._feed: TreeFeed | None = None
         self._next: tuple[int, TreeShape, set[NodeId], float] | None = None
-        """A proposal: its number and shape, who is not ready yet, and until when they may be."""
+        """Proposal: its number and shape, the nodes not ready yet, and their deadline.  None if there is none."""
         self._tree = 0
         self._turn = 0
         self._last = 0
@@ -101,7 +101,7 @@ class EventTrees:
         self._resting: dict[NodeId, float] = {}
         self._not_before = -math.inf
         self._wanted = False
-        """Whether there was no tree although one was wanted."""
+        """True if there was no tree although one was wanted."""
         self._news = Wakeup()
         self._upkeep = Wakeup()
         mesh.register(kinds.EventRelay, self._receive_report)
@@ -114,7 +114,7 @@ class EventTrees:
     # -- outlets --------------------------------------------------------------------------------------------
 
     def ways(self, links: Mapping[NodeId, Link]) -> tuple[Outlet, ...]:
-        """Return the outlets to nodes that want the same events; one of them may be the tree."""
+        """Return the routes to nodes that want the same events; one of them may be the tree."""
         feed, above = self._feed, self._config.relay_above
         if feed is None:
             if len(links) > above:
@@ -133,7 +133,7 @@ class EventTrees:
         return (*direct, feed.way(mask)) if mask else tuple(direct)
 
     def way_to(self, peer: Peer) -> Outlet:
-        """Return the outlet by which a node gets its events."""
+        """Return the route by which a node gets its events."""
         place = None if self._feed is None else self._feed.places.get(peer.node)
         return peer.link if self._feed is None or place is None else self._feed.way(place.bit)
 
@@ -185,13 +185,13 @@ class EventTrees:
         self._upkeep.wake()
 
     def _is_eligible(self, node: NodeId) -> bool:
-        """Tell whether a node can be in a tree at all."""
+        """Return whether a node can be in a tree at all."""
         peer = self._mesh.peers.get(node)
         terms = self._terms_of(node)
         return peer is not None and bool(terms) and not peer.foreign and not self._needs_link(node)
 
     def _is_well(self, node: NodeId, now: float) -> bool:
-        """Tell whether nothing keeps such a node from being in a tree now."""
+        """Return whether nothing keeps such a node from being in a tree now."""
         link = self._mesh.peers[node].link
         return link.is_up and link.has_room() and not self._avoid(node) and self._resting.get(node, now) <= now
 
@@ -218,7 +218,7 @@ class EventTrees:
 
     def _go(self, feed: TreeFeed | None, broken: Collection[NodeId] = ()) -> None:
         former, self._feed = self._feed, feed
-        self._changed()  # no run grows any more, so that none gets longer behind the word that is given now
+        self._changed()  # no run grows any more, so that none gets longer behind what is announced now
         self._turn += 1
         before: Mapping[NodeId, object] = {}
         cut = 0
@@ -297,7 +297,7 @@ class EventTrees:
             self._leave(child)
 
     def interest_changed(self, node: NodeId) -> None:
-        """A node subscribes to something else than before."""
+        """Leave the tree if a node that subscribes to something else now cannot be in it."""
         feed = self._feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
@@ -307,11 +307,11 @@ class EventTrees:
             self._leave()
 
     def _is_deserted(self, feed: TreeFeed) -> bool:
-        """Tell whether so few of a tree's nodes subscribe to anything that it is of no use."""
+        """Return whether so few of a tree's nodes subscribe to anything that it is of no use."""
         return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
 
     def frames_lost(self, node: NodeId) -> None:
-        """Messages to and from the node may be lost."""
+        """Announce the tree to a node again: messages to and from it may be lost."""
         if self._next is not None and node in self._next[1].places:
             coming = self._next[1].places[node]
             self._post(node, *TreeRole(self._next[0], coming.bit, coming.children).message())
@@ -328,7 +328,7 @@ class EventTrees:
             self._tell_again(feed, place.mask ^ place.bit)
 
     def peer_gone(self, node: NodeId) -> None:
-        """The node is given up; what it had in hand is lost, and shows as a gap at those behind it."""
+        """Take out a node that is given up; what it had in hand is lost, and shows as a gap at those behind it."""
         if self._next is not None and node in self._next[1].places:
             self._next = None
             self._want()
@@ -396,6 +396,6 @@ class EventTrees:
         return list(dict.fromkeys(found))
 
     def _rights_changed(self, feed: TreeFeed) -> bool:
-        """Tell whether a node has another certificate since, which may not permit what it forwards."""
+        """Return whether a node has another certificate since, which may not permit what it forwards."""
         peers = self._mesh.peers
         return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)
