@@ -25,12 +25,12 @@ _PAUSE: Final = 0.2
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CopyState:
-    """A copy as it says itself."""
+    """State of a copy as the copy reports it."""
 
     copy: str
     term: int
     number: int
-    """Of the last change that it has, in this term."""
+    """Number of the last change that the copy has, in this term."""
     whole: bool
     promised: int
     revision: int
@@ -42,20 +42,20 @@ class CopyState:
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far it is; copies of one log compare by it."""
+        """Term and number of the copy's last change; copies of one log compare by this pair."""
         return self.term, self.number
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What a promotion has done."""
+    """Result of a promotion."""
 
     copy: str
     term: int
     min_copies: int
     lost: Sequence[str]
-    """What was accepted by force."""
+    """Possible losses that were accepted by force, a sentence each."""
 
 
 async def promote(
