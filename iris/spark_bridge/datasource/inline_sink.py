@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _BYTES: Final = 256 * KIB
-"""What is more than that is left to the workers, however few rows it is."""
+"""Largest batch that is published inline, in bytes; a larger one is left to the workers, however few rows it has."""
 
 
 def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, given: Mapping[str, str]) -> bool:
@@ -32,9 +32,9 @@ def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, give
 
     Args:
         batch: what to publish.
-        number: of the batch.
+        number: number of the batch.
         query: whose it is.
-        rows: of the largest batch that is small.
+        rows: most rows of a batch that counts as small.
         given: the options of the sink.
 
     Returns:
