@@ -43,10 +43,10 @@ class FileRange:
     device: int
     inode: int
     end: int
-    """Up to this offset there are no other wanted events than theirs."""
+    """End of the range of offsets in which these chunks hold all wanted events."""
     pieces: Sequence[Sequence[int]]
-    """What is read at a time, whole chunks each: offset of the first one, position and size in bytes.  If there are
-    none, no event of the range is wanted, and there is no file."""
+    """Pieces to read at a time, whole chunks each: offset of the first one, position and size in bytes.  Empty if no
+    event of the range is wanted: there is no file then."""
 
 
 @functools.cache
