@@ -42,7 +42,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import IndexView, record_size
 
 _FIELDS: Final = 96
-"""Bytes of a record beside its outcome."""
+"""Size of a record beside its outcome, in bytes."""
 
 _SWEPT: Final = 4096
 """Records that end in one transaction: 20 ms."""
@@ -57,30 +57,30 @@ CLOSED: Final = 3
 
 @final
 class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of one key."""
+    """Record of one key."""
 
     state: int
     cluster: str
-    """That serves the request."""
+    """Cluster that serves the request."""
     fingerprint: bytes
-    """Of what the request asks for."""
+    """Fingerprint of what the request asks for."""
     holder: bytes
-    """Of the last claim."""
+    """Id of the last claim."""
     node: str
-    """That made it."""
+    """Node that made the last claim."""
     attempt: int
     budget: float
-    """Seconds from when it was claimed, after which its member has stopped."""
+    """Seconds after the claim at which its member has stopped."""
     ends: int
-    """Microseconds since 1970."""
+    """Time at which the key is forgotten, in microseconds since 1970."""
     outcome: bytes = b""
-    """Until it is ``DONE``, the notes of the holders."""
+    """Outcome of the request; the notes of the holders until the key is ``DONE``."""
     owner: str = ""
-    """For which cluster it is counted; "": it was written by a former version, and is not."""
+    """Cluster in whose quota the key is counted; empty if a former version wrote it: it is not counted."""
     opening: bytes = b""
-    """Of the records, when it was claimed."""
+    """Opening of the records in which the key was claimed."""
     over: float = 0.0
-    """On the clock of that opening, when the claim is over at the latest."""
+    """Time at which the claim is over at the latest, in seconds on the clock of that opening."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
@@ -121,7 +121,7 @@ class KeyOutcome(NamedTuple):
     attempt: int
     outcome: bytes
     events: Sequence[EventRun] = ()
-    """That are stored with it."""
+    """Events that are stored with the outcome."""
 
 
 class KeyRelease(NamedTuple):
@@ -130,7 +130,7 @@ class KeyRelease(NamedTuple):
     key: bytes
     holder: bytes
     begun: bool
-    """Whether the handler was called."""
+    """True if the handler was called."""
 
 
 Operation = KeyClaim | KeyNotes | KeyOutcome | KeyRelease
@@ -141,7 +141,7 @@ class Granted(NamedTuple):
 
     attempt: int
     notes: bytes = b""
-    """Of the holders before."""
+    """Notes of earlier holders."""
     undone: bytes | None = b""
     """Outcome of what it undoes, b"" if that may have run to whatever point; None: it was never begun, nor will be."""
 
@@ -185,12 +185,12 @@ TOO_MANY: Final = "too_many_keys"
 _CLOSED: Final = ClaimRefused("key_closed", "what the key stands for was undone, and does not begin any more")
 
 Verdict = Granted | Held | Known | Doubtful | ClaimRefused | Accepted | bool
-"""Of a claim; of an outcome or notes whether they counted, or why they are refused; of a release whether it counted."""
+"""Answer to a claim; True if an outcome, notes or a release counted; ``ClaimRefused`` if they are refused."""
 
 
 @final
 class OutcomeRecords:
-    """What may be done with the keys of one log.
+    """Rules for the keys of one log.
 
     Args:
         now: seconds on a clock that nobody sets.  Claims that the log has are taken for made now.
@@ -207,7 +207,7 @@ class OutcomeRecords:
         """Do what was asked, in a transaction of the log.
 
         Args:
-            index: of the log.
+            index: index of the log.
             runs: to which the events of an outcome are added if it counts.
             operation: what is asked.
             date: microseconds since 1970.
