@@ -32,16 +32,16 @@ from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_QUEUES: Final = 256
-"""That one member works on at a time, for all clusters."""
+"""Most queues that one member has open at a time, for all clusters."""
 
 MOST_OF_CLUSTER: Final = 64
-"""That it works on at a time for one cluster."""
+"""Most queues that one member has open at a time for one cluster."""
 
 BYTES_OF_CLUSTER: Final = 256 * MIB
-"""Of jobs that are held in memory for one cluster: its queues share them."""
+"""Memory for the jobs of one cluster, in bytes: its queues share it."""
 
 _FORGOTTEN: Final = 60.0
-"""Seconds, up to twice as many, after which a queue closes of which nothing is written, and that nobody asks for."""
+"""Seconds, up to twice as many, after which an unused queue without a record in the log closes."""
 
 MOST_PEEKED: Final = 256
 
