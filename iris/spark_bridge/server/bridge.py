@@ -79,7 +79,7 @@ async def open_bridge(
     Args:
         node: has the right to be a member of ``name``; best opened with ``BRIDGE_CONFIG``.
         topics: patterns of topics; an event that matches several is stored once.
-        directory: of the log, for this member alone; made if it is not there.
+        directory: directory of the log, for this member alone; made if it is not there.
         clusters: whose broadcasts and tunnels are stored, see ``iris.spark_bridge.server.collector``.  The node
         becomes a
             member of each and must have the right to; requests and tunnels to a cluster go to any of its members, so
@@ -336,7 +336,7 @@ def read_division(directory: Path, of: int) -> Division | None:
     """Return how the log in a directory has its events divided; None: there is none, or nothing in it yet.
 
     Args:
-        directory: of the log.
+        directory: directory of the log.
         of: number of shards that it has if it does not say so, as one of a former format.
 
     Raises:

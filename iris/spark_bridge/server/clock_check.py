@@ -39,7 +39,7 @@ class LogClock:
 
     def __init__(self, newest: float | None, wall: float, monotonic: float) -> None:
         self._parts = [(wall if newest is None else max(wall, newest), monotonic, 1.0)]
-        """From a date on: when that was, and how fast the dates go from there."""
+        """Parts of the clock: the date at which each begins, the monotonic time then, and the rate from there on."""
 
     def read(self, wall: float, monotonic: float) -> float:
         """Return the date now, in seconds since 1970."""
@@ -91,7 +91,7 @@ class ClockCheck:
         self._newest = newest
         self._offset: float | None = None
         self._trusted = -math.inf
-        """What the offset was before it jumped ahead."""
+        """Clock offset before it jumped ahead, in seconds."""
         self._believed = -math.inf
 
     def is_believed(self, wall: float, monotonic: float) -> bool:
@@ -148,5 +148,5 @@ class MemberClock:
         return self._log_clock.moment(date / 1_000_000, now, monotonic)
 
     def is_believed(self) -> bool:
-        """Tell whether what the clock calls old may be removed now."""
+        """Return whether what the clock calls old may be removed now."""
         return self._check.is_believed(self._wall_clock(), trio.current_time())

@@ -37,7 +37,7 @@ class Sharding:
         return self._map.shard_of(key, publisher, topic)
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
-        """Tell whether the shard of an event is one of this member's."""
+        """Return whether the shard of an event is one of this member's."""
         return self.shard_of(key, publisher, topic) in self._own
 
     @property

@@ -93,7 +93,7 @@ class BatchCommitter:
     """Commit coordinator: stages parts and commits batches, each once.
 
     Args:
-        bridge: its name.
+        bridge: name of the bridge.
         publish: tells the mesh of what was committed: those who listen at that time get it, at most once.
         committed: called when the log has grown, with the number of rows that could not be published.
     """
@@ -118,7 +118,7 @@ class BatchCommitter:
         self._clock = clock
         self._appending = trio.Lock()
         self._committing: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
-        """By query, as long as one of its batches is being committed: its listeners may not hold up other queries."""
+        """Locks of queries of which a batch is being committed: their subscribers may not delay other queries."""
 
     async def stage(self, part: StagedPart, tunnel: Tunnel) -> int:
         """Write the bytes that come through a tunnel, and return how many they were.

@@ -30,7 +30,7 @@ _PATIENCE: Final = 60.0
 """Seconds that a member of an earlier generation may be away while this one takes over; then it begins again."""
 
 _BLOCKS: Final = 2048
-"""Of what is known of publishers, in one answer: about 1 MiB."""
+"""Blocks of publishers' windows in one answer: about 1 MiB."""
 
 
 def newcomers_cluster(bridge: str) -> str:
@@ -59,7 +59,7 @@ class Newcomer:
     """A member that waits.
 
     Args:
-        node: of the member.
+        node: node of the member.
         bridge: name of the bridge.
         shards: that it is to have.
         of: how many there are to be.
