@@ -78,7 +78,7 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     A session of Spark Connect gets none of these: they are its server's.
 
     Args:
-        builder: of the session.
+        builder: builder of the session.
         latency: whether answers are to be fast.  Batches of many rows take longer then: leave it out for those.
 
     Raises:
@@ -115,7 +115,7 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def is_local(master: str | None, environment: MutableMapping[str, str]) -> bool:
-    """Tell whether driver and executors will be on this machine."""
+    """Return whether driver and executors will be on this machine."""
     if master is None:
         # Under spark-submit the master is known to the JVM that started this process.
         return "PYSPARK_GATEWAY_PORT" not in environment and "MASTER" not in environment
