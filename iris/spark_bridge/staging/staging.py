@@ -103,7 +103,7 @@ class Staging:
     """The staged files of one member.  Calls block.
 
     Args:
-        directory: of the files.
+        directory: directory of the files.
         usage: how much clusters may have there.
     """
 
