@@ -40,7 +40,7 @@ class ShardTier:
         storage: where it is.
         bridge: name of the bridge.
         shard: id of the shard.
-        term: of the log among its copies.
+        term: term of the log among its copies.
         writer: eight hexadecimal digits, made anew for each opening of the log.
 
     All calls raise ``TierUnreachable`` if the storage does not answer, and change nothing then that a reader sees.
@@ -157,7 +157,7 @@ class ShardTier:
 
 
 def _is_made_here(store: Store, state: ShardState, found: TierObject) -> bool:
-    """Tell whether an object is what the segment of the log on this disk makes."""
+    """Return whether an object is what the segment of the log on this disk makes."""
     term = term_of(found.name)
     segment = SealedSegment(shard=state.number, epoch=state.epoch, first=found.first, end=found.end, size=found.size)
     try:

@@ -21,10 +21,10 @@ from iris.spark_bridge.errors import LogDamaged, TierUnreachable
 from iris.spark_bridge.log import sync_directory
 
 SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
-"""Of the file systems that pyarrow brings."""
+"""URL schemes of the file systems that pyarrow brings."""
 
 UNFINISHED: Final = "_unfinished-"
-"""How the names of objects begin that are being written to a directory."""
+"""Prefix of the names of objects that are being written to a directory."""
 
 
 def check_url(url: str) -> str:
