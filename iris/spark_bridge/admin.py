@@ -147,10 +147,10 @@ async def read_events(
     Args:
         client: asks the bridge.
         topics: patterns; none for all.
-        start: where to begin.
+        start: position at which to begin.
         since: begin with the first event that is not older, in milliseconds since 1970; in the place of ``start``.
         last: begin so many events before the end of each shard; in the place of ``start``.
-        end: where to end; None goes on with what arrives.
+        end: position at which to end; None goes on with what arrives.
 
     Raises:
         ConfigError: a position is outside of the log.
@@ -295,7 +295,7 @@ async def drop_query(client: BridgeClient, query: str) -> None:
 
 
 async def drop_shard(client: BridgeClient, number: int) -> None:
-    """Forget a shard whose log is gone for good: nobody waits for its member any more.
+    """Forget a shard whose log is gone for good: nothing waits for its member any more.
 
     Only for nodes of the bridge's own cluster.
 
@@ -313,7 +313,7 @@ async def drop_shard(client: BridgeClient, number: int) -> None:
 
 
 async def drop_copy(client: BridgeClient, shard: int, name: str) -> None:
-    """Forget a copy of the log that has a shard: nobody waits for it any more, and it must not be promoted.
+    """Forget a copy of the log that has a shard: nothing waits for it any more, and it must not be promoted.
 
     Also possible while the primary waits for it.  Only for nodes of the bridge's own cluster.
 
@@ -368,7 +368,7 @@ def verify_log(directory: Path, *, tier: str | None = None, bridge: str = "bridg
 
     Args:
         directory: directory of the log.
-        tier: where its tier is; None: what lies there alone is passed over.
+        tier: URL or directory of its tier. None: what only the tier has is passed over.
         bridge: name of the bridge, as which it has written there.
 
     Raises:

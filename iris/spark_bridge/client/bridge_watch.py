@@ -96,7 +96,7 @@ class BridgeWatch:
             known: by shard, the offset to which the caller has come.  Shards that the bridge has grown by end for it
                 where it is, until it has come to where they begin in the others.
             timeout: seconds.
-            limit: how many events of all shards are to be read at most.
+            limit: most events of all shards to read.
 
         Raises:
             BridgeUnreachable: see ``BridgeClient``.

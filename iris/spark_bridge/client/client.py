@@ -288,7 +288,7 @@ class BridgeClient:
     async def gaps(
         self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
     ) -> AsyncGenerator[Gap]:
-        """Yield the gaps that a reader of a range comes by, in their order: of these topics, none being all.
+        """Yield the gaps that a reader of a range meets, in their order: on these topics, none being all.
 
         Raises:
             DataLost: the log was wiped.
@@ -346,7 +346,7 @@ class BridgeClient:
         return _offsets_untrusted(cast("dict[str, object]", reply).get("start"))
 
     async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
-        """Write down how far a group has come."""
+        """Record a group's progress."""
         await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
 
     async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
@@ -354,7 +354,7 @@ class BridgeClient:
 
         Args:
             address: address of the member.
-            part: what it is.
+            part: identity of the part.
             file: an Arrow IPC stream; read from its beginning, again after a loss of the member.
         """
 
@@ -553,7 +553,7 @@ class BridgeClient:
 
 
 def _selection(wanted: TopicFilter) -> dict[str, object]:
-    """Return how a bridge is told of the wanted topics: of all, where it does not match the expression."""
+    """Return the fields that name the wanted topics to a bridge: all topics if it does not match the expression."""
     return {"topics": list(wanted.patterns), "regex": wanted.regex if wanted.is_linear else None}
 
 

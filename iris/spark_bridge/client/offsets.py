@@ -224,10 +224,10 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str, end
     Shards that the user does not name begin at their earliest event and end behind their latest one.
 
     Args:
-        position: as it was given.
-        extents: what there is.
-        option: where it was given.
-        end: whether reading ends there.
+        position: position of the option.
+        extents: extent of every shard.
+        option: name of the option.
+        end: True if reading ends there; False if it begins there.
 
     Raises:
         ConfigError: it names a shard that is not there, or an offset outside of it.
@@ -326,8 +326,8 @@ def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
     """Divide ``limit`` in proportion; the shares are whole and add up to it, or to all if that is less.
 
     Args:
-        waiting: by shard, how many events are to be read.
-        limit: how many may be.
+        waiting: number of events to be read, by shard.
+        limit: most events to read.
     """
     total = sum(waiting.values())
     if total <= limit:

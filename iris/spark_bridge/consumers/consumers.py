@@ -69,8 +69,8 @@ class Consumers:
         """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
 
         Args:
-            tunnel: to the consumer.
-            fields: its first message.
+            tunnel: tunnel to the consumer.
+            fields: first message of the consumer.
             look_again: raises NotAllowed when it may not have these events any more.
         """
         group, topics = cast("str", fields["group"]), _topics(fields)

@@ -326,7 +326,7 @@ async def open_copy(
         bridge: the bridge's cluster.
         shard: the lowest number of the member's shards.
         directory: directory of the copy, for it alone; empty, or of a former copy or primary of this log.
-        name: tells the copies of one log apart.
+        name: distinguishes the copies of one log.
 
     Raises:
         ConfigError: a name or the directory cannot be used, or another copy has this name, or the primary has another

@@ -74,9 +74,9 @@ async def promote(
         node: asks the copies.
         bridge: the bridge's cluster.
         shard: the lowest number of the member's shards.
-        copy: which one; None: the one that has most.
-        min_copies: how many copies the new primary waits for; None: as many as the former one did.
-        force: also if something is lost by it.
+        copy: name of the copy. None: the one that has most.
+        min_copies: number of copies that the new primary waits for. None: as many as the former one did.
+        force: promote even if events are lost by it.
         patience: seconds for copies to be found, and to catch up; the whole takes some more.
 
     Raises:
@@ -108,7 +108,7 @@ async def promote(
             f"copy {refusing[0]!r} has promised itself to another promotion meanwhile: look who is primary now "
             "('iris bridge status'), and promote again if nobody is"
         )
-    # Only now, when nobody takes changes from the former primary any more, it stands who has what.
+    # Only now, when no copy accepts changes from the former primary any more, it is settled which copy has what.
     chosen = _choose(promised, chosen.copy, bridge, shard)
     if (objections := objections_to(chosen, promised)) and not force:
         raise _refused(chosen, objections)

@@ -1,7 +1,7 @@
 """Terms: which log of a bridge counts when there are several copies of it (sans-IO).
 
 A *term* is the time of one primary; Kafka calls its number the leader epoch, PostgreSQL the timeline.  A promotion
-begins the next term.  A copy *promises* to follow no primary of a lower term, and then tells it nothing any more.  So a
+begins the next term.  A copy *promises* to follow no primary of a lower term, and then reports nothing to it.  So a
 former primary cannot have enough copies, and confirms nothing.
 
 How many copies have to promise (as in BookKeeper's fencing): so many that those which have not are fewer than the

@@ -128,7 +128,7 @@ async def _receive(tunnel: Tunnel) -> object:
 
 
 def raise_told(message: Any) -> None:
-    """Raise the error that a message tells of, if it does."""
+    """Raise the error that a message reports, if it reports one."""
     if isinstance(message, dict):
         fields = cast("dict[str, object]", message)
         if "error" in fields:

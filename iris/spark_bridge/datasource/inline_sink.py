@@ -31,9 +31,9 @@ def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, give
     """Publish a batch that is small; of one that is not, nothing.
 
     Args:
-        batch: what to publish.
+        batch: rows to publish.
         number: number of the batch.
-        query: whose it is.
+        query: id of the query.
         rows: most rows of a batch that counts as small.
         given: the options of the sink.
 

@@ -144,7 +144,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
     """Read the options of a source.
 
     Args:
-        given: as Spark gives them; the case of the names does not matter.
+        given: options from Spark; the case of the names does not matter.
         streaming: whether it is for a streaming or a batch read; None: not known yet, so what only one of them
             takes is accepted.
 

@@ -442,7 +442,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._portal.call(lambda client: self._watch.wait(client, position.next, 0.0, rows))
         extents = self._watch.extents
         if self._target is not None:
-            # A shard that nobody knew but the checkpoint has come since.
+            # A shard that only the checkpoint named has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
                 shard: dataclasses.replace(extents[shard], next=min(extents[shard].next, target.next))

@@ -129,7 +129,7 @@ class CheckedTable:
         transaction: the transaction.
         database: the table.
         name: name of the table.
-        journal: gets what is written; None: nobody repeats it.
+        journal: records what is written. None: no copy repeats it.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class CheckedTable:
                 found = cursor.delete()
 
     def sealed(self) -> Iterator[Journaled]:
-        """Yield every record, verified, as another log takes it."""
+        """Yield every record, verified, in the form that another log accepts."""
         for key, value in self.records():
             yield self._name, key, seal(key, value)
 
@@ -278,14 +278,14 @@ class Quota:
     for events.
 
     Args:
-        table: has the counts.
-        kind: what is counted.
-        room: returns how many bytes there are for the log, given how many are used of this kind.
+        table: table of the counts.
+        kind: kind of the records.
+        room: returns the bytes that the log may have, called with the bytes that this kind uses.
     """
 
     def __init__(self, table: CheckedTable, kind: QuotaKind, room: Callable[[int], int]) -> None:
         self._table = table
-        # Names of clusters have none of these characters: no count is taken for another one.
+        # Names of clusters have none of these characters: no count is mistaken for another one.
         self._total = kind.encode() + b"\1"
         self._prefix = kind.encode() + b"\0"
         self._room = room

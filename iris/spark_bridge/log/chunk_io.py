@@ -51,7 +51,7 @@ class ShardAppend:
         now: microseconds since 1970.
         finished: collects the segments that are complete, to be trimmed after the commit.
         topics: topics of the segment that each shard is appended to, by shard; to be emptied if the transaction fails.
-        begin: whether it begins with a new segment.
+        begin: True if it begins with a new segment.
     """
 
     def __init__(
@@ -221,13 +221,13 @@ def take_wanted(
 
     Args:
         view: the transaction.
-        shard: whose they are.
+        shard: record of the shard.
         start: an offset; events from there on that were removed are not wanted ones.
         end: the offset behind the last event.
         max_bytes: more only if it is one chunk.
         wanted: topics.
-        exact: whether all events that are not wanted are taken out; else where most of a chunk's are not, so that the
-            rest is not sent in vain.
+        exact: True if all unwanted events are removed; else only from chunks of which most events are unwanted, so
+            that these are not sent in vain.
     """
     stretches: list[Stretch] = []
     at, size = start, 0

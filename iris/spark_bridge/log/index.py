@@ -421,7 +421,7 @@ class IndexView:
             if _TOPIC.unpack(key[len(prefix) :])[0] != known + len(found):
                 break
             found += value.decode().split("\n")
-        # A topic that is not found would be taken for one of which the segment holds nothing.
+        # A topic that is not found would be mistaken for one of which the segment holds nothing.
         if known + len(found) != segment.topics:
             raise LogDamaged(
                 f"the index is damaged: of the segment {segment.first} of shard {shard} it has {known + len(found)} "
@@ -781,7 +781,7 @@ class Index:
 
     Args:
         path: directory of the index.
-        map_bytes: how large it may become.
+        map_bytes: largest size of the index, in bytes.
         look_only: leave one of a former format as it is.
 
     Raises:
@@ -1003,22 +1003,22 @@ def _pack_segment(shard: int, segment: SegmentRecord) -> tuple[bytes, bytes]:
 
 
 def journaled_shard(shard: ShardRecord) -> Journaled:
-    """Return the record of a shard, as another log takes it."""
+    """Return the record of a shard, in the form that another log accepts."""
     return _journaled("shards", *_pack_shard(shard))
 
 
 def journaled_chunk(shard: int, chunk: ChunkPlace) -> Journaled:
-    """Return the record of a chunk, as another log takes it."""
+    """Return the record of a chunk, in the form that another log accepts."""
     return _journaled("chunks", *_pack_chunk(shard, chunk))
 
 
 def journaled_segment(shard: int, segment: SegmentRecord) -> Journaled:
-    """Return the record of a segment, as another log takes it."""
+    """Return the record of a segment, in the form that another log accepts."""
     return _journaled("segments", *_pack_segment(shard, segment))
 
 
 def journaled_tiered(shard: int, segment: int, record: bytes) -> Journaled:
-    """Return the record of a segment that the tier has, as another log takes it."""
+    """Return the record of a segment that the tier has, in the form that another log accepts."""
     return _journaled("tiered", _PLACE.pack(shard, segment), record)
 
 

@@ -98,8 +98,8 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
     """Yield the chunks, verified; none if the file that has this path here is another one.
 
     Raises:
-        OSError, ValueError, OverflowError: it cannot be read, or what was told of it makes no sense.
-        LogDamaged: what is there is not whole chunks, or not those that were told of.
+        OSError, ValueError, OverflowError: the file cannot be read, or the reported range makes no sense.
+        LogDamaged: the file does not hold whole chunks, or not those that were reported.
     """
     if not found.pieces:
         return

@@ -3,7 +3,7 @@
 Without rules for topics whole segments go, from the beginning of each shard.  With rules, segments from which some
 events go and others do not are written anew, see ``iris.spark_bridge.log.topics.compaction``.
 
-Removals: of which topics events were removed, so that who reads others is not told that something was lost.  A query on
+Removals: the topics whose events were removed, so that a reader of others gets no report of a loss.  A query on
 a silent topic stays at the offset where it was, and the events of other topics behind that go.
 """
 
@@ -181,8 +181,8 @@ def choose_rules(
     """Return which rules let all of their events in which segments go, by the first offset of the segment.
 
     Args:
-        segments: of one shard, oldest first.
-        shares: by first offset.
+        segments: segments of one shard, oldest first.
+        shares: shares of the segments, by first offset.
         rules: retention rules of topics.
         now: microseconds since 1970.
     """
@@ -305,7 +305,7 @@ def choose_expired(
         segments: by shard, oldest first.
         retention: the limits.
         now: microseconds since 1970.
-        unread: by shard, the lowest offset that a group has still to read.
+        unread: lowest offset that a group has still to read, by shard.
     """
     before: dict[int, int] = {}
     total = sum(segment.size for shard in segments.values() for segment in shard)

@@ -275,12 +275,12 @@ class SegmentFiles:
         """Write a revision of a segment; it is on the disk when this returns, and counts when the index names it.
 
         Args:
-            shard: whose segment it is.
-            epoch: the same.
-            first: the same.
+            shard: number of the segment's shard.
+            epoch: epoch of the shard.
+            first: first offset of the segment.
             revision: revision of the file to make.
-            frames: what it holds.
-            most: bytes that they have together at most.
+            frames: contents of the file.
+            most: limit of the frames together, in bytes.
 
         Raises:
             StoreFull: there is no room for it; nothing is left of it.
@@ -323,7 +323,7 @@ class Reserve:
     """A file that occupies a little of the disk.
 
     Args:
-        path: of it.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:

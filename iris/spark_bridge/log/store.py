@@ -179,7 +179,7 @@ class Store:
         index: index of the log.
         files: segments of the log.
         lock: descriptor of the locked file.
-        damage: what is known to be damaged.
+        damage: all known damage.
     """
 
     def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int, damage: DamageBook) -> None:
@@ -262,9 +262,9 @@ class Store:
         Args:
             events: in the order in which they are to stand.
             now: microseconds since 1970.
-            date: what the events are dated with, in the same way, if the wall clock is not what dates them.
-            judged: tells of which publishers all events come here, so that what is missing is a gap.
-            change: is called first; its events stand behind the others.
+            date: date of the events, in microseconds since 1970. None: ``now``.
+            judged: returns whether all events of a publisher come here, so that a missing one is a gap.
+            change: called first; its events follow the others.
 
         Raises:
             StoreFull: there is no room; nothing was stored or changed.
@@ -434,7 +434,7 @@ class Store:
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def gaps_of(self, shard: int, start: int, end: int) -> list[Gap]:
-        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` comes by."""
+        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` meets."""
         if self._gaps.last(shard) < start:
             return []
         return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
@@ -500,7 +500,7 @@ class Store:
         Args:
             query: Spark's id of the query.
             batch: number of the batch; they grow.
-            rows: of SINK_SCHEMA, each small enough for a chunk.
+            rows: rows of SINK_SCHEMA, each small enough for a chunk.
             sender: the cluster that wrote them.
             split: divides rows by number of shard.
             now: microseconds since 1970.
@@ -519,7 +519,7 @@ class Store:
             topics: dict[int, set[str]] = {}
             with self._index.write() as view:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
-                # Read in full, once, before a query is taken for new: damage could hide its record.
+                # Read in full, once, before a query counts as new: damage could hide its record.
                 self._sinks_complete = self._sinks_complete or last is None
                 # The commit had succeeded and the reply or Spark's own note was lost: the repeat changes nothing.
                 if last == batch:
@@ -616,8 +616,8 @@ class Store:
             end: the offset behind the last one.
             max_bytes: limit of the chunks together, in bytes.
             wanted: topics; events of others may be left out.
-            exact: whether they have to be.
-            pass_damage: whether chunks without events stand for what is damaged.
+            exact: True if these have to be left out.
+            pass_damage: True if chunks without events stand for damaged ones.
 
         Raises:
             DataLost: the shard has another epoch, or wanted events from ``start`` on were trimmed.
@@ -782,11 +782,11 @@ class Store:
             shard: number of an existing shard.
             start: an offset.
             wanted: topics.
-            limit: how many events are counted at most; None: whether there is one.
-            end: the offset behind the last event that may be told of; None: of all.
+            limit: most events to count. None: only find out if there is one.
+            end: offset after the last event that may be reported. None: all may be.
 
         Raises:
-            Where the log is damaged, all events count as wanted: who reads them learns of it.
+            Where the log is damaged, all events count as wanted: their readers learn of it.
         """
         with self._index.read() as view:
             record = view.shard(shard)
@@ -900,7 +900,7 @@ class Store:
             return self._put_cursor(Cursor(group=group, start=start, offsets=start, timestamp=now))
 
     def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
-        """Write down how far a group has come; one without cursor gets one."""
+        """Record a group's progress; one without cursor gets one."""
         with self._writing:
             with self._index.read() as view:
                 record = view.cursors().get(group.encode())
@@ -1017,12 +1017,12 @@ class Store:
             kind: ``group`` or ``query``.
             name: name of the group or query.
             owner: the cluster.
-            most: names of this kind that may belong to somebody.
-            most_of_owner: of them, to ``owner``, or to all clusters of its realm if that is another one.
+            most: names of this kind that may have an owner.
+            most_of_owner: names of them that ``owner`` may have, or all clusters of its realm if that is another one.
             now: microseconds since 1970.
 
         Raises:
-            QuotaExceeded: it belonged to nobody, and would be one too many.
+            QuotaExceeded: the name had no owner, and would be one too many.
             StoreFull: there is no room to write that down.
         """
         key = _owned(kind, name)
@@ -1033,7 +1033,7 @@ class Store:
         with self._writing:
             with self._index.read() as view:
                 if self._owned is None:
-                    # Read in full, once, before a name is taken for free: damage could hide its record.
+                    # Read in full, once, before a name counts as free: damage could hide its record.
                     self._owned = Counter((_kind(other), account_of(cluster)) for other, cluster in view.owners())
                 known = view.owner(key)
             if known is not None:
@@ -1159,7 +1159,7 @@ class Store:
         return earliest
 
     def _note_removal(self, view: IndexView, shard: ShardRecord, earliest: int) -> None:
-        """Write of which topics events below ``earliest`` go: who has not read others has lost nothing."""
+        """Record the topics whose events below ``earliest`` go: a reader of other topics has lost nothing."""
         for segment in view.segments_from(shard.number, shard.earliest):
             if segment.first >= earliest:
                 break

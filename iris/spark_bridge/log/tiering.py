@@ -49,13 +49,13 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the object, below the shard's folder.
         first: offset of the segment.
         end: the offset behind it.
-        rows: how many events it holds; fewer than offsets, if some were removed before.
+        rows: number of its events; fewer than offsets, if some were removed before.
         size: bytes of the object.
         groups: the offset behind each of its row groups.
         since: time of its first event, microseconds since 1970.
         until: time of its last one.
-        parts: its row groups and its footer; nothing is looked into before its bytes are known to be those that were
-            written.  None if a former version wrote it.
+        parts: row groups and footer of the object, with hashes; nothing is parsed before its bytes are verified.
+            None if a former version wrote it.
     """
 
     name: str
@@ -209,7 +209,7 @@ class Tiering:
             yield from read_places(self._files, segment.shard, segment.epoch, places[begin : begin + _AT_ONCE])
 
     def note(self, shard: int, found: TierObject) -> bool:
-        """Write down that the tier has a segment; return whether that is so: not if the log has another one there.
+        """Record that the tier has a segment; return False, without that, if the log has another one there.
 
         Raises:
             StoreFull: there is no room to write that down.

@@ -162,7 +162,7 @@ class OutcomeKeeper:
 
     Args:
         member: has the log.
-        peers: what is known of other nodes.
+        peers: knowledge of other nodes.
         address: the cluster of this member alone.
         entropy: names this opening of the log.
     """

@@ -87,12 +87,12 @@ _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
 
 
 class KeyClaim(NamedTuple):
-    """A member wants to run the request of a key."""
+    """Claim of a member that wants to run the request of a key."""
 
     key: bytes
     cluster: str
     owner: str
-    """The cluster that the member speaks for."""
+    """Cluster that the member speaks for."""
     fingerprint: bytes
     holder: bytes
     node: str
@@ -107,7 +107,7 @@ class KeyClaim(NamedTuple):
 
 
 class KeyNotes(NamedTuple):
-    """The holder of a key leaves notes in place of the former ones."""
+    """Notes of a key's holder, in place of the former ones."""
 
     key: bytes
     holder: bytes
@@ -115,7 +115,7 @@ class KeyNotes(NamedTuple):
 
 
 class KeyOutcome(NamedTuple):
-    """A member knows what the request of a key came to."""
+    """Outcome of a key's request, as its member reports it."""
 
     claim: KeyClaim
     attempt: int
@@ -125,7 +125,7 @@ class KeyOutcome(NamedTuple):
 
 
 class KeyRelease(NamedTuple):
-    """A member has stopped without an outcome."""
+    """Release of a key by a member that has stopped without an outcome."""
 
     key: bytes
     holder: bytes
@@ -137,7 +137,7 @@ Operation = KeyClaim | KeyNotes | KeyOutcome | KeyRelease
 
 
 class Granted(NamedTuple):
-    """The claim is the member's: it is to run the request."""
+    """Answer to a claim: the member is to run the request."""
 
     attempt: int
     notes: bytes = b""
@@ -147,29 +147,29 @@ class Granted(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Another member may be at it."""
+    """Answer to a claim: another member may be running the request."""
 
     holder: bytes
     node: str
     left: float
-    """Seconds, at most."""
+    """Longest time until the other claim is over, in seconds."""
 
 
 class Known(NamedTuple):
-    """The outcome."""
+    """Answer to a claim: the outcome is known."""
 
     outcome: bytes
 
 
 class Doubtful(NamedTuple):
-    """The request was begun, and how far it came is not known."""
+    """Answer to a claim: the request was begun, and its progress is not known."""
 
     node: str
     attempt: int
 
 
 class ClaimRefused(NamedTuple):
-    """The claim is refused, and why."""
+    """Refusal of a claim, with the reason."""
 
     code: str
     text: str
@@ -193,8 +193,8 @@ class OutcomeRecords:
     """Rules for the keys of one log.
 
     Args:
-        now: seconds on a clock that nobody sets.  Claims that the log has are taken for made now.
-        opening: random bytes, by which claims are known that are made from now on.
+        now: seconds on a monotonic clock.  Claims that the log has count as made now.
+        opening: random bytes that identify claims made from now on.
     """
 
     def __init__(self, now: float, opening: bytes) -> None:
@@ -208,11 +208,11 @@ class OutcomeRecords:
 
         Args:
             index: index of the log.
-            runs: to which the events of an outcome are added if it counts.
-            operation: what is asked.
+            runs: list to which the events of an outcome are added if it counts.
+            operation: operation to apply.
             date: microseconds since 1970.
             now: seconds on the clock of ``__init__``.
-            may_forget: whether a record whose date is over counts as none.
+            may_forget: True if a record whose date is over counts as none.
 
         Raises:
             LogDamaged: a record is not what was written.

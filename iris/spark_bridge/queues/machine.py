@@ -279,7 +279,7 @@ class QueueMachine:
         self._offer(job, now)
 
     def _offer(self, job: QueuedJob, now: float) -> None:
-        """Let a job be handed out, when it is due: it is the first of its key."""
+        """Let a job be assigned, when it is due: it is the first of its key."""
         if job.due > now:
             self._delay(job)
         else:

@@ -90,7 +90,7 @@ class LogMember(Protocol):
         ...
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         ...
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
@@ -359,7 +359,7 @@ class OpenQueue:
         )
 
     async def _read_shard(self, state: ShardState) -> bool:
-        """Look at what comes next in a shard; return whether there was something."""
+        """Read the next events of a shard; return True if there were any."""
         shard = self._shards[state.number]
         start = max(shard.progress.next_open(shard.scanned), state.earliest)
         if start >= state.next or not self._has_room():
@@ -470,9 +470,9 @@ class OpenQueue:
         """Serve a worker through its tunnel, until that ends.
 
         Args:
-            worker: what it asks for.
-            tunnel: to the worker.
-            held: the jobs that it says it has.
+            worker: the worker's limits.
+            tunnel: tunnel to the worker.
+            held: jobs that it reports to have.
             look_again: raises NotAllowed when it may not have more.
 
         Raises:
@@ -716,7 +716,7 @@ class OpenQueue:
             )  # fmt: skip
 
     async def _tell(self) -> None:
-        """Note in the log how far the queue is."""
+        """Record the queue's progress in the log."""
         told: dict[str, int] = {}
         while True:
             await trio.sleep(_TELLING)

@@ -97,7 +97,7 @@ class ShardChange:
 
 
 def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> ShardChange:
-    """Return what is to be written after jobs were marked as done, and take it for written."""
+    """Return the change to write after jobs were marked as done, and count it as written."""
     progress = record.progress
     progress.advance()
     change = ShardChange(

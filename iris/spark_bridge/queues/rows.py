@@ -3,9 +3,9 @@
 Any event on the queue's topic is a job, whichever node has published it.  These of its headers mean something:
 
 ================ ==================================================================================
-``job-delay``    seconds after which it may be handed out
-``job-priority`` -9 to 9: a higher one is handed out first
-``expires``      seconds after which it is not handed out any more
+``job-delay``    seconds after which it may be assigned
+``job-priority`` -9 to 9: a higher one is assigned first
+``expires``      seconds after which it is not assigned any more
 ================ ==================================================================================
 
 Seconds count from the event's timestamp, by the clock of the bridge.  A value that is no such number counts as none.

@@ -34,7 +34,7 @@ class LogClock:
     Args:
         newest: seconds since 1970 of the newest date in the log; None: there is none.
         wall: seconds since 1970.
-        monotonic: seconds of a clock that nobody sets.
+        monotonic: seconds of a monotonic clock.
     """
 
     def __init__(self, newest: float | None, wall: float, monotonic: float) -> None:
@@ -57,7 +57,7 @@ class LogClock:
         return date
 
     def moment(self, date: float, now: float, monotonic: float) -> float:
-        """Return when, on the clock that nobody sets, something was dated so, or is due that is to come.
+        """Return the time of a date, past or to come, in seconds of the monotonic clock.
 
         Args:
             date: seconds since 1970.
@@ -142,7 +142,7 @@ class MemberClock:
         return int(self._log_clock.read(self._wall_clock(), trio.current_time()) * 1_000_000)
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, or is due, in seconds of the clock that nobody sets."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         monotonic = trio.current_time()
         now = self._log_clock.read(self._wall_clock(), monotonic)
         return self._log_clock.moment(date / 1_000_000, now, monotonic)

@@ -314,7 +314,7 @@ def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
 
 
 def write_lease(view: IndexView, name: str, lease: LeaseRecord, ended: Collection[str]) -> None:
-    """Write who has a lease, and that others have ended."""
+    """Write the holder of a lease, and that others have ended."""
     table = view.table("leases")
     for other in ended:
         table.delete(other.encode())

@@ -285,7 +285,7 @@ class BridgeMember:
         )
 
     async def tier_statuses(self) -> Sequence[TierStatus]:
-        """Return how far the tier of each shard is; nothing if there is none."""
+        """Return the progress of the tier of each shard; nothing if there is none."""
         return () if self._uploads is None else await run_in_thread(self._uploads.statuses)
 
     @property
@@ -371,7 +371,7 @@ class BridgeMember:
         return self._clock.date()
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         return self._clock.moment(date)
 
     def is_clock_believed(self) -> bool:
@@ -418,10 +418,10 @@ class BridgeMember:
         """Wait until an event behind ``known`` is wanted in one of its shards, or for ``timeout`` seconds.
 
         Args:
-            known: by id, the offset to which a reader has come; nothing: it asks about all shards, and does not wait.
+            known: offset to which a reader has come, by shard id; empty: report on all shards, and do not wait.
             timeout: seconds.
             wanted: topics.
-            limit: how many events are counted at most; None: whether there is one.
+            limit: most events to count. None: only find out if there is one.
 
         Returns:
             What is there now, of those of these shards that are.

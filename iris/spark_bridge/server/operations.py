@@ -117,7 +117,7 @@ _COPYING: Final = 4.0
 """Seconds that this may take; then the caller tries again."""
 
 RequestHandler = Callable[[Sender, Any], Awaitable[object]]
-"""Takes who asks, who may, and the payload; returns the reply."""
+"""Handler, called with the sender and the payload; returns the reply."""
 
 MemberHandler = Callable[[Request], Awaitable[object]]
 """Answers a member of the cluster that the payload names."""
@@ -132,11 +132,11 @@ class Operations:
 
     Args:
         member: stores and reads.
-        intake: takes what Spark writes.
-        queues: hands out jobs.
+        intake: commits what Spark writes.
+        queues: assigns jobs.
         kept: answers the members of clusters for which the bridge keeps something, by operation.
-        permissions: say who may call which.
-        config: how much one cluster may have, and do at a time.
+        permissions: rights to call each operation.
+        config: limits of what one cluster may have, and do at a time.
         address: name of the cluster at which this member's shards are found.
     """
 
@@ -349,7 +349,7 @@ class Operations:
         }
 
     def _wanted(self, fields: Mapping[str, object]) -> TopicFilter:
-        """Return which topics a reader wants to hear of."""
+        """Return a filter of the topics that a reader wants."""
         topics, regex = patterns_untrusted({"topics": [], **fields}), fields.get("regex")
         if regex is not None and (not isinstance(regex, str) or topics):
             raise RemoteError("bad_request", "regex is a text in the place of topics")

@@ -105,7 +105,7 @@ class ShardClaim:
                 return unmet
 
     async def check(self) -> Mapping[int, str]:
-        """Check that nobody else has the claim; return the shards of the others, and where they are found.
+        """Check that no other member has the claim; return the shards of the others, and their clusters.
 
         Raises:
             ConfigError: somebody does; the message says who, and what to do.
@@ -117,7 +117,7 @@ class ShardClaim:
         """Ask members for their claims; compare all of them, or those that come before this one.
 
         Args:
-            members: that matter, beside which this one has its place already; None: all, and it has none yet.
+            members: members to ask, beside which this one has its place already. None: all, and it has none yet.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.

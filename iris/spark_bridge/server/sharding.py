@@ -15,7 +15,7 @@ class Sharding:
 
     Args:
         shards: those of the member, at least one.
-        of: how many the bridge has, if its members divide the events; None: the member's own are all.
+        of: number of shards of the bridge, if its members divide the events. None: the member's own are all.
     """
 
     def __init__(self, shards: Sequence[int], of: int | None = None) -> None:

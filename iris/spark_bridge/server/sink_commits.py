@@ -94,7 +94,7 @@ class BatchCommitter:
 
     Args:
         bridge: name of the bridge.
-        publish: tells the mesh of what was committed: those who listen at that time get it, at most once.
+        publish: publishes committed events to the mesh: present subscribers get them, at most once.
         committed: called when the log has grown, with the number of rows that could not be published.
     """
 
@@ -157,7 +157,7 @@ class BatchCommitter:
             batch: number of the batch.
             parts: all of them.
             carried: the streams of those that are not staged.
-            writer: who commits.
+            writer: sender that commits.
 
         Raises:
             StoreFull: there is no room; nothing was committed.

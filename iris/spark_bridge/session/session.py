@@ -79,7 +79,7 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
 
     Args:
         builder: builder of the session.
-        latency: whether answers are to be fast.  Batches of many rows take longer then: leave it out for those.
+        latency: True for fast answers.  Batches of many rows take longer then: leave it out for those.
 
     Raises:
         ConfigError: there is no Java that Spark runs on.
@@ -136,7 +136,7 @@ def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callab
     A batch that Spark repeats is not published again: the bridge remembers query and number.
 
     Args:
-        query: what tells this query's batches from those of others, for ever: 1 to 64 letters, digits, ``-`` and ``_``.
+        query: name that distinguishes this query's batches for ever: 1 to 64 letters, digits, ``-`` and ``_``.
             A query that begins with a new checkpoint needs a new one, because its batches are numbered from 0 again.
         inline_rows: rows of the largest batch that is collected, and published by the driver itself: that takes half
             of the time.  A larger one is computed anew for Spark's workers, after its first rows have been collected.

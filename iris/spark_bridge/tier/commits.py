@@ -37,7 +37,7 @@ class ShardTier:
     """The tier of a shard.  Every call blocks; one thread at a time.
 
     Args:
-        storage: where it is.
+        storage: storage of the tier.
         bridge: name of the bridge.
         shard: id of the shard.
         term: term of the log among its copies.
@@ -142,7 +142,7 @@ class ShardTier:
         """Remove what bridges have left here that died before they committed it; return its names.
 
         Args:
-            objects: that the manifest names.
+            objects: objects that the manifest names.
         """
         named = {found.name for found in objects}
         orphans: list[str] = []
@@ -177,8 +177,8 @@ def reconcile(
 
     Args:
         store: the log.
-        shard: of it.
-        objects: that the manifest names.
+        shard: number of the shard.
+        objects: objects that the manifest names.
         forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
 
     Raises:

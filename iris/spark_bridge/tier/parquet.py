@@ -109,7 +109,7 @@ class TierReader:
     """Reads row groups of a bridge's objects: each by one request, and one more for the footer of each object.
 
     Args:
-        storage: where they are.
+        storage: storage of the objects.
         bridge: name of the bridge.
     """
 

@@ -138,11 +138,11 @@ class Storage:
         """Return bytes of an object.
 
         Args:
-            path: of it.
+            path: path of the object.
             start: the first byte.
-            count: how many; None: all that follow.
-            size: how many bytes the object has to have.
-            most: how many it may have.
+            count: number of bytes. None: all that follow.
+            size: size that the object has to have, in bytes.
+            most: largest size that it may have, in bytes.
 
         Raises:
             LogDamaged: it is not there, or has another size.

@@ -109,7 +109,7 @@ class TierUploads:
 
     Args:
         store: the log.
-        tier: where to.
+        tier: settings of the tier.
         bridge: name of the bridge.
         shards: numbers of the member's shards.
         term: term of the log among its copies.
@@ -156,7 +156,7 @@ class TierUploads:
         return f"<TierUploads to {self._settings.url}>"
 
     def statuses(self) -> list[TierStatus]:
-        """Return how far the tier of each shard is; this looks at the index."""
+        """Return the progress of the tier of each shard; this reads the index."""
         sealed = self._store.tiering.sealed()
         found: list[TierStatus] = []
         for shard in self._shards:

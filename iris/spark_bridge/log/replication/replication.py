@@ -127,7 +127,7 @@ class Replication:
             return view.replication(_STATE)
 
     def put_state(self, state: bytes, *, position: Position | None = None) -> None:
-        """Write down what this log is, and with it how far it is if that is given; on the disk when it returns.
+        """Record this log's state, and its progress if that is given; both are on the disk when this returns.
 
         Raises:
             StoreFull: there is no room; it is what it was.
@@ -138,7 +138,7 @@ class Replication:
                 view.put_replication(_POSITION, msgspec.msgpack.encode(position))
 
     def position(self) -> Position:
-        """Return how far this log is as a copy."""
+        """Return the progress of this log as a copy."""
         with self._index.read() as view:
             record = view.replication(_POSITION)
         return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
@@ -242,8 +242,8 @@ class Replication:
         All have the same number, and the last one makes it whole.
 
         Args:
-            offsets: by shard.
-            begin: made by the copy together with it; None: it was made.
+            offsets: end of the copy's events in each shard.
+            begin: change that the copy makes together with the first one. None: it was made.
 
         Changes of the log with a greater number are not part of them.
 
@@ -433,7 +433,7 @@ def _left_to_tier(
         number: number of the shard.
         behind: the offset behind which they end.
         before: the offset before which they begin; None: there is none.
-        whole: whether the copy gets all tables with them.
+        whole: True if the copy gets all tables with them.
     """
     cleared: list[tuple[str, bytes, bytes]] = []
     records: list[Journaled] = []

@@ -131,11 +131,11 @@ class SegmentCleaner:
         files: files of the segments.
         shard: number of the shard.
         epoch: epoch of the shard.
-        segment: one that does not grow any more.
+        segment: a segment that does not grow any more.
         places: places of the segment's chunks.
         rules: retention rules of topics.
         expired: numbers of the rules whose events in this segment go.
-        newest: what supersedes events of rules that keep the last value of each key; None: nothing does.
+        newest: newest event of each key, which supersedes others, for rules that keep the last value. None: none do.
         below: tombstones before this offset go
         before: if their timestamp is less than this.
     """
@@ -275,8 +275,8 @@ class LogCleaner:
 
     Args:
         index: index of the log.
-        files: its segments.
-        writing: is held by the thread that changes the index.
+        files: segments of the log.
+        writing: lock held by the thread that changes the index.
         trim: removes the events of a shard below an offset.
         ended: shards whose last segment is not to grow any more; it adds to them.
         topics: topics of the segments that are appended to, by shard; those that have changed are removed.

@@ -100,7 +100,7 @@ def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: Top
 
 
 def _check(shard: int, at: int, following: int) -> None:
-    """Make sure that nothing is left out between two offsets: it would be taken for what is not wanted."""
+    """Make sure that nothing is left out between two offsets: it would count as unwanted."""
     if at < following:
         raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 
