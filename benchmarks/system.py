@@ -96,7 +96,7 @@ class System:
         return ""
 
     def does(self, case: Case) -> bool:
-        """Tell whether this system can do ``case``."""
+        """Return whether this system can do ``case``."""
         return case.kind in self.roles and case.name not in self.without
 
     def version(self) -> str:

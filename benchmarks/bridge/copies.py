@@ -159,7 +159,7 @@ def run_turns(
         spark: whether a query reads and writes all the time.
         tier: whether the log goes to a tier.
         pause: mean seconds of load in each turn, beside what starting takes.
-        say: told of each turn.
+        say: called with a line about each turn.
     """
     chance = Random(seed)
     outcome = Outcome()

@@ -116,7 +116,7 @@ class Scene:
         return Child(command, ready="publishing", log=self.directory / "publisher.txt")
 
     def kill(self, victim: str, chance: Random) -> bool:
-        """Kill one; tell whether there was one to kill.  What was killed is started again without waiting for it."""
+        """Kill one; return whether there was one to kill.  What was killed is started again without waiting for it."""
         if victim == "executor":
             running = self._cluster.executors()
             if not running:
@@ -234,7 +234,7 @@ def run_kills(
         pause: mean seconds between two kills.
         rate: events per second.
         executors: as many, each on a worker of its own.
-        say: told of each kill.
+        say: called with a line about each kill.
     """
     chance = Random(seed)
     outcome = Outcome()

@@ -121,7 +121,7 @@ class Swarm:
         return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
 
     def has(self, number: int, what: str) -> bool:
-        """Tell whether a process has written this down."""
+        """Return whether a process has written this down."""
         return any(kind == what for _, kind, _ in self.notes(number))
 
     def spent(self, what: str) -> float:

@@ -333,6 +333,6 @@ class Realm:
         return [noted for noted in self.noted if noted.shows(MemberState.DEAD)]
 
     def complete(self, nodes: list[NodeId] | None = None) -> bool:
-        """Tell whether each of ``nodes`` sees each other one alive."""
+        """Return whether each of ``nodes`` sees each other one alive."""
         everybody = self.nodes if nodes is None else nodes
         return all(self.machines[one].state(other) is MemberState.ALIVE for one in everybody for other in everybody)

@@ -139,7 +139,7 @@ def run(counts: Sequence[int], broadcasts: int) -> list[Cost]:
 
 
 def conduct() -> bool:
-    """Run it and print what it showed; tell whether 100 members cost at most three times as much as 10."""
+    """Run it and print what it showed; return whether 100 members cost at most three times as much as 10."""
     broadcasts = 400
     costs = run((10, 32, 33, 100, 200), broadcasts)
     print(f"\n{broadcasts} broadcasts and {broadcasts // _SURVEYS} surveys of 60 bytes each\n")

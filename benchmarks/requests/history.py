@@ -162,7 +162,7 @@ def _orders(effects: Mapping[str, Effects], wanted: set[int]) -> dict[int, list[
 
 
 def _lived(order: Sequence[tuple[int, str]], deaths: Mapping[str, Death]) -> bool:
-    """Tell whether a member that had run a request had not been killed when another one ran it."""
+    """Return whether a member that had run a request had not been killed when another one ran it."""
     return any(
         before != member and (before not in deaths or deaths[before].killed >= moment)
         for place, (moment, member) in enumerate(order)

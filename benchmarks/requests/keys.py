@@ -199,7 +199,7 @@ def _recorded(directory: Path, members: int) -> tuple[Counter[int], Counter[int]
 
 
 def conduct(requests: int, *, seed: int = 0) -> bool:
-    """Do both runs; tell whether what is promised was kept."""
+    """Do both runs; return whether what is promised was kept."""
     kept = True
     for rerun in (True, False):
         came = run(requests, rerun=rerun, seed=seed)

@@ -228,7 +228,7 @@ def run(requests: int, *, members: int = 10, kills: int = 3, seed: int = 1) -> K
 
 
 def conduct(requests: int) -> bool:
-    """Run it and print what it showed; tell whether it kept to the model."""
+    """Run it and print what it showed; return whether it kept to the model."""
     shown = run(requests)
     verdict = shown.verdict
     print(

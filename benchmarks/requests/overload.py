@@ -178,13 +178,13 @@ def recovery(phase: Phase, unloaded: float) -> float:
 
 
 def conduct(*, seconds: float) -> bool:
-    """Run it in virtual time and print what it showed; tell whether the targets are met."""
+    """Run it in virtual time and print what it showed; return whether the targets are met."""
     print(f"\n{MEMBERS} members of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
     return show(run(FACTORS, seconds), CAPACITY)
 
 
 def show(shown: Sequence[Phase], capacity: float) -> bool:
-    """Print what loads of ``FACTORS`` showed; tell whether they were made and the targets are met.
+    """Print what loads of ``FACTORS`` showed; return whether they were made and the targets are met.
 
     Args:
         shown: the loads, and what came after them.

@@ -192,7 +192,7 @@ def run(*, members: int = 4, restarts: int = 10, tell: Callable[[str], None] = l
 
 
 def conduct(*, members: int, restarts: int) -> bool:
-    """Run it and print what it showed; tell whether nothing failed."""
+    """Run it and print what it showed; return whether nothing failed."""
     shown = run(members=members, restarts=restarts, tell=lambda text: print(text, flush=True))
     print(f"\n{shown.restarts} restarts by SIGTERM of {members} members in turn, {shown.seconds:.0f} s\n")
     print("| requests: plain, idempotent | failed | ran twice | repeated elsewhere | slowest | exit statuses |")

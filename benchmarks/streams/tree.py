@@ -91,7 +91,7 @@ class Audience:
         return sum(peer.link.statistics().posted for peer in self._publisher.mesh.peers.values())
 
     def is_complete(self) -> bool:
-        """Tell whether everybody got everything."""
+        """Return whether everybody got everything."""
         statistics = [subscription.statistics() for subscription in self._subscriptions]
         return all((it.received, it.missed) == (self._published, 0) for it in statistics)
 
