@@ -238,12 +238,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done again and again, to send messages of a pattern.
+    """Repeated work that sends messages of a pattern.
 
     Attributes:
-        tasks: how many do it at a time.
-        messages: how many it sends.
-        run: does it; it is called with a number that grows.
+        tasks: number of tasks that do it at a time.
+        messages: number of messages that it sends.
+        run: does the work; called with a number that grows.
     """
 
     tasks: int

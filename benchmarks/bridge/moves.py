@@ -35,7 +35,7 @@ _OF: Final = 2
 @final
 @dataclasses.dataclass(kw_only=True)
 class Moved:
-    """What a run has shown."""
+    """Result of a run."""
 
     events: int
     drivers: int = 0

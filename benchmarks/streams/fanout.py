@@ -23,7 +23,7 @@ _MORE_THAN_MAY_WAIT: Final = 200_000
 
 @final
 class Checked:
-    """What one subscriber has seen.
+    """Events that one subscriber has received.
 
     Attributes:
         missed: events that were announced as lost.
