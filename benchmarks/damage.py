@@ -1,4 +1,4 @@
-"""What a network, a broken peer or an attacker can do to bytes.  Seeded, so that every run can be repeated."""
+"""Damage to bytes by a network, a broken peer or an attacker.  Seeded, so that every run can be repeated."""
 
 from __future__ import annotations
 

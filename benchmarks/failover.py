@@ -52,16 +52,16 @@ async def mirror(tunnel: iris.Tunnel) -> None:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """What a run showed."""
+    """Result of a run."""
 
     kills: int
     asked: int
     errors: Mapping[str, int]
-    """What requests, all of them idempotent, ended with in place of an answer: those that were lost."""
+    """Errors of requests, all of them idempotent, in place of an answer, by name: these were lost."""
     usual: float
     """Seconds between two answers to one caller when nothing is killed: the median."""
     gaps: tuple[float, ...]
-    """For each caller and kill, the longest time in seconds between two answers around the kill, sorted."""
+    """Longest time between two answers around each kill, for each caller, in seconds, sorted."""
 
     @property
     def lost(self) -> int:
@@ -116,7 +116,7 @@ async def _wait_whole(node: iris.Node) -> None:
     directory = node._parts.sites.directory
     with trio.fail_after(_PATIENCE):
         while sum(1 for origin in directory.origins() for _ in directory.ways_to(origin)) < 4:  # noqa: ASYNC110
-            await trio.sleep(0.05)  # other processes tell it
+            await trio.sleep(0.05)  # other processes report it
 
 
 def longest_gap(answers: Sequence[float], since: float, until: float) -> float:

@@ -47,18 +47,18 @@ from iris.doors.nng import open_nng_door
 MEMORY_LIMIT: Final = 64 << 20
 
 CONNECTIONS: Final = 16
-"""Of the fuzzer, at a time."""
+"""Connections of the fuzzer at a time."""
 
 _QUIET: Final = 5.0
 """Seconds for which honest calls are timed while nobody attacks."""
 
 _GOOD: Final = 0.9
-"""Of the packets: left as they are, so that a connection has more than one."""
+"""Share of the packets that stay unchanged, so that a connection has more than one."""
 
 _PARTS: Final = {
     ("http", False): 2, ("mqtt", False): 2, ("nng", False): 1, ("http", True): 2, ("mqtt", True): 2, ("nng", True): 1,
 }  # fmt: skip
-"""Of all packets: at which door, and whether with a token."""
+"""Weights of the packets by door, with a token or without one."""
 
 _LONG: Final = 0.005
 """Seconds of a processor from which on a step of the event loop is counted as a long one."""
@@ -66,7 +66,7 @@ _LONG: Final = 0.005
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one run."""
+    """Result of one run."""
 
     packets: int
     seconds: float
@@ -78,7 +78,7 @@ class Outcome:
     meanwhile: dict[str, list[float]]
     """Seconds of a processor that the doors have used during each of them."""
     steps: str
-    """Of the event loop of the doors, if they were measured."""
+    """Steps of the doors' event loop, if they were measured."""
     log: str
 
 

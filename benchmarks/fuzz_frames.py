@@ -1,7 +1,7 @@
 """Hostile frames against everything that reads them: ``python -m benchmarks.fuzz_frames``.
 
 - Outsiders: frames changed at random, to a mesh, on the whole way from the transport to the dispatch of messages:
-  limits on strangers, handshakes in every state, sessions.
+  limits on unauthenticated peers, handshakes in every state, sessions.
 - Members: batches changed at random, sealed properly, on the same way; and straight into the decoder.
   See ``benchmarks.fuzz_mesh``.
 - Members of a whole node, with everything that it can do: see ``benchmarks.fuzz_node``.
@@ -44,13 +44,13 @@ MEMORY_LIMIT: Final = 64 * 1024 * 1024
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of the frames of one run."""
+    """Result of the frames of one run."""
 
     frames: int
     refused: Counter[str]
     accepted: int
     grown: int
-    """Bytes of memory at the worst moment, beyond those at the start."""
+    """Growth of memory at the worst moment since the start, in bytes."""
     seconds: float
 
     @property
@@ -106,7 +106,7 @@ def _run_on_network(
 
 
 def attack_from_outside(count: int, seed: int, progress: Callable[[int], None] = _silent) -> Outcome:
-    """Have strangers send a mesh changed copies of genuine frames.  None may be accepted."""
+    """Have unauthenticated peers send a mesh changed copies of genuine frames.  None may be accepted."""
     found, grown, seconds = _run_on_network(fuzz_mesh.attack_from_outside, count, seed, progress)
     return Outcome(frames=count, refused=found.refused, accepted=found.accepted, grown=grown, seconds=seconds)
 

@@ -5,7 +5,7 @@ sessions, its decoder and its dispatch.  It is linked to an honest node, and in 
 third one: it waits for the response in one, for the last frame in the other.  The frames that would bring each of them
 forward are held back, and what an attacker sends is made of them:
 
-- from outside, changed copies, by connections of strangers; each is closed for it, and another one opened;
+- from outside, changed copies, on unauthenticated connections; each is closed for it, and another one opened;
 - as a member, properly sealed frames of malformed batches, by the honest node's own connection.
 
 What the mesh does not take for a refusal ends it, and the run.
@@ -42,10 +42,10 @@ WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001
 
 _ROUND: Final = 512
-"""Frames before the handshakes are begun anew: they may last 5 s, and dials for strangers are limited."""
+"""Frames before the handshakes are begun anew: they may last 5 s, and dials for unknown peers are limited."""
 
 _BURST: Final = 16
-"""Frames on their way at a time: strangers of one address have 24 connections, and a connection takes 64 frames."""
+"""Frames under way at a time: one address may have 24 unauthenticated connections, and one connection 64 frames."""
 
 _OF_CONNECTIONS: Final = ("junk from a stranger", "no genuine frame in time", "handshake without a way back")
 """Refusals that are counted beside that of the frame."""
@@ -54,12 +54,12 @@ _OF_CONNECTIONS: Final = ("junk from a stranger", "no genuine frame in time", "h
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came of an attack on a mesh."""
+    """Result of an attack on a mesh."""
 
     refused: Counter[str]
     """Frames, and messages of members, by reason."""
     accepted: int
-    """From outside: frames that were taken as genuine.  Of members: messages that were dispatched."""
+    """Frames from outside that were accepted as genuine; messages of members that were dispatched."""
 
 
 @final
@@ -141,7 +141,7 @@ class Stage:
         return sum(session.statistics().received_frames for session in sessions) + len(sessions)
 
     def connect(self, source: MemoryTransport) -> MemoryOutgoing:
-        """Open a stranger's connection to the victim, at once."""
+        """Open an unauthenticated connection to the victim, at once."""
         target = self.network.find(self.victim.listening[0])
         assert target is not None
         way = MemoryOutgoing(self.network, source, target, lambda: None)
@@ -239,7 +239,7 @@ def forged(genuine: list[list[bytes]], rng: random.Random) -> bytes:
 
 
 async def attack_from_outside(count: int, seed: int, notice: Callable[[int], None]) -> Found:
-    """Send ``count`` changed frames by connections of strangers; raise whatever is not a refusal."""
+    """Send ``count`` changed frames on unauthenticated connections; raise whatever is not a refusal."""
     rng = random.Random(seed)
     async with open_stage(seed) as stage:
         peer = await stage.link()

@@ -43,7 +43,7 @@ _EVERYTHING: Final = Policy(exports=(">",), export_topics=(">",))
 
 @final
 class Recording:
-    """What was said, by kind, and how many fields each kind has."""
+    """Recorded messages, by kind, and the number of fields of each kind."""
 
     def __init__(self) -> None:
         self.messages: dict[type[Message], list[Message]] = defaultdict(list)
@@ -118,7 +118,7 @@ class Stage:
         self.attackers: list[Attacker] = []
         self.victims: list[Mesh] = []
         self.nodes: dict[str, iris.Node] = {}
-        """By cluster and site."""
+        """Nodes by cluster and site."""
 
     @contextlib.asynccontextmanager
     async def open(self, seed: int) -> AsyncIterator[Callable[[], Any]]:
@@ -217,7 +217,7 @@ async def _work(node: iris.Node, cluster: str) -> None:
 
 @final
 class Refusals:
-    """What the victims have refused since the start."""
+    """Refusals of the victims since the start."""
 
     def __init__(self, victims: list[Mesh]) -> None:
         self._victims = victims
@@ -231,7 +231,7 @@ class Refusals:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came of an attack on a node."""
+    """Result of an attack on a node."""
 
     refused: Counter[str]
     messages: int

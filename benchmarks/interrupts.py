@@ -215,7 +215,7 @@ async def work_abroad() -> None:
 
 @final
 class _Faults(logging.Handler):
-    """What must not come of an interruption, as texts."""
+    """Faults that an interruption must not cause, as texts."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -261,7 +261,7 @@ class Interrupter:
         self._main = threading.main_thread().ident
         self._at: float | None = None
         self.sent = False
-        """Whether the last one was sent."""
+        """True once the last SIGINT was sent."""
         self._news = threading.Condition()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -381,7 +381,7 @@ def run_command(random: Random) -> tuple[str, list[str]]:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions:
-    """What a run showed."""
+    """Result of a run."""
 
     outcomes: Counter[str]
     faults: list[str]

@@ -79,12 +79,12 @@ _HANGS: Final = 60.0
 
 
 class Reached(NamedTuple):
-    """What the tests come to without a change."""
+    """Coverage and times of the tests without a change."""
 
     tests: Mapping[tuple[str, int], Collection[str]]
-    """For each line, those that come to it."""
+    """Tests that reach each line."""
     seconds: Mapping[str, float]
-    """What each takes."""
+    """Time of each test, in seconds."""
 
 
 class Mutant(NamedTuple):
@@ -167,7 +167,7 @@ def drawn(root: Path, count: int, rng: random.Random) -> list[Mutant]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """As a plugin: have coverage note which test it is that comes to a line."""
+    """Have coverage note the test that reaches a line; this module is a pytest plugin."""
     noting = coverage.Coverage.current()
     if noting is not None:
         noting.switch_context(item.nodeid)

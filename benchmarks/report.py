@@ -1,4 +1,4 @@
-"""What a run leaves behind: JSON for programs, a table in Markdown for people.
+"""Reports of a run: JSON for programs, a table in Markdown for people.
 
 The JSON is one object (its schema is described in docs/explanation/benchmarks.md, which this module writes)::
 

@@ -3,7 +3,7 @@
 So many nodes, dealt out to a few processes, are linked to each other over ipc; one of them, in a process of its own,
 has a stolen credential.  Then its cluster is revoked by the command of the manual, whose list goes to one node.  It is
 measured when each of the others has ended its link, and looked at again when the thief has had time to come back.
-Each node keeps lists in a file of its own, so that they hear of it from each other.
+Each node keeps lists in a file of its own, so that they receive it from each other.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it.  Times are seconds since the command was started."""
+    """Result of a run.  Times are seconds since the command was started."""
 
     published: float
-    """When the command had ended; its list was in place by then."""
+    """Time at which the command had ended; its list was in place by then."""
     cut: tuple[float, ...]
-    """When each node had ended its link to the thief, sorted."""
+    """Times at which each node had ended its link to the thief, sorted."""
     returned: int
-    """How often a node was linked to the thief again."""
+    """Number of times that a node was linked to the thief again."""
 
 
 @final
@@ -55,7 +55,7 @@ class Links:
         self._mesh = mesh
         self._news = trio.Event()
         self.cut: float | None = None
-        """When the link to the thief ended."""
+        """Time at which the link to the thief ended. None: it has not."""
         self.returned = 0
         mesh.observe(self)
 

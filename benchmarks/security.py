@@ -1,4 +1,4 @@
-"""What security costs: ``python -m benchmarks.security``.  docs/explanation/measured/security.md shows the figures.
+"""Costs of security: ``python -m benchmarks.security``.  docs/explanation/measured/security.md shows the figures.
 
 ``python -m benchmarks.security strangers`` and ``revoked`` are other things: see ``benchmarks.strangers`` and
 ``benchmarks.revoked``.
@@ -89,7 +89,7 @@ def measure_handshakes(runs: int) -> dict[str, float]:
 
 
 def measure_junk(runs: int) -> dict[str, float]:
-    """A first frame from somebody who does not know the gate secret."""
+    """A first frame from a peer that does not know the gate secret."""
     dialler, listener = identities()
     frame = bytearray(Initiator(dialler, index=1, hello=b"", entropy=os.urandom, wall_now=WALL).frame)
     frame[-1] ^= 1
@@ -138,7 +138,7 @@ def call_session(near: Session, far: Session, body: bytes) -> None:
 
 
 def measure_memory() -> dict[str, float]:
-    """What a handshake under way and a session hold."""
+    """Return the memory of a handshake under way and of a session."""
     dialler, listener = identities()
     meet(dialler, listener)
     frames = [Initiator(dialler, index=1, hello=b"", entropy=os.urandom, wall_now=WALL).frame for _ in range(200)]

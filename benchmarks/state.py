@@ -32,13 +32,13 @@ _JOIN_KEYS: Final = 100_000
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What a run showed.
+    """Result of a run.
 
     Attributes:
-        changes: how many there were.
-        times: seconds from each change to when the last member had it, ascending.
-        bytes: that one change cost for each member that got it.
-        settled: whether all members were equal at the end.
+        changes: number of changes.
+        times: seconds from each change until the last member had it, ascending.
+        bytes: bytes that one change cost for each member that got it.
+        settled: True if all members were equal at the end.
     """
 
     members: int

@@ -1,6 +1,6 @@
-"""A crowd of strangers at the door of a node: ``python -m benchmarks.security strangers``.
+"""Many unauthenticated peers at a node: ``python -m benchmarks.security strangers``.
 
-One process is the node.  Another one is the crowd:
+One process is the node.  Another one is the crowd of these peers:
 
 - half of ``half_open`` connect and say nothing at all,
 - the other half greet as nng does, or ask for an upgrade where the node listens by WebSocket, and then say nothing,
@@ -49,13 +49,13 @@ AGAIN: Final = 0.25
 _PATIENCE: Final = 60.0
 
 SCHEMES: Final = {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/iris"}
-"""Where the node may listen."""
+"""Addresses at which the node may listen, by scheme."""
 
 SORTS: Final = ("silent", "greeted", "slow", "huge")
-"""What the crowd does: say nothing, greet and say nothing, write a frame slowly, claim a frame of 8 GiB."""
+"""Behaviours of the crowd: send nothing, only greet, write a frame slowly, claim a frame of 8 GiB."""
 
 RATE: Final = 1000.0
-"""How many of the crowd come in a second, if nothing else is said."""
+"""Connections of the crowd in a second, by default."""
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
@@ -63,28 +63,28 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it.  Times are seconds."""
+    """Result of a run.  Times are seconds."""
 
     grown: int
-    """Bytes of memory of the node beyond those before, the most that was seen after a dial."""
+    """Growth of the node's memory, in bytes: the most that was seen after a dial."""
     peak: int
-    """The same at the worst moment, as the system saw it."""
+    """Growth at the worst moment, in bytes, as the system saw it."""
     dials: tuple[float, ...]
-    """Of the honest node, sorted."""
+    """Dials of the honest node, sorted."""
     quiet_dials: tuple[float, ...]
-    """Of the honest node before the crowd came, sorted."""
+    """Dials of the honest node before the crowd came, sorted."""
     stays: dict[str, tuple[float, ...]]
-    """How long each of the crowd was let stay, sorted, by what it did: one of ``SORTS``."""
+    """Time until each of the crowd was disconnected, sorted, by behaviour: one of ``SORTS``."""
     left: int
-    """How many of the crowd were still there at the end."""
+    """Number of the crowd's connections that were still open at the end."""
     seconds: float
-    """From when the crowd came until the last of it was gone."""
+    """Time from the first connection of the crowd to the end of the last one."""
     processor: dict[str, float]
     """Seconds of processor time that the node, the crowd and the honest dials took meanwhile."""
 
     @property
     def closed(self) -> tuple[float, ...]:
-        """How long each of the crowd was let stay, sorted."""
+        """Time until each of the crowd was disconnected, sorted."""
         return tuple(sorted(stay for stays in self.stays.values() for stay in stays))
 
 
@@ -102,7 +102,7 @@ def wall_clock() -> float:
 
 
 async def be_node(credential: Credential, url: str) -> None:
-    """Take links at ``url`` until standard input ends; print where, and at the end what was refused."""
+    """Accept links at ``url`` until standard input ends; print where, and at the end what was refused."""
     transport = NetworkTransport(Config())
     listening = await transport.listen([url])
     identity = credential.new_identity(os.urandom, wall_clock())
@@ -118,7 +118,7 @@ async def be_node(credential: Credential, url: str) -> None:
 
 
 async def be_crowd(url: str, half_open: int, slow: int, addresses: int, rate: float) -> None:
-    """Be everybody; print how long each was let stay, by sort, and the processor time that it took, as JSON."""
+    """Be all of the crowd; print the time of each connection, by sort, and the processor time that it took, as JSON."""
     port = int(url.split(":")[2].partition("/")[0])
     hello, claim = (GREETING, struct.Struct(">Q").pack) if url.startswith("tcp") else (_upgrade(url), _web_claim)
     stays: dict[str, list[float | None]] = {sort: [] for sort in SORTS}
@@ -254,8 +254,8 @@ async def measure(
     """Let the crowd come to a node, and dial it for as long as the crowd is there.
 
     Args:
-        addresses: how many the crowd comes from; the honest node has another one.
-        rate: how many of it come in a second.
+        addresses: number of addresses of the crowd; the honest node has another one.
+        rate: connections of the crowd in a second.
         pause: seconds between two dials.
         scheme: one of ``SCHEMES``.
     """

@@ -1,4 +1,4 @@
-"""What a measured system is: a name, what it needs on this machine, and the programs that do its part of each case."""
+"""A measured system: a name, what it needs on this machine, and the programs that do its part of each case."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from iris.bench.cases import Case, Kind
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one process of a trial has to do, and its line to the process that conducts the trial.
+    """Task of one process of a trial, and its line to the process that conducts the trial.
 
     Attributes:
         case: the work.
-        seconds: how long the source works.
+        seconds: time for which the source works, in seconds.
         broker: address of the system's broker; empty if it has none.
-        addresses: where the sinks listen, in a source; empty in a sink.
+        addresses: addresses at which the sinks listen, in a source; empty in a sink.
         seat: number of this sink.
     """
 
@@ -96,7 +96,7 @@ class System:
         return ""
 
     def does(self, case: Case) -> bool:
-        """Tell whether this system can do ``case``."""
+        """Return whether this system can do ``case``."""
         return case.kind in self.roles and case.name not in self.without
 
     def version(self) -> str:

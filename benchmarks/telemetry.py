@@ -112,7 +112,7 @@ async def serve(mode: str) -> None:
 
 
 async def ask(mode: str) -> None:
-    """For each line that comes, ask for so many seconds and print how many requests were answered in one."""
+    """Read lines: for each, send requests for so many seconds and print how many requests were answered in one."""
     async with open_end("bench-caller", mode, member=False) as (node, around):
         await node.wait_for(f"bench-{mode}", timeout=60)
         print("ready", flush=True)

@@ -138,7 +138,7 @@ def _accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Check that nothing is logged as an error: what a client does wrong is told to that client, and counted."""
+    """Check that nothing is logged as an error: a client's mistake is reported to that client, and counted."""
     with caplog.at_level(logging.DEBUG):
         yield
     records = caplog.get_records("call")

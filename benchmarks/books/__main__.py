@@ -1,4 +1,4 @@
-"""Whether the books add up, and what they cost.
+"""Check that the accounting adds up, and measure its cost.
 
 ::
 

@@ -238,12 +238,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done again and again, to send messages of a pattern.
+    """Repeated work that sends messages of a pattern.
 
     Attributes:
-        tasks: how many do it at a time.
-        messages: how many it sends.
-        run: does it; it is called with a number that grows.
+        tasks: number of tasks that do it at a time.
+        messages: number of messages that it sends.
+        run: does the work; called with a number that grows.
     """
 
     tasks: int
@@ -358,7 +358,7 @@ def closed(books: iris.Books, stage: Stage) -> bool:
 
 
 def counted_alike(books: iris.Books, counts: Path) -> bool:
-    """Tell whether what the members counted for themselves fits to the books."""
+    """Return whether what the members counted for themselves fits to the books."""
     good, late = True, 0
     for place, pattern in enumerate(("broadcast", "event")):
         for file in counts.iterdir():
@@ -375,7 +375,7 @@ def counted_alike(books: iris.Books, counts: Path) -> bool:
 
 
 def doubted_rightly(books: iris.Books, deaths: list[Death]) -> bool:
-    """Tell whether no more is in doubt of a member than was in flight when it died, or sent before that was known."""
+    """Return whether no more is in doubt of a member than was in flight when it died, or sent before that was known."""
     good = True
     for pattern in sorted({row.pattern for row in books.rows}):
         flight = later = doubted = 0
@@ -398,7 +398,7 @@ def doubted_rightly(books: iris.Books, deaths: list[Death]) -> bool:
 
 
 def living_vouched(books: iris.Books, stage: Stage) -> bool:
-    """Tell whether nothing of that of which receivers report is in doubt of a member that lives."""
+    """Return whether nothing of that of which receivers report is in doubt of a member that lives."""
     living = {
         file.name.partition("-")[2] for child in stage.members for file in stage.counts.glob(f"{child.process.pid}-*")
     }

@@ -46,7 +46,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it is running."""
+        """True while the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:

@@ -31,7 +31,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a session needs for small executors that ``executors`` finds."""
+        """Settings of a session with small executors that ``executors`` finds."""
         return {
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": f"{LIGHT} {self.marker}",

@@ -46,7 +46,7 @@ _DRY: Final = 300.0
 
 @final
 class Outcome:
-    """What the turns have shown."""
+    """Result of the turns."""
 
     def __init__(self) -> None:
         self.turns = self.killed_promotions = self.refused = self.rejoined = self.drivers = 0
@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is lost, doubled or passed over, and every former primary was refused."""
+        """True if nothing is lost, doubled or passed over, and every former primary was refused."""
         return not (self.lost or self.doubled or self.passed_over or self.wrong) and self.refused == self.turns
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class _Scene:
         trio.run(wait_in_step)
 
     def confirmed(self) -> int:
-        """Return how many events the publisher was told are stored."""
+        """Return the number of events that were confirmed to the publisher."""
         path = self.directory / "0.confirmed"
         return int(path.read_bytes() or b"0") if path.exists() else 0
 
@@ -159,7 +159,7 @@ def run_turns(
         spark: whether a query reads and writes all the time.
         tier: whether the log goes to a tier.
         pause: mean seconds of load in each turn, beside what starting takes.
-        say: told of each turn.
+        say: called with a line about each turn.
     """
     chance = Random(seed)
     outcome = Outcome()
@@ -191,7 +191,7 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
     taken = directory / f"taken-{turn}"
     (directory / data).rename(taken)
     if turn % 5 == 4:
-        # At any moment: before the copy has heard of it, between promise and promotion, or behind.
+        # At any moment: before the copy has received it, between promise and promotion, or after.
         promotion = subprocess.Popen(_PROMOTE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.5, 2.5))
         scene.copy.end(signal.SIGKILL)

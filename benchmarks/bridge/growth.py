@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge.growth``: how far a realm of many bridges is from its limits, and which comes first.
+"""``python -m benchmarks.bridge.growth``: the distance of a realm of many bridges from its limits, the first one first.
 
 What one thing costs is measured here (gossip in the simulation of membership; handshakes; the index of a log) or taken
 from measurements of its own, which are named.  The rest is arithmetic: what a realm of that size does each second, over
@@ -33,7 +33,7 @@ READ: Final = 3.7e-6
 """Seconds of a bridge's processor for each event that is read by session: docs/explanation/measured/spark.md."""
 
 LINK: Final = 32 * 1024
-"""Bytes of memory for the link of a reader at work: ``python -m benchmarks.membership.clients``."""
+"""Memory of the link of a reader at work, in bytes: ``python -m benchmarks.membership.clients``."""
 
 AROUND: Final = 1.75e-3
 """Seconds of processor time for a handshake besides its cryptography: tasks and frames; from the same measurement."""
@@ -42,10 +42,10 @@ RENEWED: Final = 120.0
 """Seconds after which a session is renewed: ``Config.session_lifetime``."""
 
 DESCRIPTORS: Final = 2
-"""Of each link; a process may have 1,024 unless it is told otherwise (``ulimit -n``)."""
+"""Descriptors of each link; a process may have 1,024 unless the limit is raised (``ulimit -n``)."""
 
 COPIED: Final = 110e6
-"""Bytes that a lost disk gets back in a second: one Gbit/s."""
+"""Rate at which a lost disk is restored, in bytes per second: one Gbit/s."""
 
 LOOKED: Final = 10.0
 """Seconds after which a query asks all members of a bridge for their shards."""
@@ -54,11 +54,11 @@ LOOKED: Final = 10.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Realm:
-    """What there is.
+    """Size of a realm.
 
     Attributes:
-        readers: Spark workers; each comes to read from every bridge.
-        queries: how many queries they work for, each of which reads everything.
+        readers: Spark workers; each reads from every bridge.
+        queries: queries that they work for, each of which reads everything.
     """
 
     bridges: int
@@ -76,7 +76,7 @@ class Realm:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCosts:
-    """What one of each costs.
+    """Unit costs on this machine.
 
     Attributes:
         gossip: messages of each member in a second.
@@ -133,7 +133,7 @@ class Load:
 
     @property
     def share(self) -> float:
-        """How much of what there is."""
+        """Share of the limit that is used."""
         return self.used / self.most
 
 

@@ -2,7 +2,7 @@
 
 The way of an event: publisher -> bridge -> Spark on a standalone cluster -> staged sink -> bridge.  When the kills are
 over, everything is let run dry, and the log is read: each number on ``in`` must stand once on ``out``, and every number
-that the publishers were told is stored must be among them.
+that was confirmed to the publishers must be among them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOK: Final = 0.5
 
 @final
 class Outcome:
-    """What a run has shown."""
+    """Result of a run."""
 
     def __init__(self) -> None:
         self.kills: collections.Counter[str] = collections.Counter()
@@ -51,14 +51,14 @@ class Outcome:
         self.acknowledged = 0
         self.stored = 0
         self.lost: list[int] = []
-        """Acknowledged, and not in Spark's output."""
+        """Events that were acknowledged, and are not in Spark's output."""
         self.passed_over: list[int] = []
-        """In the log and not in Spark's output, acknowledged or not."""
+        """Events in the log and not in Spark's output, acknowledged or not."""
         self.doubled: list[int] = []
 
     @property
     def good(self) -> bool:
-        """Whether nothing is lost and nothing doubled."""
+        """True if nothing is lost and nothing doubled."""
         return not (self.lost or self.passed_over or self.doubled)
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Scene:
         return Child(command, ready="publishing", log=self.directory / "publisher.txt")
 
     def kill(self, victim: str, chance: Random) -> bool:
-        """Kill one; tell whether there was one to kill.  What was killed is started again without waiting for it."""
+        """Kill one; return whether there was one to kill.  What was killed is started again without waiting for it."""
         if victim == "executor":
             running = self._cluster.executors()
             if not running:
@@ -152,7 +152,7 @@ class Scene:
                 self._begin(victim)
 
     def acknowledged(self) -> list[int]:
-        """Return every number that a publisher was told is stored."""
+        """Return every number that was confirmed to a publisher."""
         numbers: list[int] = []
         for path in self.directory.glob("*.confirmed"):
             first = int(path.stem)
@@ -196,7 +196,7 @@ class LogReader:
 
     @property
     def outstanding(self) -> int:
-        """How many events on ``in`` have not come out yet."""
+        """Number of events on ``in`` that have not come out yet."""
         return len(self.counts["in"].keys() - self.counts["out"].keys())
 
 
@@ -234,7 +234,7 @@ def run_kills(
         pause: mean seconds between two kills.
         rate: events per second.
         executors: as many, each on a worker of its own.
-        say: told of each kill.
+        say: called with a line about each kill.
     """
     chance = Random(seed)
     outcome = Outcome()

@@ -1,4 +1,4 @@
-"""How long an event takes from its publisher through Spark to a sink, and how long Spark alone takes for the same.
+"""Latency of an event from its publisher through Spark to a sink, and of Spark alone for the same.
 
 A process for each kind of session, because Java takes its options at its start: ``python -m benchmarks.bridge latency``
 for one with ``latency=True``, with ``--default`` for one without.  ``--sink`` measures only the way to our own sink and
@@ -32,7 +32,7 @@ _QUICK: Final = 0.1
 _EVERY: Final = 0.2
 _LONGEST: Final = 120.0
 _PHASES: Final = ("walCommit", "queryPlanning", "addBatch", "commitOffsets")
-"""What Spark tells of a batch that lies in the way of its events; only the last comes after the sink."""
+"""Phases of a batch in Spark's reports that delay its events; only the last comes after the sink."""
 
 
 @final

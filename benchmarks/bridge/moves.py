@@ -35,7 +35,7 @@ _OF: Final = 2
 @final
 @dataclasses.dataclass(kw_only=True)
 class Moved:
-    """What a run has shown."""
+    """Result of a run."""
 
     events: int
     drivers: int = 0
@@ -129,7 +129,7 @@ def run_moves(
         kills: of drivers and members together.
         seed: of the pauses and of which member.
         rows: of a micro-batch.
-        say: told of each step.
+        say: called with a line about each step.
     """
     chance = Random(seed)
     outcome = Moved(events=events)

@@ -30,7 +30,7 @@ _GROUP: Final = 8 * 1024 * 1024
 CHUNK: Final = 1000
 _POOL: Final = 8 * 1024 * 1024
 _APART: Final = 7919
-"""Bytes between two payloads in the pool that all are cut from: prime, so that they begin to repeat after 8 million."""
+"""Distance of payloads in the pool that all are cut from, in bytes: prime, so that they repeat after 8 million."""
 
 
 def row(what: str, figure: str, target: str = "") -> None:

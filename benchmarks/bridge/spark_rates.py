@@ -107,7 +107,7 @@ class PremadeSource(DataSource):
 
 
 def open_session(directory: Path, java: str = "", *, latency: bool = False) -> SparkSession:
-    """Start Spark as its users are told to, with further options of its Java, or for fast answers."""
+    """Start Spark as documented for its users, with further options of its Java, or for fast answers."""
     builder = SparkSession.builder.master("local[2]").appName("rates")
     settings = {
         "spark.ui.enabled": "false",

@@ -1,1 +1,1 @@
-"""Whole realms of the product's own membership machines, simulated on one heap."""
+"""Simulation of whole realms of the product's own membership machines, on one heap."""

@@ -19,7 +19,7 @@ _SERVICE: Final = 0.010
 
 _SLOWER: Final = 10.0
 _PROBED: Final = 0.5
-"""Seconds after which each caller hears from one of the members, in turn, how long work waits there."""
+"""Seconds between reports of queue delay to each caller, from one member after another."""
 
 _WARM: Final = 5.0
 """Seconds at the start that are not measured."""
@@ -28,7 +28,7 @@ _WARM: Final = 5.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What callers and members saw.  Latencies in seconds; a share of 1.0 is just the member's part of the capacity."""
+    """Latencies of callers in seconds, and shares of members; 1.0 is just a member's part of the capacity."""
 
     p50: float
     p99: float

@@ -195,7 +195,7 @@ def compare(readers: int, processes: int, seconds: float, *, client: bool, toget
         began = time.monotonic()
         for _ in range(processes):
             reading.append(Process(stack, "readers", home, *options))
-            if not together:  # all of them are strangers of one address at first
+            if not together:  # all of them are unauthenticated peers of one address at first
                 reading[-1].line()
         for process in reading if together else ():
             process.line()

@@ -26,7 +26,7 @@ MODULES: Final = (
     "benchmarks/membership/population.py",
     "benchmarks/membership/realm.py",
 )
-"""What is compiled."""
+"""Modules that are compiled."""
 
 _SETUP: Final = """
 from mypyc.build import mypycify

@@ -20,26 +20,26 @@ _EVERY: Final = 0.05
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Malice:
-    """What came of it."""
+    """Damage that the malicious member did."""
 
     deaths: int
-    """How often anybody concluded that anybody was dead."""
+    """Number of times that a node concluded that another one was dead."""
     closed_routes: int
-    """How often anybody gave the target, or anybody else, no more work."""
+    """Number of times that a node gave the target, or another one, no more work."""
     refutations: int
-    """How often the target had to contradict."""
+    """Number of times that the target had to refute."""
     rejected: int
     """Statements that were recognized as forged."""
 
 
 def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
-    """The malicious member tells everybody, twenty times a second, everything it can against one target."""
+    """Have a malicious member send every node, twenty times a second, everything it can against one target."""
     realm = Realm(size, seed, encoded=True)
     realm.run(3.0)
     villain, target = realm.random.sample(realm.nodes, 2)
 
     def answer(receiver: NodeId, message: kinds.OfMembership, sender: NodeId) -> bool:
-        """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
+        """Answer for the villain: as a helper it finds nodes silent; asked to compare views it denies the target."""
         if receiver == villain and isinstance(message, kinds.ProbeRequest):
             realm.post(villain, sender, kinds.ProbeReport(message.sequence, 2, ()))
             return True

@@ -1,4 +1,4 @@
-"""What all nodes of a settled realm agree on, kept once: the memory of 10,000 views instead of 10,000 x 10,000 members.
+"""State that all nodes of a settled realm share, kept once: memory of 10,000 views instead of 10,000 x 10,000 members.
 
 Each view holds only where it differs.  Everything that decides anything is the product's own code; a test lets both
 kinds of view run the same realm and compares every effect.
@@ -14,7 +14,7 @@ from iris.cluster.swim.view import BUCKETS, NodeState, View, bucket_of, entry_ha
 from iris.kernel.names import NodeId
 
 _LONG_AGO: Final = -60.0
-"""When everybody met: who has just come is not found silent."""
+"""Time at which all nodes met, in seconds: a node that has just come is not found silent."""
 
 
 @final

@@ -29,7 +29,7 @@ from iris.kernel.tasks.wakeup import Wakeup
 _CLUSTER: Final = "swarm"
 _PATIENCE: Final = 600.0
 _SETTLED: Final = "settled"
-"""Noted when a node has told everything that has changed as often as it is told."""
+"""Text noted once a node has sent each change as often as it is sent."""
 
 _NO_CHANGES: Final = ("begun", "up", "complete", "spent", "routed out")
 
@@ -121,7 +121,7 @@ class Swarm:
         return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
 
     def has(self, number: int, what: str) -> bool:
-        """Tell whether a process has written this down."""
+        """Return whether a process has written this down."""
         return any(kind == what for _, kind, _ in self.notes(number))
 
     def spent(self, what: str) -> float:
@@ -140,7 +140,7 @@ class Swarm:
             time.sleep(0.2)
 
     def wait_settled(self) -> None:
-        """Wait until nobody has anything to tell any more."""
+        """Wait until no node has a change left to send."""
 
         def settled(number: int) -> bool:
             kinds = [what for _, what, _ in self.notes(number) if what not in _NO_CHANGES]

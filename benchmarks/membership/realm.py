@@ -33,7 +33,7 @@ _REFUSAL: Final = 0.0005
 _NOTED: Final = (Changed, Routable, Rejected)
 
 _CERTIFICATE: Final = bytes(480)
-"""As large as a certificate with its delegation."""
+"""Stand-in of the size of a certificate with its delegation."""
 
 
 @final
@@ -77,16 +77,16 @@ class Noted:
 
     @property
     def subject(self) -> NodeId:
-        """Whom it is about."""
+        """Node that the effect is about."""
         return self.effect.sender if isinstance(self.effect, Rejected) else self.effect.node
 
     @property
     def closes(self) -> bool:
-        """Whether the subject gets no more work from the observer."""
+        """True if the subject gets no more work from the observer."""
         return isinstance(self.effect, Routable) and not self.effect.open
 
     def shows(self, state: MemberState) -> bool:
-        """Whether the subject is seen in this state."""
+        """Return whether the subject is seen in this state."""
         return isinstance(self.effect, Changed) and self.effect.state is state
 
 
@@ -126,7 +126,7 @@ class Realm:
         self.events = 0
         self.largest = 0
         self.cut: Callable[[NodeId, NodeId], bool] | None = None
-        """Whether messages from the first to the second node vanish."""
+        """Predicate: messages from the first to the second node vanish. None: none do."""
         self.listener: Callable[[NodeId, Effect], None] | None = None
         """Called with each effect that is no message, by observer."""
         self.interceptor: Callable[[NodeId, kinds.OfMembership, NodeId], bool] | None = None
@@ -329,10 +329,10 @@ class Realm:
         return sorted(first.values())
 
     def deaths(self) -> list[Noted]:
-        """Return every time that somebody concluded that somebody is dead."""
+        """Return every time at which a node concluded that another one is dead."""
         return [noted for noted in self.noted if noted.shows(MemberState.DEAD)]
 
     def complete(self, nodes: list[NodeId] | None = None) -> bool:
-        """Tell whether each of ``nodes`` sees each other one alive."""
+        """Return whether each of ``nodes`` sees each other one alive."""
         everybody = self.nodes if nodes is None else nodes
         return all(self.machines[one].state(other) is MemberState.ALIVE for one in everybody for other in everybody)

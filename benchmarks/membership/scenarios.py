@@ -1,4 +1,4 @@
-"""What can happen to a realm, each as a function of size and seed that returns what was measured.  Times in seconds."""
+"""Scenarios of a realm, each a function of size and seed that returns what was measured.  Times in seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Death:
     routed_out_half: float
     routed_out_everywhere: float
     last_request: float
-    """When the last of its callers sent it something."""
+    """Time at which the last of its callers sent it something."""
     false_deaths: int
 
 
@@ -151,7 +151,7 @@ class Healing:
     lost_within: int
     """Deaths and closed routes between members of one side, while it lasted."""
     separated: bool
-    """Whether each side had given the other up."""
+    """True if each side had given the other up."""
 
 
 def partition(size: int, seed: int, *, minority: float = 0.5, seconds: float = 60.0) -> Healing:
@@ -191,7 +191,7 @@ class Stalls:
     """Members that now and then do not run."""
 
     healthy_deaths: int
-    """How often anybody concluded that a member that ran all the time was dead."""
+    """Number of times that a node concluded that a member that ran all the time was dead."""
     stalled_deaths: int
     full_view: float
     """Seconds after the last stall until everybody saw everybody alive."""

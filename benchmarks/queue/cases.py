@@ -1,4 +1,4 @@
-"""What work queues have to show.  Each case returns its figures, and whether they are what they should be."""
+"""Cases of work queues.  Each returns its figures, and whether they are what they should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast jobs are put, and done, beside JetStream with a synchronous store, in turns."""
+"""Rates at which jobs are put, and done, beside JetStream with a synchronous store, in turns."""
 
 from __future__ import annotations
 

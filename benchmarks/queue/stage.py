@@ -19,10 +19,10 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Record(NamedTuple):
-    """What workers have written down, by the number of the job."""
+    """Records of the workers, by the number of the job."""
 
     begun: Mapping[int, list[float]]
-    """When, in seconds since 1970."""
+    """Times at which each job began, in seconds since 1970."""
     done: Mapping[int, list[float]]
     oldest: float
     """Seconds that a job was on the bridge's disk when it was begun, at most."""

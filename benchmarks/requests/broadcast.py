@@ -1,4 +1,4 @@
-"""What a broadcast or a survey costs its sender, by the number of members: nodes in one process, in memory.
+"""Cost of a broadcast or a survey to its sender, by the number of members: nodes in one process, in memory.
 
 Counted is the processor time of the sender's own tasks: what it sends, seals, signs and receives.  There are no system
 calls, which would be two for each frame on a real network and favour the tree even more; and no membership, whose work
@@ -27,7 +27,7 @@ _SURVEYS: Final = 8
 
 
 class Cost(NamedTuple):
-    """What one broadcast to so many members costs its sender, and one survey of them."""
+    """Cost of one broadcast to so many members to its sender, and of one survey of them."""
 
     members: int
     seconds: float
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
     told_once: bool
     survey_seconds: float
     survey_messages: float
-    """That the asker posts; each member posts one to it."""
+    """Messages that the asker posts; each member posts one to it."""
     all_answered: bool
 
 
@@ -79,7 +79,7 @@ class Crowd:
             await self._link(divided(behind, self._fleet.config.relay_fan_out))
 
     def posted(self) -> int:
-        """How many messages the sender has posted."""
+        """Return the number of messages that the sender has posted."""
         return sum(peer.link.statistics().posted for peer in self.sender.mesh.peers.values())
 
     async def broadcast(self) -> None:
@@ -139,7 +139,7 @@ def run(counts: Sequence[int], broadcasts: int) -> list[Cost]:
 
 
 def conduct() -> bool:
-    """Run it and print what it showed; tell whether 100 members cost at most three times as much as 10."""
+    """Run it and print what it showed; return whether 100 members cost at most three times as much as 10."""
     broadcasts = 400
     costs = run((10, 32, 33, 100, 200), broadcasts)
     print(f"\n{broadcasts} broadcasts and {broadcasts // _SURVEYS} surveys of 60 bytes each\n")

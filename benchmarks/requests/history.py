@@ -1,9 +1,9 @@
-"""What a run of requests may look like, given what its callers were told and what its members did (sans-IO).
+"""Model of a run of requests: the effects that members may have, given the outcomes that callers got (sans-IO).
 
 The model, for each request:
 
 =================  ====================================  =======================================================
-request            its caller was told                   its effects
+request            its caller got                        its effects
 =================  ====================================  =======================================================
 idempotent         a reply, always                       one at least; one at most at each member
 not idempotent     a reply                               exactly one
@@ -12,10 +12,10 @@ not idempotent     ``Unknown``, ``RequestTimeout``       none or one
 =================  ====================================  =======================================================
 
 Members remember for themselves, so an idempotent request has a second effect where a second member is asked while the
-first has run it, or still will.  Two classes, told apart by the moments of the effects:
+first has run it, or still will.  Two classes, distinguished by the moments of the effects:
 
 *after death*      every member that ran it before had been killed when it ran again: what the killing is for.
-*beside*           one of them lived: the caller held it for lost, because it was silent for too long or its connection
+*beside*           one of them lived: the caller presumed it dead, because it was silent for too long or its connection
                    broke.  It may happen, and is never hidden: there are at most as many requests with several effects
                    as the caller has counted as ``moved`` in its statistics.
 
@@ -36,7 +36,7 @@ _SHOWN: Final = 10
 
 @final
 class Outcome(enum.IntEnum):
-    """What a caller was told."""
+    """Outcome of a request for its caller."""
 
     NOTHING = 0
     REPLY = 1
@@ -46,26 +46,26 @@ class Outcome(enum.IntEnum):
 
 
 class Effects(NamedTuple):
-    """What one member ran."""
+    """Effects of one member: the requests that it ran."""
 
     numbers: Sequence[int]
-    """Of the requests, in order."""
+    """Numbers of the requests, in order."""
     moments: Sequence[int]
-    """When each began, in nanoseconds of one clock for everything."""
+    """Times at which each began, in nanoseconds of one clock for everything."""
 
 
 class Death(NamedTuple):
-    """When a member was killed, by the same clock."""
+    """Death of a member: when it was killed, by the same clock."""
 
     killed: int
     dead: int
-    """When it was seen to be dead: milliseconds later."""
+    """Time at which it was seen to be dead: milliseconds later."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the history shows."""
+    """Verdict on the history."""
 
     violations: tuple[str, ...]
     lost: int
@@ -75,9 +75,9 @@ class Verdict:
     after_death: int
     """Idempotent requests that another member ran when all that had run them before were killed: allowed."""
     beside: int
-    """Those that ran again while a member that had run them lived: allowed if its caller has counted them."""
+    """Requests that ran again while a member that had run them lived: allowed if the caller has counted them."""
     outcomes: Mapping[str, int]
-    """Of the requests that are not idempotent."""
+    """Outcomes of the requests that are not idempotent."""
 
 
 def judge(
@@ -162,7 +162,7 @@ def _orders(effects: Mapping[str, Effects], wanted: set[int]) -> dict[int, list[
 
 
 def _lived(order: Sequence[tuple[int, str]], deaths: Mapping[str, Death]) -> bool:
-    """Tell whether a member that had run a request had not been killed when another one ran it."""
+    """Return whether a member that had run a request had not been killed when another one ran it."""
     return any(
         before != member and (before not in deaths or deaths[before].killed >= moment)
         for place, (moment, member) in enumerate(order)

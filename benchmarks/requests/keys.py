@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass(kw_only=True)
 class KeyedRun:
-    """What became of a run."""
+    """Result of a run."""
 
     requests: int
     rerun: bool
@@ -40,14 +40,14 @@ class KeyedRun:
     asked: int
     """Calls of ``node.request``."""
     begun: Counter[int]
-    """How often the handler began, by request."""
+    """Number of times that the handler began, by request."""
     ended: Counter[int]
     stored: Counter[int]
     """Events of the log, by request."""
 
     @property
     def kept(self) -> bool:
-        """Whether what is promised was kept."""
+        """True if the promise was kept."""
         replied = self.answered + self.unknown == self.requests and not self.wrong
         once = all(count == 1 for count in self.stored.values()) and len(self.stored) == self.answered
         if self.rerun:
@@ -199,7 +199,7 @@ def _recorded(directory: Path, members: int) -> tuple[Counter[int], Counter[int]
 
 
 def conduct(requests: int, *, seed: int = 0) -> bool:
-    """Do both runs; tell whether what is promised was kept."""
+    """Do both runs; return whether the promise was kept."""
     kept = True
     for rerun in (True, False):
         came = run(requests, rerun=rerun, seed=seed)

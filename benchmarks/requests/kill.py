@@ -1,4 +1,4 @@
-"""``kill -9`` of three of ten members under load: who was told what, and what was done."""
+"""``kill -9`` of three of ten members under load: the outcomes that callers got, and the effects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TIMEOUT: Final = 20.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KillRun:
-    """What a run showed."""
+    """Result of a run."""
 
     verdict: Verdict
     requests: int
@@ -51,11 +51,11 @@ class KillRun:
     answered_since: int
     """Idempotent requests that had their replies after the last of these deaths."""
     repeated: int
-    """As the caller's node counts it: requests made once more, at another member."""
+    """Requests made once more, at another member, as the caller's node counts them."""
     moved: int
-    """Those of them that the member before may have run."""
+    """Requests among these that the member before may have run."""
     errors: Counter[str]
-    """Of requests that are not idempotent, by name."""
+    """Errors of requests that are not idempotent, by name."""
 
 
 @contextlib.contextmanager
@@ -107,13 +107,13 @@ def _read(directory: Path, names: list[str], suffix: str = "") -> dict[str, Effe
 
 @final
 class _Load:
-    """The callers, and what they were told.
+    """The callers, and their outcomes.
 
     Args:
-        node: asks.
-        requests: how many idempotent ones are made, and a share of others.
+        node: node of the callers.
+        requests: number of idempotent requests; a share of others is made as well.
         processes: the members.
-        victims: those that are killed, at equal distances on the way.
+        victims: members that are killed, at equal distances during the run.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ def run(requests: int, *, members: int = 10, kills: int = 3, seed: int = 1) -> K
 
 
 def conduct(requests: int) -> bool:
-    """Run it and print what it showed; tell whether it kept to the model."""
+    """Run it and print what it showed; return whether it kept to the model."""
     shown = run(requests)
     verdict = shown.verdict
     print(

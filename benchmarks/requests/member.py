@@ -14,7 +14,7 @@ import trio
 import iris
 
 WIDTH = 8
-"""Bytes of a number in a payload, and of a number and of a moment in the file."""
+"""Size of a number in a payload, and of a number and of a moment in the file, in bytes."""
 
 _SLOW = 16
 """One in so many requests takes five milliseconds more, so that there is always work in hand to be lost."""

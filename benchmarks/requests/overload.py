@@ -24,15 +24,15 @@ import iris.testing
 MEMBERS: Final = 4
 CONCURRENCY: Final = 8
 SECONDS: Final = 0.05
-"""That a handler takes, give or take a half."""
+"""Time that a handler takes, in seconds, give or take a half."""
 
 FACTORS: Final = (0.5, 1.0, 2.0, 10.0)
-"""Of what can be served."""
+"""Loads as multiples of what can be served."""
 
 CAPACITY: Final = MEMBERS * CONCURRENCY / SECONDS
 
 FLAT: Final = 16 * 2**20
-"""Bytes that the memory of all processes may have grown by at any moment of an overload: what its callers note of each
+"""Limit of the growth of all processes' memory at any moment of an overload, in bytes: what its callers note of each
 request, and the queues, which are bounded."""
 
 _LOOK: Final = 0.1
@@ -56,7 +56,7 @@ class Phase:
     ended: list[float] = dataclasses.field(default_factory=list[float])
     attempts: int = 0
     grown: int = 0
-    """Bytes of memory, at most, at any moment."""
+    """Growth of memory at the worst moment, in bytes."""
     lasted: float = 0.0
     """Seconds: longer than was meant if the caller's process could not ask so fast."""
 
@@ -66,7 +66,7 @@ class Phase:
         return self.outcomes.total()
 
     def percentile(self, share: float) -> float:
-        """Of the time that accepted requests took."""
+        """Return a percentile of the time that accepted requests took, in seconds."""
         return sorted(self.seconds)[int(len(self.seconds) * share)] if self.seconds else float("nan")
 
 
@@ -76,8 +76,8 @@ class Callers:
 
     Args:
         node: asks.
-        received: tells how many requests the members have received in all.
-        used: tells how many bytes of memory all of it uses.
+        received: returns the number of requests that the members have received in all.
+        used: returns the memory that all of it uses, in bytes.
         random: the moments.
         capacity: requests in a second that can be served.
     """
@@ -178,13 +178,13 @@ def recovery(phase: Phase, unloaded: float) -> float:
 
 
 def conduct(*, seconds: float) -> bool:
-    """Run it in virtual time and print what it showed; tell whether the targets are met."""
+    """Run it in virtual time and print what it showed; return whether the targets are met."""
     print(f"\n{MEMBERS} members of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
     return show(run(FACTORS, seconds), CAPACITY)
 
 
 def show(shown: Sequence[Phase], capacity: float) -> bool:
-    """Print what loads of ``FACTORS`` showed; tell whether they were made and the targets are met.
+    """Print what loads of ``FACTORS`` showed; return whether they were made and the targets are met.
 
     Args:
         shown: the loads, and what came after them.

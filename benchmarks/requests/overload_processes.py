@@ -89,7 +89,7 @@ def run(factors: tuple[float, ...], seconds: float, calm: float = 5.0) -> list[P
 
 
 def conduct(*, seconds: float) -> bool:
-    """Run it and print what it showed; tell whether the targets are met."""
+    """Run it and print what it showed; return whether the targets are met."""
     shown = run(FACTORS, seconds)
     print(f"\n{MEMBERS} processes of {CONCURRENCY} handlers of {SECONDS * 1000:.0f} ms; {seconds:.0f} s each\n")
     return show(shown, CAPACITY)

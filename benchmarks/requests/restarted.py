@@ -12,12 +12,12 @@ import trio
 import iris
 
 WIDTH = 8
-"""Bytes of a number, in payloads and in the file."""
+"""Size of a number, in payloads and in the file, in bytes."""
 
 FILE = "IRIS_LEDGER"
 
 _SLOW = 8
-"""One in so many requests takes 50 ms, so that there is always one under way when a member is told to end."""
+"""One in so many requests takes 50 ms, so that there is always one under way when a member is stopped."""
 
 _file = os.open(os.environ[FILE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 

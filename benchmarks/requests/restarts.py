@@ -23,7 +23,7 @@ import iris
 from benchmarks.requests.kill import ROOT, own_realm
 
 WIDTH: Final = 8
-"""Bytes of a number, as in ``benchmarks.requests.restarted``, which is for processes of its own."""
+"""Size of a number in bytes, as in ``benchmarks.requests.restarted``, which is for processes of its own."""
 
 CALLERS: Final = 16
 _TIMEOUT: Final = 30.0
@@ -34,29 +34,29 @@ _PATIENCE: Final = 60.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRun:
-    """What a run showed."""
+    """Result of a run."""
 
     restarts: int
     plain: int
     """Requests that were made, of those that are not idempotent; half of all are."""
     idempotent: int
     failed: Counter[str]
-    """Those that had no reply, by kind and error."""
+    """Requests that had no reply, by kind and error."""
     twice: int
     """Plain requests that ran more than once."""
     unseen: int
     """Requests with a reply that no member has run."""
     statuses: Counter[int]
-    """Exit statuses of the members that were told to end."""
+    """Exit statuses of the members that were stopped."""
     repeated: int
-    """As the caller's node counts it: requests made once more, at another member."""
+    """Requests made once more, at another member, as the caller's node counts them."""
     seconds: float
     longest: float
     """Seconds that the slowest request took."""
 
     @property
     def kept(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return not self.failed and not self.twice and not self.unseen and set(self.statuses) <= {0}
 
 
@@ -112,7 +112,7 @@ def _members(directory: Path, count: int) -> Generator[_Members]:
 
 @final
 class _Load:
-    """Callers that ask until they are told to stop."""
+    """Callers that send requests until they are stopped."""
 
     def __init__(self, node: iris.Node) -> None:
         self.failed: Counter[str] = Counter()
@@ -192,7 +192,7 @@ def run(*, members: int = 4, restarts: int = 10, tell: Callable[[str], None] = l
 
 
 def conduct(*, members: int, restarts: int) -> bool:
-    """Run it and print what it showed; tell whether nothing failed."""
+    """Run it and print what it showed; return whether nothing failed."""
     shown = run(members=members, restarts=restarts, tell=lambda text: print(text, flush=True))
     print(f"\n{shown.restarts} restarts by SIGTERM of {members} members in turn, {shown.seconds:.0f} s\n")
     print("| requests: plain, idempotent | failed | ran twice | repeated elsewhere | slowest | exit statuses |")

@@ -34,13 +34,13 @@ from iris.spark_bridge.server.bridge import open_bridge
 
 EVERYTHING: Final = Policy(exports=(">",), export_topics=(">",))
 EXPECTED: Final = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
-"""What clients are told while something is broken."""
+"""Errors that clients get while something is broken."""
 
 TUNNELLED: Final = 20
 """Numbers that go through each tunnel."""
 
 PIECE: Final = bytes(8000)
-"""What goes with each: together more than the window of a tunnel."""
+"""Payload beside each number: together more than the window of a tunnel."""
 
 
 @final
@@ -90,19 +90,19 @@ class MixedWorkload:
         self._registers: dict[str, int] = {}
         self.history: Final = iris.testing.History()
         self.orders: Final[list[int]] = []
-        """Those that were carried out."""
+        """Orders that were carried out."""
         self.answered: Final[set[int]] = set()
-        """Those that were answered."""
+        """Orders that were answered."""
         self.news: Final[dict[str, list[tuple[str, int]]]] = defaultdict(list)
-        """For each subscription the publishers and numbers that have come."""
+        """Publishers and numbers that have come, by subscription."""
         self.jobs: Final[list[int]] = []
         self.told: Final[list[tuple[str, int]]] = []
-        """The broadcasts of each member."""
+        """Broadcasts that each member received."""
         self.confirmed: Final[list[int]] = []
         self.parcels: Final[dict[int, str]] = {}
-        """The key of each that is in the queue."""
+        """Key of each parcel in the queue."""
         self.delivered: Final[dict[int, None]] = {}
-        """Those that were done, in the order in which each was done first."""
+        """Parcels that were done, in the order in which each was done first."""
         self._number = 0
 
     def _next(self) -> int:
@@ -112,7 +112,7 @@ class MixedWorkload:
     # -- programs --------------------------------------------------------------------------------------------
 
     async def ledger(self) -> None:
-        """A member of ``ledger``, which also hears the news and works on jobs."""
+        """A member of ``ledger``, which also receives the news and works on jobs."""
         service = iris.Service("ledger")
         own = f"{self._next()}"
 
@@ -207,7 +207,7 @@ class MixedWorkload:
             await trio.sleep_forever()
 
     async def abroad(self) -> None:
-        """A node at the other site, which hears the news and asks for the register."""
+        """A node at the other site, which receives the news and asks for the register."""
         service = iris.Service("abroad")
 
         @service.request

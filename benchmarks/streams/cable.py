@@ -1,6 +1,6 @@
 """A bad cable between two machines on one: packets are lost at random, and now and then all of them for a moment.
 
-It may also be long: packets then take their time, and for as long as it is told nothing passes at all.
+It may also be long: packets then take their time, and for as long as it is asked to nothing passes at all.
 
 Linux, root.  The machines are network namespaces; the cable is a program between two TUN devices, so that nothing has
 to be in the kernel but those.
@@ -54,7 +54,7 @@ def _ip(*arguments: str) -> None:
 
 
 async def _cable(task: Mapping[str, Any]) -> None:
-    """Pass packets on, and lose some; tells its counters when it gets a line, and is down for the seconds in it."""
+    """Pass packets on, and lose some; prints its counters when it gets a line, and is down for the seconds in it."""
     rng = random.Random(task["seed"])
     ends = [_open_end(name, address) for name, address in zip(task["namespaces"], ADDRESSES, strict=True)]
     say(ready=True)

@@ -21,12 +21,12 @@ from benchmarks.streams.table import heading, row
 _ERROR: Final = "TunnelBroken"
 _AT_ONCE: Final = 10
 _PATIENCE: Final = 120
-"""Seconds after which an end that was told nothing counts as silent."""
+"""Seconds after which an end without an error counts as silent."""
 
 
 @final
 class Seen:
-    """How the ends of tunnels saw that these were cut."""
+    """Reports of the ends of tunnels that were cut."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -143,7 +143,7 @@ async def _use(opener: iris.Node, end: End) -> None:
         async with opener.open_tunnel(CLUSTER) as tunnel:
             await end.run(tunnel)
     except iris.IrisError as error:
-        if end.outcome == "none":  # leaving the block tells the same again, whatever the end itself was told
+        if end.outcome == "none":  # leaving the block reports the same again, whatever the end itself has reported
             end.outcome = type(error).__name__
 
 

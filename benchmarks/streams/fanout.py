@@ -23,7 +23,7 @@ _MORE_THAN_MAY_WAIT: Final = 200_000
 
 @final
 class Checked:
-    """What one subscriber has seen.
+    """Events that one subscriber has received.
 
     Attributes:
         missed: events that were announced as lost.
@@ -35,7 +35,7 @@ class Checked:
         self._next = 0
 
     def take(self, batch: list[iris.Event]) -> bool:
-        """Check events; tell whether the last one of all was among them."""
+        """Check events; return whether the last one of all was among them."""
         following = self._next
         for index, event in enumerate(batch):
             payload = event.payload
@@ -100,7 +100,7 @@ async def _publisher(task: Mapping[str, Any]) -> None:
                 published += 1000
             nursery.cancel_scope.cancel()
         seconds = perf_counter() - began
-        while any(link.bytes_waiting for link in node.statistics().links.values()):  # noqa: ASYNC110 -- links tell nobody
+        while any(link.bytes_waiting for link in node.statistics().links.values()):  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.05)  # the mark must find room, also where nobody slows a publisher
         await node.publish(TOPIC, b"end")
         say(published=published, seconds=seconds, lost=dict(node.statistics().events.lost))

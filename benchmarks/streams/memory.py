@@ -1,4 +1,4 @@
-"""What tunnels hold in memory: a thousand idle ones, one with a transfer of any size, one whose reader has stopped."""
+"""Memory of tunnels: a thousand idle ones, one with a transfer of any size, one whose reader has stopped."""
 
 from __future__ import annotations
 

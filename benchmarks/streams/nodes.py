@@ -1,4 +1,4 @@
-"""What the nodes of all cases have in common."""
+"""Set-up that the nodes of all cases share."""
 
 from __future__ import annotations
 

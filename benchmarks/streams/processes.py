@@ -1,4 +1,4 @@
-"""The processes of one run: each is a node of one local realm, told what to do and asked what it saw, line by line."""
+"""The processes of one run: each is a node of one local realm, with orders and reports of what it saw, line by line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Part:
             self._process.stdin.flush()
 
     def hear(self, word: str, patience: float = PATIENCE) -> Any:
-        """As ``hear_line``, and return what it says under ``word``."""
+        """Read a line as ``hear_line`` does, and return its value under ``word``."""
         return self.hear_line(word, patience)[word]
 
     def hear_line(self, word: str, patience: float = PATIENCE) -> dict[str, Any]:

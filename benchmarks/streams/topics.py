@@ -1,4 +1,4 @@
-"""What topics and patterns hold in memory: a publisher with a million of them, and a member with as many as it may."""
+"""Memory of topics and patterns: a publisher with a million of them, and a member with as many as it may have."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _publish(topics: int, *, heard: bool) -> None:
 
 
 def conduct(*, quick: bool) -> None:
-    """Publish on very many topics, with nobody who listens and with somebody."""
+    """Publish on very many topics, without a subscriber and with one."""
     topics = 100_000 if quick else 1_000_000
     heading(
         "One event on each of many topics",

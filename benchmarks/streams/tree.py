@@ -1,4 +1,4 @@
-"""What publishing costs, by the number of nodes that want it: nodes in one process, on a network in memory.
+"""Cost of publishing, by the number of subscribed nodes: nodes in one process, on a network in memory.
 
 Counted is the processor time of the publisher's own tasks: what it sends, seals, signs and receives.  There are no
 system calls, which would be two for each frame on a real network and favour the tree even more; and no membership,
@@ -26,7 +26,7 @@ _PAYLOAD: Final = b"event " * 10
 
 
 class Cost(NamedTuple):
-    """What one event to so many nodes costs its publisher."""
+    """Cost of one event to so many nodes, for its publisher."""
 
     nodes: int
     alone: float
@@ -34,9 +34,9 @@ class Cost(NamedTuple):
     burst: float
     """Seconds, when a thousand come at a time."""
     messages: float
-    """That it posts for one event by itself."""
+    """Messages that it posts for one event that comes alone."""
     complete: bool
-    """Whether everybody got everything."""
+    """True if all nodes got all events."""
 
 
 @final
@@ -91,7 +91,7 @@ class Audience:
         return sum(peer.link.statistics().posted for peer in self._publisher.mesh.peers.values())
 
     def is_complete(self) -> bool:
-        """Tell whether everybody got everything."""
+        """Return whether everybody got everything."""
         statistics = [subscription.statistics() for subscription in self._subscriptions]
         return all((it.received, it.missed) == (self._published, 0) for it in statistics)
 

@@ -1,4 +1,4 @@
-"""What Iris costs besides messages: starting a node, a handshake, a link that does nothing, a subscription."""
+"""Costs of Iris besides messages: starting a node, a handshake, a link that does nothing, a subscription."""
 
 from __future__ import annotations
 

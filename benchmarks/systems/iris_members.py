@@ -50,7 +50,7 @@ SLICES: Final = 5
 """Turns that each number of members gets."""
 
 WARM_UP: Final = 0.3
-"""Of a slice: so much of its work comes before what counts."""
+"""Share of a slice's work that comes before what counts."""
 
 SETTLING: Final = 0.5
 """Seconds before the first slice: the asker finds out how many members to ask, in steps of 50 ms."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import zmq
 
 UNCOPIED = 65536
-"""Bytes from which a message is handed over without a copy: 64 KiB then pass twice as fast, and 1 KiB more slowly."""
+"""Size from which a message is passed without a copy, in bytes: 64 KiB then pass twice as fast, 1 KiB more slowly."""
 
 Prepare = Callable[["zmq.Socket[bytes]", bool], None]
 """Sets what a socket needs before it binds (True) or connects (False)."""

@@ -65,7 +65,7 @@ def _stream_source(task: Task) -> None:
 def _wait_for_match(declared: zenoh.Publisher | zenoh.Querier) -> None:
     while not declared.matching_status.matching:  # type: ignore[attr-defined]  # zenoh's stub takes it for a bool
         sleep(0.01)
-    sleep(0.2)  # of several subscribers the status tells the first only
+    sleep(0.2)  # of several subscribers the status shows the first only
 
 
 def _paced_sink(task: Task) -> None:

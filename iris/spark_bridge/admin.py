@@ -52,9 +52,9 @@ class GroupStatus:
     """The cluster to which it belongs; empty if it was made by an earlier version, and not used since."""
     offsets: Mapping[str, int]
     lag: int
-    """Events that it has still to read."""
+    """Events that the group has still to read."""
     timestamp: int
-    """Microseconds since 1970 of its last sign of life."""
+    """Time of the group's last sign of life, in microseconds since 1970."""
 
 
 @final
@@ -64,9 +64,9 @@ class RemoteCopy:
 
     name: str
     state: str
-    """As in ``iris.spark_bridge.copies.CopyStatus``."""
+    """One of the states of ``iris.spark_bridge.copies.CopyStatus``."""
     behind: int | None
-    """Events that it has not confirmed; None: it was not there since the member was started."""
+    """Events that the copy has not confirmed. None if it has not connected since the member was started."""
 
 
 @final
@@ -79,17 +79,17 @@ class BridgeStatus:
     counters: Mapping[str, Mapping[str, int]]
     """``BridgeStatistics`` by the address of each member."""
     copies: Mapping[str, Sequence[RemoteCopy]]
-    """By the address of each member."""
+    """Copies of each member's log, by the member's address."""
     tiers: Sequence[TierStatus]
-    """Of each shard that has one."""
+    """Status of each shard's tier; shards without a tier are left out."""
     gaps: Sequence[tuple[str, Gap]]
-    """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
+    """Shard id and gap of each run of missing events, only on topics that this node may subscribe to."""
     damage: Sequence[tuple[str, Damage]]
-    """What is known to be damaged in each shard, by its id."""
+    """Shard id and range of all events known to be damaged."""
 
 
 async def read_status(client: BridgeClient) -> BridgeStatus:
-    """Return what a bridge holds, and how far its groups are.
+    """Return the status of a bridge's shards, and the progress of its groups.
 
     Raises:
         BridgeUnreachable: it is not there.
@@ -147,10 +147,10 @@ async def read_events(
     Args:
         client: asks the bridge.
         topics: patterns; none for all.
-        start: where to begin.
+        start: position at which to begin.
         since: begin with the first event that is not older, in milliseconds since 1970; in the place of ``start``.
         last: begin so many events before the end of each shard; in the place of ``start``.
-        end: where to end; None goes on with what arrives.
+        end: position at which to end; None goes on with what arrives.
 
     Raises:
         ConfigError: a position is outside of the log.
@@ -295,7 +295,7 @@ async def drop_query(client: BridgeClient, query: str) -> None:
 
 
 async def drop_shard(client: BridgeClient, number: int) -> None:
-    """Forget a shard whose log is gone for good: nobody waits for its member any more.
+    """Forget a shard whose log is gone for good: nothing waits for its member any more.
 
     Only for nodes of the bridge's own cluster.
 
@@ -313,7 +313,7 @@ async def drop_shard(client: BridgeClient, number: int) -> None:
 
 
 async def drop_copy(client: BridgeClient, shard: int, name: str) -> None:
-    """Forget a copy of the log that has a shard: nobody waits for it any more, and it must not be promoted.
+    """Forget a copy of the log that has a shard: nothing waits for it any more, and it must not be promoted.
 
     Also possible while the primary waits for it.  Only for nodes of the bridge's own cluster.
 
@@ -346,7 +346,7 @@ async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: 
 
 
 async def _ask_all(client: BridgeClient, operation: str, payload: Mapping[str, str]) -> bool:
-    """Ask every member; tell whether one of them knew the name."""
+    """Ask every member; return True if one of them knew the name."""
     addresses = dict.fromkeys(shard.address for shard in await client.shards())
     return any([await client.ask(address, operation, payload) for address in addresses])
 
@@ -367,8 +367,8 @@ def verify_log(directory: Path, *, tier: str | None = None, bridge: str = "bridg
     Nothing is changed.
 
     Args:
-        directory: of the log.
-        tier: where its tier is; None: what lies there alone is passed over.
+        directory: directory of the log.
+        tier: URL or directory of its tier. None: what only the tier has is passed over.
         bridge: name of the bridge, as which it has written there.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Event loops that differ from asyncio's own: timers that do not tell when they ring, tasks that begin at once."""
+"""Event loops that differ from asyncio's own: timers that do not report their time, tasks that begin at once."""
 
 from __future__ import annotations
 

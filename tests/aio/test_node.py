@@ -434,7 +434,7 @@ def test_a_hundred_tasks_that_wait_each_get_an_error_when_the_node_is_closed() -
                     await asyncio.sleep(0.1)
                     assert not any(one.done() for one in waits)
                     closing = client
-                    # The block is left while they wait: by another task, as a server that is told to stop does.
+                    # The block is left while they wait: by another task, as a server that is stopped does.
             done, pending = await asyncio.wait(waits, timeout=5)
             assert not pending
             assert len(done) == 100

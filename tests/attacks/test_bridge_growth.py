@@ -111,7 +111,7 @@ async def test_each_job_ends_once_when_the_bridge_grows_in_the_middle(tmp_path: 
             await put(range(count // 2, count))
             sound = {number for number in range(count) if number % 9 != 4}
             with trio.fail_after(60):
-                while done.keys() != sound:  # noqa: ASYNC110 -- nobody is told
+                while done.keys() != sound:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.05)
             await trio.sleep(1)
             nursery.cancel_scope.cancel()

@@ -169,7 +169,7 @@ async def test_a_key_has_one_job_at_work_when_its_bridge_grows_or_is_promoted(tm
             for number in range(30, 60):
                 await jobs.put(number, key=f"k{number % 5}")
             with trio.fail_after(60):
-                while sum(map(len, order.values())) < 60:  # noqa: ASYNC110 -- nobody is told
+                while sum(map(len, order.values())) < 60:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         assert all(found == sorted(found) for found in order.values())
@@ -208,7 +208,7 @@ async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Pa
         await trio.sleep(0.5)
         await fail_over()
         with trio.fail_after(60):
-            while sum(map(len, ends.values())) < 24:  # noqa: ASYNC110 -- nobody is told
+            while sum(map(len, ends.values())) < 24:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.1)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()

@@ -38,7 +38,7 @@ async def status(node: Node) -> dict[str, Any]:
 
 async def wait_until(condition: Callable[[], Any]) -> None:
     with trio.fail_after(60):
-        while not await condition():  # noqa: ASYNC110 -- nobody is told
+        while not await condition():  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.02)
 
 
@@ -187,7 +187,7 @@ async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jo
             for number in range(3):
                 await jobs.put(number)
             with trio.fail_after(20):
-                while len(done) < 3:  # noqa: ASYNC110 -- nobody is told
+                while len(done) < 3:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.02)
             ended.set()
             nursery.cancel_scope.cancel()

@@ -62,7 +62,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
         async with trio.open_nursery() as nursery:
             nursery.start_soon(use)
             with trio.fail_after(30):
-                while not found:  # noqa: ASYNC110 -- nobody is told
+                while not found:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.02)
             revoked = issue_revocations(
                 network.root, number=1, issued=network.wall_clock(), clusters={"thief": 2}, nodes={}
@@ -258,7 +258,7 @@ async def test_a_group_that_began_with_the_latest_misses_nothing_when_its_bridge
             for number in range(20, 30):
                 await node.publish("a", number, key=str(number), confirm=True)
             with trio.fail_after(40):
-                while not set(range(10, 30)) <= set(got["open"]):  # noqa: ASYNC110 -- nobody is told
+                while not set(range(10, 30)) <= set(got["open"]):  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
         with trio.fail_after(40):
             await read("away", set(range(10, 30)))
@@ -302,7 +302,7 @@ async def test_a_slow_worker_that_extends_its_lease_keeps_its_job_and_one_that_d
                     await job.commit()
             assert lease.left > 0
         with trio.fail_after(20):
-            while "y" not in ran:  # noqa: ASYNC110 -- nobody is told
+            while "y" not in ran:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.05)
         assert ran == (["y"] if beats else ["x", "y"])
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Gaps over losses, repeats, withdrawals and lost confirmations: exactly what nobody was told of, in any history."""
+"""Gaps over losses, repeats, withdrawals and lost confirmations: exactly the unreported events, in any history."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_two_that_have_done_a_job_are_told_when_that_is_on_the_disk_and_not_befo
 
 
 async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_cut_off(tmp_path: Path) -> None:
-    """The one that was cut off had begun the job, and the bridge had not heard of that."""
+    """The worker that was cut off had begun the job, and the bridge had no report of that."""
     done: list[Any] = []
     terms = {"group": "queue/work", "limit": 1, "lease": 60.0, "attempts": 5, "dead": "work.dead", "backoff": 1.0}
     free = trio.Event()
@@ -146,7 +146,7 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
                     pass
             free.set()
             await work.put("third")
-            while "third" not in done:  # noqa: ASYNC110 -- nobody is told
+            while "third" not in done:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.05)
         assert "second" not in done, "it was done already"
         nursery.cancel_scope.cancel()

@@ -65,7 +65,7 @@ def connect_5(token: str, *properties: bytes, client_id: str = "c", flags: int =
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 10, 20, 27, 28, 60])
 def test_no_packet_is_larger_than_a_client_takes(run: Run, size: int, silent_log: None) -> None:
-    """Also the first one: a client that cannot be told what it must know is not connected."""
+    """The first one too: a client that cannot receive what it must know is not connected."""
 
     async def work(place: Place) -> None:
         async with place.dial() as raw, place.dial() as refused:

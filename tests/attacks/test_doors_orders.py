@@ -85,7 +85,7 @@ def test_rights_that_become_more_are_there_at_once_for_who_comes_again(run: Run)
 
 
 def test_a_head_in_single_bytes_is_read_while_others_flood(run: Run) -> None:
-    """Who is slow and has a token gets through, though strangers use all that strangers have."""
+    """A slow client with a token gets through, though clients without one use all that these may have."""
 
     async def work(place: Place) -> None:
         async def flood() -> None:

@@ -71,7 +71,7 @@ class CancelAt(trio.abc.Instrument):
 async def wait_tasks(number: int) -> bool:
     """Wait until there are so many tasks; others may be about to end theirs."""
     with trio.move_on_after(5):
-        while trio.lowlevel.current_statistics().tasks_living != number:  # noqa: ASYNC110 -- trio tells nobody
+        while trio.lowlevel.current_statistics().tasks_living != number:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
         return True
     return False

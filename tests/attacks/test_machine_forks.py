@@ -1,4 +1,4 @@
-"""Processes that are forked from one with a node: the child is told what to do, and the parent goes on."""
+"""Processes that are forked from one with a node: the child gets an error with advice, and the parent goes on."""
 
 from __future__ import annotations
 

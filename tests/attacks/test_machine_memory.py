@@ -68,7 +68,7 @@ async def test_a_node_without_memory_for_a_connection_accepts_the_next_one(
         port = int(shop._parts.mesh.listening[-1].rpartition(":")[2])
         scarce.refuses = 1
         with socket.create_connection(("127.0.0.1", port)):
-            while not scarce.refused:  # noqa: ASYNC110 -- the thread tells nobody
+            while not scarce.refused:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         with trio.fail_after(10):
             async with iris.open_node("desk") as desk:

@@ -87,7 +87,7 @@ CALLS: dict[str, Call] = {
         lambda node, value: open_bridge(node, topics=["t"], directory=path / "log", of=value)
     )(node, path, value),
 }
-"""By the option that the error names; blanks tell several of one name apart."""
+"""Cases by the option that the error names; blanks distinguish several of one name."""
 
 
 @pytest.mark.long

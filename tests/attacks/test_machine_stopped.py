@@ -197,7 +197,7 @@ async def test_nodes_that_open_at_once_and_dial_each_other_have_one_link_each() 
             for number in range(6):
                 nursery.start_soon(be, number)
             await opened.wait()
-            while any(len(node.statistics().links) != 5 for node in nodes):  # noqa: ASYNC110 -- nobody tells
+            while any(len(node.statistics().links) != 5 for node in nodes):  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.05)
             await trio.sleep(1)
             assert all(len(node.statistics().links) == 5 for node in nodes)

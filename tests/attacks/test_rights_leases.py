@@ -16,7 +16,7 @@ from iris.testing import Rights, open_network
 
 
 async def grab(node: iris.Node, cluster: str, name: str) -> bool:
-    """Ask for a lease; tell whether it is granted, and not one too many."""
+    """Ask for a lease; return whether it is granted, and not one too many."""
     wanted = {"name": name, "cluster": cluster, "holder": secrets.token_bytes(16), "ttl": 600.0, "wait": 0.0}
     try:
         await node.request("bridge", wanted, operation="lease")
@@ -42,7 +42,7 @@ async def test_one_credential_that_serves_many_clusters_leaves_leases_to_the_oth
         for cluster in clusters:
             await stack.enter_async_context(evil.join(cluster, iris.Service(cluster)))
         with trio.fail_after(30):
-            while any(not node.members(cluster) for cluster in clusters):  # noqa: ASYNC110 -- nobody is told
+            while any(not node.members(cluster) for cluster in clusters):  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         granted = [await grab(evil, cluster, f"lease-{number}") for cluster in clusters for number in range(4)]
         assert granted == [True] * 4 + [False] * 28

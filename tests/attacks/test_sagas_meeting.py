@@ -94,7 +94,7 @@ async def test_a_service_that_changes_midway_has_its_undo_named_or_waited_for(
                 raise ValueError("no")
 
         async def comes_back() -> None:
-            while "has no outcome yet" not in caplog.text:  # noqa: ASYNC110 -- nobody is told
+            while "has no outcome yet" not in caplog.text:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.05)
             await nursery.start(serve if changed is None else serve_bridge)
 

@@ -90,7 +90,7 @@ async def test_a_machine_without_a_thread_for_a_question_of_multicast_has_a_node
                 nursery.start_soon(board.ask)
                 for number in range(8):
                     board._ask_for(f"other-{number}")
-                while len(asked) < 8:  # noqa: ASYNC110 -- threads tell nobody
+                while len(asked) < 8:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
     finally:

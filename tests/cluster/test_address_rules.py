@@ -1,4 +1,4 @@
-"""Which addresses are dialled, of those that others tell of."""
+"""Rules that decide which of the addresses reported by others are dialled."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ async def open_bystander(path: Path) -> AsyncIterator[tuple[Bystander, int]]:
 
 
 def first_frame(realm: TestRealm, index: int, *urls: str) -> bytes:
-    """Return the first frame of somebody who has the gate secret."""
+    """Return the first frame of a peer that has the gate secret."""
     identity = realm.identity("nobody")
     hello = wire.pack((identity.node_id, urls))
     return Initiator(identity, index=index, hello=hello, entropy=realm.entropy, wall_now=WALL).frame

@@ -1,4 +1,4 @@
-"""The processes of the demo (real ones): what they say is heard, and none is left, whatever happens."""
+"""The processes of the demo (real ones): their output is read, and none is left, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tower's way through the hours, and the boards' proof of what they were told."""
+"""The tower's way through the hours, and the boards' proof of what they received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that programs give a door: those of any library are taken, and what is no number is told by its name."""
+"""Numbers that programs give a door: those of any library are accepted, an error names anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems: what clients are told of errors."""
+"""Problems: the reports of errors to clients."""
 
 from __future__ import annotations
 

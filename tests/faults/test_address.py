@@ -1,4 +1,4 @@
-"""A member that was not told where to listen, on a machine that comes to another network."""
+"""A member without a configured address to listen on, on a machine that comes to another network."""
 
 from __future__ import annotations
 

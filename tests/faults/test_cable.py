@@ -1,4 +1,4 @@
-"""Nodes on two machines whose cable is cut: what the real network stack does, no simulation can tell."""
+"""Nodes on two machines whose cable is cut: what the real network stack does, no simulation can show."""
 
 from __future__ import annotations
 

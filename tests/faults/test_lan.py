@@ -1,4 +1,4 @@
-"""Nodes on two machines of one local network find each other without being told where."""
+"""Nodes on two machines of one local network find each other without configured addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Senders through a gateway are told to wait for a link that is busy, and to go on when it has drained."""
+"""Senders through a gateway are paused while a link is busy, and resumed when it has drained."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_nothing_is_told_twice() -> None:
     told = world.messages
     sites[0].members["archive"] = {world.node(): b""}
     world.settle()
-    # Both neighbours hear of it, the far one from both of them, and one of these from the far one.
+    # Both neighbours receive it, the site behind them from both, and one of these from that site.
     assert world.messages - told == 5
     assert [len(site.directory.members("archive")) for site in sites] == [0, 1, 1, 1]
 
@@ -168,7 +168,7 @@ def test_with_one_of_two_gateways_gone_the_other_is_used() -> None:
     west, one, two = world.add("west"), world.add("home", clusters=["x"]), world.add("home", clusters=["x"])
     for site in (one, two):
         world.link(west, site)
-    # Gateways of one site get to know each other by what they tell of other sites.
+    # Gateways of one site get to know each other by their announcements of other sites.
     world.link(one, two)
     world.settle()
     assert len(west.directory.origins()) == 2

@@ -54,7 +54,7 @@ def listening(**options: int) -> SiteDirectory:
 
 
 def lead(directory: SiteDirectory, neighbour: NodeId, site: str, origin: Hop, now: float = 0.0) -> None:
-    """Have a neighbour tell a route."""
+    """Have a neighbour announce a route."""
     path = (Hop(site, neighbour),) if origin.gateway == neighbour else (Hop(site, neighbour), origin)
     directory.receive_route_untrusted(neighbour, RouteAdvertisement(origin, path).message(), now)
 
@@ -122,7 +122,7 @@ def test_who_tells_all_anew_has_use_for_its_share_once() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int) -> None:
-    """Lists that grow, change all the time, never end, and are told anew, of many origins."""
+    """Lists that grow, change all the time, never end, and are announced anew, of many origins."""
     rng = random.Random(seed)
     share = 1024 * KIB
     directory = listening(max_weight=share)
@@ -225,7 +225,7 @@ def passing(
 
 
 def hand_over(advertising: Advertiser, there: SiteDirectory, changed: Iterable[Hop] | None, now: float) -> None:
-    """Have what is to be told taken by a directory, which refuses nothing of it."""
+    """Have all announcements received by a directory, which refuses none."""
     for message in advertising.messages(D, changed, now):
         if isinstance(message, kinds.Route):
             there.receive_route_untrusted(A, message, now)
@@ -406,7 +406,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
 
 
 def test_what_a_gateway_passes_on_is_taken_by_its_neighbours_while_it_changes_too() -> None:
-    """Half of the share each for what was there and what comes: a change may be told before what it replaces."""
+    """Half of the share each for what was there and what comes: a change may arrive before what it replaces."""
     advertising = Advertiser(listening())
     assert advertising._max_origins * 2 <= MAX_ORIGINS
     assert advertising._max_weight * 2 <= MAX_WEIGHT
@@ -435,7 +435,7 @@ def test_who_claims_a_version_far_ahead_does_not_have_the_origin_ignored() -> No
 
 
 def test_what_was_told_by_the_way_that_is_left_does_not_stay() -> None:
-    """The origin has restarted its count, say, or somebody on the one way has lied: what is told by the other holds."""
+    """The origin has restarted its count, say, or a gateway on one route has lied: the other route counts."""
     directory = listening()
     origin = Hop("far", D)
     lead(directory, B, "b", origin)

@@ -1,4 +1,4 @@
-"""Neighbours that send more of the directory, or ask for more of it, than anybody honest would."""
+"""Neighbours that send more of the directory, or ask for more of it, than an honest one would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that travel alone pass a gateway without being decoded, as far as nothing speaks against it."""
+"""Frames that travel alone pass a gateway without being decoded, unless something speaks against it."""
 
 from __future__ import annotations
 

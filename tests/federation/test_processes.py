@@ -42,7 +42,7 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
             async with store.subscribe("orders.*") as events:
                 with trio.fail_after(60):
                     assert shop._parts.sites is not None
-                    while not shop._parts.sites.directory.subscribers():  # noqa: ASYNC110 -- told by other processes
+                    while not shop._parts.sites.directory.subscribers():  # noqa: ASYNC110 -- of other processes
                         await trio.sleep(0.05)
                     await shop.publish("orders.new", 1)
                     assert (await anext(events)).payload == 1

@@ -117,5 +117,5 @@ async def test_an_operation_that_is_cancelled_leaves_no_descriptor(
                     break
             await operation(pair)
             assert cancelled > 0
-            while descriptors() > before:  # noqa: ASYNC110 -- nng closes them in threads of its own, and tells nobody
+            while descriptors() > before:  # noqa: ASYNC110 -- nng closes them in threads of its own, without an event
                 await trio.sleep(0.01)

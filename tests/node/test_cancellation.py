@@ -112,7 +112,7 @@ ELSEWHERE = RUN_BY_OTHERS | {
 
 
 def can_be_waited_for(function: object) -> bool:
-    """Tell whether it is a coroutine function, or makes a block that is entered and left."""
+    """Return whether it is a coroutine function, or makes a block that is entered and left."""
     if not callable(function):
         return False
     try:

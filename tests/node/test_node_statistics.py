@@ -1,4 +1,4 @@
-"""What a node tells of itself and of others: counters as plain values, and every node of the site."""
+"""Statistics of a node on itself and others: counters as plain values, and every node of the site."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ HOLD_ALL: Message = kinds.Hold(">", True)
 
 
 async def publish_in_time(node: MeshNode, topic: str) -> bool:
-    """Tell whether an event can be published within a second."""
+    """Return whether an event can be published within a second."""
     with trio.move_on_after(1):
         await publish(node, topic, b"")
         return True

@@ -216,7 +216,7 @@ async def test_what_no_link_takes_of_a_forgotten_topic_is_counted(autojump_clock
 async def test_whatever_breaks_no_loss_is_invented_and_no_event_comes_twice(
     autojump_clock: MockClock, seed: int
 ) -> None:
-    """Of a topic that was not forgotten since its last event every loss is told; of others, never too much."""
+    """Of a topic that was not forgotten since its last event every loss is reported; of others, never too much."""
     chance = random.Random(seed)
     topics = [f"t.{number}" for number in range(8)]
     async with open_meshes("a", "b", "c", seed=seed, config=FEW) as fleet:

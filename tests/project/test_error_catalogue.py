@@ -88,7 +88,7 @@ def families() -> Iterator[tuple[str, str]]:
 
 
 def of_family(family: str, message: str) -> bool:
-    """Tell whether a message of the code is one of a family of the page."""
+    """Return whether a message of the code is one of a family of the page."""
     return re.fullmatch(".*".join(map(re.escape, family.split("…"))) + "…*", message) is not None
 
 

@@ -42,7 +42,7 @@ def test_no_changed_frame_from_outside_is_accepted_by_a_mesh() -> None:
     assert outcome.accepted == 0
     # Those that are not counted are first frames with another header, which is no part of what is sealed.
     assert 0.98 * FRAMES < outcome.refused.total() <= FRAMES, f"seed {SEED}: {outcome}"
-    # Most get past the header, to what only a cipher can tell.
+    # Most get past the header, to what only a cipher can detect.
     assert outcome.refused["AuthenticationError"] > FRAMES / 3, f"seed {SEED}: {outcome}"
     for reason in ("RemoteProtocolError", "unknown session", "unknown handshake"):
         assert outcome.refused[reason] > 0, f"seed {SEED}: {outcome}"

@@ -1,4 +1,4 @@
-"""A crowd of strangers at the door of a real node: it stays small, lets honest nodes in, and shows the others out."""
+"""Many unauthenticated peers at a real node: it stays small, admits honest nodes, and disconnects the others."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ async def test_a_node_under_siege_stays_small_and_reachable_and_ends_the_siege()
     for sort in ("silent", "greeted", "slow"):
         assert outcome.stays[sort][-1] > 4.5, sort
     assert outcome.stays["huge"][0] < outcome.stays["slow"][-1]
-    # A second, beside what a dial takes before the crowd comes: that says more of what else this machine is doing.
+    # A second, beside what a dial takes before they come: that says more of what else this machine is doing.
     assert len(outcome.dials) >= 3
     assert percentile(outcome.dials, 0.5) < 1 + 5 * percentile(outcome.quiet_dials, 0.5)

@@ -56,7 +56,7 @@ class Output:
         self._checkpoint = checkpoint
         self.batches: dict[int, list[bytes]] = {}
         self.progress: dict[str, int] = {}
-        """What the last query told of the source, as ``latestOffset`` of its progress."""
+        """Return the last query's report on the source, ``latestOffset`` of its progress."""
 
     def run(self, frame: DataFrame) -> None:
         """Read all that is there now."""

@@ -258,7 +258,7 @@ def as_many_as_fit(message: Any) -> bytes:
 
 
 def numbers_in(field: object) -> bool:
-    """Tell whether there is a number in a field."""
+    """Return whether there is a number in a field."""
     if isinstance(field, tuple):
         return any(map(numbers_in, cast("tuple[object, ...]", field)))
     return isinstance(field, int) and not isinstance(field, bool)

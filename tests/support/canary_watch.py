@@ -275,7 +275,7 @@ class CanaryWatch(logging.Handler):
                 add(bytes.fromhex(line[1:].decode()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Search what is left, and fail the run if a secret was seen; a worker tells who has started it."""
+        """Search what is left, and fail the run if a secret was seen; a worker reports to its starter."""
         self.search()
         self.stop()
         if xdist.is_xdist_worker(session):

@@ -50,14 +50,14 @@ async def wait_copies(client: BridgeClient, **states: str) -> None:
         return {copy.name: copy.state for copy in (await read_status(client)).copies["bridge"]}
 
     with trio.fail_after(60):
-        while await found() != states:  # noqa: ASYNC110 -- nobody is told
+        while await found() != states:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.05)
 
 
 async def wait_problem(copy: BridgeCopy, text: str) -> None:
     """Wait until a copy says this."""
     with trio.fail_after(60):
-        while text not in copy.problem:  # noqa: ASYNC110 -- nobody is told
+        while text not in copy.problem:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.02)
 
 

@@ -28,6 +28,6 @@ ROWS = [
 
 
 def fits(shown: str, found: str) -> bool:
-    """Tell whether a text is what the page shows, in which … stands for anything, and FILE for the credential."""
+    """Return whether a text is what the page shows, in which … stands for anything, and FILE for the credential."""
     pattern = ".*".join(map(re.escape, shown.split("…")))
     return re.fullmatch(pattern.replace("FILE", r"\S+"), found) is not None

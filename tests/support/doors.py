@@ -184,7 +184,7 @@ async def dial(
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Open a bare connection; options are ``SO_RCVBUF`` and those of ``asyncio.open_connection``."""
     with socket.socket() as opened:
-        if "SO_RCVBUF" in options:  # before it connects: the other side is told a window then, and would wait for it
+        if "SO_RCVBUF" in options:  # before it connects: the other side is sent a window then, and would wait for it
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
         opened.setblocking(False)
         await asyncio.get_running_loop().sock_connect(opened, address)

@@ -29,7 +29,7 @@ EVERYTHING = Policy(exports=(">",), export_topics=(">",))
 
 
 class Heard(NamedTuple):
-    """An event, and the site of who heard it."""
+    """An event, and the site of its subscriber."""
 
     site: str
     topic: str
@@ -197,7 +197,7 @@ async def expect_mirror(node: iris.Node, address: str, count: int) -> None:
 
 
 def hearing(name: str, who: str, heard: list[str]) -> iris.Service:
-    """Return an ``echo`` that answers who it is, and writes down the broadcasts that it hears and from whom."""
+    """Return an ``echo`` that answers who it is, and records the broadcasts that it receives and their senders."""
     service = echo(name, who)
 
     @service.broadcast

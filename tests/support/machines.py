@@ -63,7 +63,7 @@ class Machine:
         _ip("-n", self.namespace, "link", "set", self._interface, "up")
 
     def unplug(self) -> None:
-        """Pull the cable out: nothing passes in either direction, and nobody is told."""
+        """Pull the cable out: nothing passes in either direction, and no end is notified."""
         _ip("-n", self.namespace, "link", "set", self._interface, "down")
 
     def move(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Membership machines for tests: records that can be told apart, signatures without cryptography."""
+"""Membership machines for tests: records that can be distinguished, signatures without cryptography."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ def said(send: Send) -> kinds.OfMembership:
 
 
 def near(one: float, other: float, within: float = 1e-6) -> bool:
-    """Tell whether two times are the same but for rounding."""
+    """Return whether two times are the same but for rounding."""
     return abs(one - other) <= within
 
 
 def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> list[Effect]:
-    """Let ``swim`` hear these updates."""
+    """Let ``swim`` receive these updates."""
     return swim.receive(kinds.Gossip(tuple(update.as_update() for update in updates)), node(sender), now)
 
 
 def knowing(*numbers: int, config: Config | None = None) -> Swim:
-    """Return machine 0 that has just heard of these, who have been there for long."""
+    """Return machine 0 that has just learned of these, which have been there for long."""
     swim = machine(0, config=config)
     gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
     for member in map(swim._ground.view.find, map(node, numbers)):

@@ -1,4 +1,4 @@
-"""Nodes without membership, wired by hand on a network in memory: meshes, patterns, and a directory that is told.
+"""Nodes without membership, wired by hand on a network in memory: meshes, patterns, and a directory fed by the test.
 
 On leaving the block everything must add up: no waiter, job, handshake or connection is left, and every counter that
 promises to balance does.
@@ -106,7 +106,7 @@ class StaticDirectory:
 
 @final
 class PeerLog:
-    """What a mesh tells of its peers, as short texts."""
+    """Events of a mesh on its peers, as short texts."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, NodeId]] = []

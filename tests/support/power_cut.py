@@ -152,7 +152,7 @@ def _check(directory: Path, acknowledged: list[bytes], events: Sequence[EventRun
     try:
         found = stored(store)
         assert found == acknowledged, "acknowledged events are lost, or others are there"
-        # The publisher was told nothing, or the news was lost: it sends them again.
+        # The publisher got no confirmation, or it was lost: it sends them again.
         store.append({0: events}, now=99)
         expected = acknowledged if acknowledged[-len(payloads) :] == payloads else acknowledged + payloads
         assert stored(store) == expected

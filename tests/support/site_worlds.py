@@ -92,7 +92,7 @@ class World:
         del self.sites[site.hop.gateway]
 
     def settle(self, rounds: int = 200) -> int:
-        """Let everybody tell everybody until nothing is left to say; return how many rounds that took."""
+        """Let all gateways exchange announcements until none is left; return how many rounds that took."""
         for number in range(rounds):
             self.now += 0.05
             for site in self.sites.values():

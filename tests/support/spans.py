@@ -55,7 +55,7 @@ def attributes(span: ReadableSpan) -> Mapping[str, object]:
 
 
 def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Tell whether a span is directly below another one, in the same trace."""
+    """Return whether a span is directly below another one, in the same trace."""
     assert child.context is not None
     assert parent.context is not None
     return (

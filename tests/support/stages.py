@@ -27,7 +27,7 @@ class Stage:
         self._nodes: dict[str, iris.Node] = {}
 
     async def node(self, name: str, host: str | None = None, **options: Any) -> iris.Node:
-        """Bring up a node that speaks for a cluster; its host has the same name unless told otherwise."""
+        """Bring up a node that speaks for a cluster; its host has the same name unless another is given."""
         host = host or name
         node = await self._stack.enter_async_context(self.network.open_node(name, host=host, **options))
         self._nodes[host] = node

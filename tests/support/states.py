@@ -138,7 +138,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 def attack(one: Replica, data: bytes) -> bool:
-    """Let a replica take bytes from another member; tell whether it took them."""
+    """Let a replica receive bytes from another member; return whether it accepted them."""
     try:
         return one.apply(read_edit_untrusted(data))
     except RemoteProtocolError:

@@ -15,7 +15,7 @@ from iris.kernel.transport.port import OutgoingConnection, Transport
 SCHEMES: Final = ("tcp", "ipc", "ws")
 
 PATIENT: Final = Config(handshake_timeout=100.0)
-"""With it nobody is sent away for being slow, which on a busy machine anybody may be."""
+"""Limits with which no peer is disconnected for being slow, which on a busy machine any may be."""
 
 
 @asynccontextmanager

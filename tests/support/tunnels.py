@@ -1,4 +1,4 @@
-"""Links in memory for tests of tunnels: in order, and losing what they are told to lose."""
+"""Links in memory for tests of tunnels: in order, and losing messages on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeMesh:
     lose: Callable[[list[Message]], bool] = lambda _: False
     """Decides for each frame whether it is lost; the link then notices a gap."""
     down: bool = False
-    """No way to anybody: posting fails."""
+    """No route to any peer: posting fails."""
     held: bool = False
     """The link takes nothing more for now."""
     delivered: list[Message] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What ``iris nodes --watch --json`` tells of a cluster."""
+"""Output of ``iris nodes --watch --json`` on a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import final
 
 @final
 class Changes:
-    """What ``iris nodes --watch`` tells, line by line, without waiting for ever."""
+    """Output of ``iris nodes --watch``, line by line, without waiting for ever."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process

@@ -43,7 +43,7 @@ def upgrade(one: socket.socket, url: str, kind: str = PULL) -> WebSocketFraming:
 
 
 def is_closed(one: socket.socket, within: float = 50) -> bool:
-    """Tell whether the other end closes a connection in time, whatever it says before."""
+    """Return whether the other end closes a connection in time, whatever it says before."""
     deadline = time.monotonic() + within
     try:
         while (left := deadline - time.monotonic()) > 0:

@@ -38,7 +38,7 @@ class BlockingPortal:
     """Blocking access to one bridge, from any thread.  Get one from ``portal_to``.
 
     Args:
-        connection: which bridge, and how to reach it.
+        connection: name of the bridge, and how to reach it.
         idle: seconds without use after which the node is closed; the next use opens another one.
     """
 

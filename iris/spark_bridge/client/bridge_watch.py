@@ -22,24 +22,24 @@ class BridgeWatch:
     """Watch on the shards of a bridge.
 
     Args:
-        numbers: of the shards that matter; None: all.
-        wanted: topics whose events matter.
+        numbers: numbers of the shards to watch. None: all.
+        wanted: topics whose events are looked for.
     """
 
     def __init__(self, numbers: Collection[int] | None, wanted: TopicFilter = EVERYTHING) -> None:
         self._numbers = numbers
         self._wanted = wanted
         self._passed: dict[str, int] = {}
-        """By shard, the offset below which nothing is wanted that was not read: it need not be looked at again."""
+        """Each shard's offset below which every wanted event was read: the range below is not looked at again."""
         self._expected: set[int] = set()
         self._extents: dict[str, dict[str, Extent]] = {}
         self._surveyed = -float("inf")
         self._after: dict[str, Mapping[str, int]] = {}
-        """By shard that the bridge has grown by, up to where which others have to be read before it."""
+        """Shards added by growth: for each, the offsets up to which other shards have to be read before it."""
 
     @property
     def extents(self) -> dict[str, Extent]:
-        """What every shard held when it was last looked at."""
+        """Extent of every watched shard, as of the last look."""
         return {
             shard: extent
             for extents in self._extents.values()
@@ -52,23 +52,23 @@ class BridgeWatch:
 
     @property
     def passed(self) -> Mapping[str, int]:
-        """By shard, the offset below which nothing was wanted that had not been read when it was looked at last."""
+        """Each shard's offset below which every wanted event had been read, as of the last look."""
         return self._passed
 
     def expect(self, shards: Iterable[str]) -> None:
-        """Let ``look`` fail as long as one of these is not there: a query has read from it."""
+        """Let ``look`` fail as long as one of these shards, which a query has read, is missing."""
         new = {number_of(shard) for shard in shards} - self._expected
         self._expected |= new
         if new - {number_of(shard) for shard in self.extents}:
             self._surveyed = -math.inf
 
     def address(self, shard: str) -> str | None:
-        """Return the cluster at which a shard is found; None if it is not known."""
+        """Return the cluster that serves a shard; None if no member reported the shard."""
         return next((address for address, extents in self._extents.items() if shard in extents), None)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The clusters of the members."""
+        """Clusters of the members."""
         return tuple(self._extents)
 
     async def look(self, client: BridgeClient) -> None:
@@ -96,7 +96,7 @@ class BridgeWatch:
             known: by shard, the offset to which the caller has come.  Shards that the bridge has grown by end for it
                 where it is, until it has come to where they begin in the others.
             timeout: seconds.
-            limit: how many events of all shards are to be read at most.
+            limit: most events of all shards to read.
 
         Raises:
             BridgeUnreachable: see ``BridgeClient``.
@@ -167,7 +167,7 @@ class BridgeWatch:
     async def _wait_member(
         self, client: BridgeClient, address: str, asked: Mapping[str, int], timeout: float, limit: int | None
     ) -> bool:
-        """Ask one member; tell whether it has news."""
+        """Ask one member; return whether it has news."""
         found = await client.wait_offsets(address, asked, timeout, self._wanted, limit)
         self._extents[address] = found
         self._passed |= {shard: extent.first for shard, extent in found.items() if extent.first is not None}

@@ -67,7 +67,7 @@ _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
 _PAUSE: Final = 0.1
 
 _PIECE: Final = 128 * KIB
-"""Bytes of one message in a writer's tunnel."""
+"""Size of one message in a writer's tunnel, in bytes."""
 
 _COMMIT: Final = 60.0
 """Seconds that one attempt to commit may take: the member writes the whole batch into its log."""
@@ -91,17 +91,17 @@ class RemoteShard:
     size: int
     timestamp: int
     of: int
-    """How many shards the bridge has, if its members divide the events; else 0."""
+    """Number of shards of the bridge if its members divide the events; else 0."""
     gap: int
     """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     term: int
-    """Of the primary that answered: each promotion of a copy begins a new one."""
+    """Term of the primary that answered: each promotion of a copy begins a new term."""
     grown: Sequence[int] = ()
-    """How many shards the bridge had in each generation, if its members divide the events."""
+    """Number of shards in each generation of the bridge, if its members divide the events."""
     marks: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
-    """By number of shards, where in this one each generation after its first begins: what has moved is not behind."""
+    """Begin of each generation after the first, an offset by number of shards: moved keys have no events after it."""
     after: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    """Offsets of other shards, by id, up to which these have to be read before this one."""
+    """Other shards that have to be read before this one: the offset up to which, by shard id."""
 
 
 @final
@@ -110,9 +110,9 @@ class MemberShards:
     """The shards of a bridge, as its members report them."""
 
     shards: Sequence[RemoteShard]
-    """Those that they have."""
+    """Shards that the members have."""
     known: Mapping[int, str]
-    """Numbers of all that the bridge is known to have, with the cluster at which each was found last."""
+    """Number of every shard that the bridge is known to have, with the cluster that served it last."""
 
 
 @final
@@ -120,7 +120,7 @@ class BridgeClient:
     """Client of one bridge.
 
     Args:
-        node: through which.
+        node: node that sends the requests.
         bridge: the bridge's cluster.
         patience: seconds that a bridge which is down is waited for, in each call.
 
@@ -137,7 +137,7 @@ class BridgeClient:
         self._patience = seconds
         self._found: tuple[frozenset[NodeId], Sequence[RemoteShard]] | None = None
         self._terms: dict[int, int] = {}
-        """The latest term of each shard that was seen: a primary of an earlier one is not read any more."""
+        """Latest term seen of each shard: a primary of an earlier term is not read any more."""
 
     async def addresses(self) -> tuple[str, ...]:
         """Return the clusters at which the members are found, sorted.
@@ -166,7 +166,7 @@ class BridgeClient:
         return next(shard.address for shard in shards if shard.number == number % began)
 
     async def is_counted(self) -> bool:
-        """Tell whether a member that is away would be missed: they divide the events, or there is only one.
+        """Return whether a member that is away would be missed: they divide the events, or there is only one.
 
         They are asked, and errors are, as by ``addresses``.
         """
@@ -181,7 +181,7 @@ class BridgeClient:
 
     @property
     def node(self) -> Node:
-        """Through which the bridge is asked."""
+        """Node that sends the requests to the bridge."""
         return self._node
 
     @property
@@ -272,7 +272,7 @@ class BridgeClient:
         Returns when an event is behind ``known`` that is wanted, or after ``timeout`` seconds.
 
         Args:
-            address: of the member.
+            address: address of the member.
             known: by shard, the offset to which the caller has come.
             timeout: seconds, 0 for an answer at once.
             wanted: topics.
@@ -288,7 +288,7 @@ class BridgeClient:
     async def gaps(
         self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
     ) -> AsyncGenerator[Gap]:
-        """Yield the gaps that a reader of a range comes by, in their order: of these topics, none being all.
+        """Yield the gaps that a reader of a range meets, in their order: on these topics, none being all.
 
         Raises:
             DataLost: the log was wiped.
@@ -346,15 +346,15 @@ class BridgeClient:
         return _offsets_untrusted(cast("dict[str, object]", reply).get("start"))
 
     async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
-        """Write down how far a group has come."""
+        """Record a group's progress."""
         await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
 
     async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
         """Send what a task of Spark has written; it is on the member's disk when this returns.
 
         Args:
-            address: of the member.
-            part: what it is.
+            address: address of the member.
+            part: identity of the part.
             file: an Arrow IPC stream; read from its beginning, again after a loss of the member.
         """
 
@@ -393,7 +393,7 @@ class BridgeClient:
         """Let parts become part of the log; None if the batch is part of it already.
 
         Args:
-            address: of the member.
+            address: address of the member.
             query: the batch's query.
             batch: number of the batch.
             parts: all of them.
@@ -495,8 +495,8 @@ class BridgeClient:
         When a member is lost in between, reading goes on where it was as soon as it is back.
 
         Args:
-            address: of the member.
-            shard: its id.
+            address: address of the member.
+            shard: id of the shard.
             start: offset of the first event.
             end: the offset behind the last one.
             wanted: topics.  Events of others may be left out, and are if this node may not subscribe to all topics;
@@ -553,7 +553,7 @@ class BridgeClient:
 
 
 def _selection(wanted: TopicFilter) -> dict[str, object]:
-    """Return how a bridge is told of the wanted topics: of all, where it does not match the expression."""
+    """Return the fields that name the wanted topics to a bridge: all topics if it does not match the expression."""
     return {"topics": list(wanted.patterns), "regex": wanted.regex if wanted.is_linear else None}
 
 
@@ -666,7 +666,7 @@ def _known_untrusted(pair: object) -> tuple[int, str]:
 _SHARD_FIELDS: Final = tuple(
     field.name for field in dataclasses.fields(RemoteShard) if field.name not in {"grown", "marks", "after"}
 )
-"""Those that members of every version tell."""
+"""Fields that members of every version report."""
 
 
 def shard_untrusted(fields: Any) -> RemoteShard:

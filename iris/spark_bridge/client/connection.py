@@ -9,12 +9,12 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a Spark process reaches a bridge.  Equal connections share a node."""
+    """Settings with which a Spark process reaches a bridge.  Equal connections share a node."""
 
     bridge: str = "bridge"
     credential: str | None = None
     seeds: tuple[str, ...] = ()
     timeout: float = 60.0
-    """Seconds that a bridge which is down is waited for."""
+    """Time to wait for a bridge which is down, in seconds."""
     member: bool = False
-    """Whether the node is a member of the realm, which it has to be to publish; else it is a client."""
+    """True if the node is a member of the realm, which it has to be to publish; else it is a client."""

@@ -1,4 +1,4 @@
-"""Offsets of a bridge as Spark stores them, and the ranges that a batch reads: arithmetic, without a bridge or Spark.
+"""A bridge's offsets as Spark stores them, and the ranges that a batch reads: arithmetic, without a bridge or Spark.
 
 An offset, as it stands in a checkpoint::
 
@@ -32,10 +32,8 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import DataLost
 
 EARLIEST: Final = -2
-
-
 LATEST: Final = -1
-"""What Kafka writes in the place of an offset."""
+"""Numbers that Kafka uses in the place of an offset."""
 
 
 Where = Literal["earliest", "latest"]
@@ -93,15 +91,15 @@ class Offsets:
     initial: bool = False
     began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     lost: int = 0
-    """Events that were missing from the log up to here, as far as the query went on without them."""
+    """Events that were missing from the log up to here and that the query went on without."""
     topics: TopicSelection | None = None
-    """Those that were read; None: all, or an earlier version has written the checkpoint."""
+    """Topics that were read. None: all of them, or an earlier version has written the checkpoint."""
     before: tuple[Before, ...] = ()
-    """What had been read when topics were added that are still read behind."""
+    """Topics and offsets read before each addition of topics, as long as the added topics are read up to there."""
 
     @property
     def marks(self) -> dict[str, int]:
-        """By shard, the offset from which on nothing had been read when topics were added."""
+        """Each shard's offset to which the query had read when topics were added."""
         marks: dict[str, int] = {}
         for _, offsets in self.before:
             for shard, offset in offsets.items():
@@ -183,9 +181,9 @@ def _are_offsets(value: object) -> bool:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """What a shard holds now for a query: events ``earliest`` up to but not including ``next``.
+    """Range of a shard's events for a query: ``earliest`` up to but not including ``next``.
 
-    Of a query of some topics, events below ``earliest`` that it wants may have been removed.
+    If the query reads only some topics, wanted events below ``earliest`` may have been removed.
     """
 
     earliest: int
@@ -193,15 +191,15 @@ class Extent:
     gap: int = -1
     """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     first: int | None = None
-    """Below it there is no event that is wanted and was not read; ``next``: nothing is to be read.  None: not known."""
+    """First offset whose event is wanted and was not read; ``next`` if there is none. None: not known."""
     count: int | None = None
-    """Events that are to be read up to ``upto``; 1 may stand for any number.  None: as many as there are offsets."""
+    """Events to be read up to ``upto``; 1 may stand for any number. None: as many as there are offsets."""
     upto: int | None = None
-    """Where the next batch may end; None: at ``next``."""
+    """End of the next batch at the latest, an offset. None: ``next``."""
 
     @property
     def has_news(self) -> bool:
-        """Whether something is to be read."""
+        """True if there are events to be read."""
         return self.first is None or self.first < self.next
 
 
@@ -226,10 +224,10 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str, end
     Shards that the user does not name begin at their earliest event and end behind their latest one.
 
     Args:
-        position: as it was given.
-        extents: what there is.
-        option: where it was given.
-        end: whether reading ends there.
+        position: position of the option.
+        extents: extent of every shard.
+        option: name of the option.
+        end: True if reading ends there; False if it begins there.
 
     Raises:
         ConfigError: it names a shard that is not there, or an offset outside of it.
@@ -328,8 +326,8 @@ def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
     """Divide ``limit`` in proportion; the shares are whole and add up to it, or to all if that is less.
 
     Args:
-        waiting: by shard, how many events are to be read.
-        limit: how many may be.
+        waiting: number of events to be read, by shard.
+        limit: most events to read.
     """
     total = sum(waiting.values())
     if total <= limit:
@@ -379,7 +377,7 @@ def split_ranges(ranges: Sequence[Range], partitions: int | None, most: int | No
     """Cut ranges into pieces for tasks.
 
     Args:
-        ranges: of a batch.
+        ranges: ranges of a batch.
         partitions: about so many pieces there are, the larger ranges in more of them; None: one of each range.
         most: no piece is of more offsets than that; None: of any number.
     """

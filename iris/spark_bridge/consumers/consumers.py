@@ -69,8 +69,8 @@ class Consumers:
         """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
 
         Args:
-            tunnel: to the consumer.
-            fields: its first message.
+            tunnel: tunnel to the consumer.
+            fields: first message of the consumer.
             look_again: raises NotAllowed when it may not have these events any more.
         """
         group, topics = cast("str", fields["group"]), _topics(fields)
@@ -82,7 +82,7 @@ class Consumers:
 
 @final
 class _Reading:
-    """What one consumer reads."""
+    """Stream of a group's events to one consumer."""
 
     def __init__(
         self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel, look_again: Callable[[], None]
@@ -93,21 +93,21 @@ class _Reading:
         self._filter = TopicFilter(topics)
         self._tunnel = tunnel
         self._at: dict[str, int] = {}
-        """By shard, where to read next."""
+        """Next offset to read in each shard."""
         self._committed: dict[str, int] = {}
         self._sent: dict[str, int] = {}
-        """By shard, behind which event the last batch ends."""
+        """End of the last batch of each shard: the offset after its last event."""
         self._batches = self._taken = 0
-        """Batches that were sent, and of these how many the program has taken."""
+        """Batches sent, and how many of them the program has received."""
         self._room = trio.lowlevel.ParkingLot()
         self._missed: dict[str, int] = {}
-        """By shard, events that were trimmed, and of which the consumer was not told."""
+        """Trimmed events of each shard that were not reported to the consumer yet."""
         self._expired = 0
-        """Events that had expired, and of which the consumer was not told."""
+        """Expired events that were not reported to the consumer yet."""
         self._told: dict[str, int] = {}
-        """By shard, up to where the consumer was told of gaps."""
+        """Each shard's offset up to which gaps were reported to the consumer."""
         self._gaps: dict[tuple[int, int, str, str], int] = {}
-        """By gap, how many events of it the consumer was told of: one that was put together with others grows."""
+        """Events reported to the consumer of each gap, which grows when it is merged with others."""
 
     async def run(self, fields: Mapping[str, object]) -> None:
         """Read until the consumer leaves."""
@@ -181,7 +181,7 @@ class _Reading:
         await self._tunnel.send({"committed": known})
 
     async def _move(self, offsets: Mapping[str, int]) -> None:
-        """Write down how far the group has come; on a full disk again and again."""
+        """Record the group's progress; on a full disk, retry until there is room."""
         self._committed |= offsets
         move = partial(self._member.store.move_cursor, self._group, dict(self._committed), now=self._member.now())
         while True:
@@ -260,7 +260,7 @@ class _Reading:
         self._at[shard] = end
 
     def _count_gaps(self, shard: int, start: int, end: int) -> int:
-        """Return how many events of its topics the bridge never got there, of those it was not told of."""
+        """Count events on the consumer's topics that the bridge never got there and that were not reported yet."""
         count = 0
         for gap in self._member.store.gaps_of(shard, start, end):
             if self._filter.wants(gap.topic):

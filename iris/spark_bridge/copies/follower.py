@@ -51,7 +51,7 @@ _PAUSE: Final = 0.25
 """Seconds between attempts to reach the primary."""
 
 _PENDING: Final = 32 * MIB
-"""Bytes of changes that wait for the disk; more are not received."""
+"""Limit of changes that wait for the disk, in bytes; more are not received."""
 
 _FINAL: Final = frozenset({"Refused", "NotAllowed", "bad_request"})
 """Errors of a primary that do not go away by trying again."""
@@ -90,12 +90,12 @@ class BridgeCopy:
 
     @property
     def whole(self) -> bool:
-        """Whether this copy is what its primary was at some time, and not on the way there."""
+        """True if this copy equals its primary at some point in time; False while it is catching up."""
         return self._position.whole
 
     @property
     def problem(self) -> str:
-        """Why the primary is not followed now; empty if it is."""
+        """Reason why the primary is not followed now; empty if it is."""
         return self._problem
 
     async def wait_promoted(self) -> Settings:
@@ -109,7 +109,7 @@ class BridgeCopy:
     # -- being asked ----------------------------------------------------------------------------------------
 
     def service(self) -> Service:
-        """Return what promotions ask."""
+        """Return the service that answers promotions."""
         service = Service(copies_cluster(self._bridge, self._shard))
         service.request("state")(self._answer_state)
         service.request("promise")(self._answer_promise)
@@ -325,8 +325,8 @@ async def open_copy(
         node: speaks for the bridge's cluster; best opened with ``BRIDGE_CONFIG``.
         bridge: the bridge's cluster.
         shard: the lowest number of the member's shards.
-        directory: of the copy, for it alone; empty, or of a former copy or primary of this log.
-        name: tells the copies of one log apart.
+        directory: directory of the copy, for it alone; empty, or of a former copy or primary of this log.
+        name: distinguishes the copies of one log.
 
     Raises:
         ConfigError: a name or the directory cannot be used, or another copy has this name, or the primary has another

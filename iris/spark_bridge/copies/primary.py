@@ -44,13 +44,13 @@ from iris.spark_bridge.log import ABANDONED, HeldShard, LogChange, Store
 _log: Final = logging.getLogger("iris")
 
 _ROOM: Final = 32 * MIB
-"""Bytes of changes that a copy has not confirmed, beyond which nothing more is stored."""
+"""Limit of changes that a copy has not confirmed, in bytes; beyond it nothing more is stored."""
 
 _MOST: Final = 256 * MIB
-"""Bytes of changes that are kept for a copy; beyond that it catches up anew."""
+"""Limit of changes that are kept for a copy, in bytes; beyond it the copy catches up anew."""
 
 _CLOSE: Final = 8 * MIB
-"""Bytes that a copy lacks at most when it takes part: they go into one transaction with the tables."""
+"""Most that a copy may lack when it takes part, in bytes: it goes into one transaction with the tables."""
 
 _STALLED: Final = 10.0
 """Seconds without progress after which a copy is cut off."""
@@ -70,7 +70,7 @@ class CopyStatus:
     """``away``, ``catching up``, ``in step`` (has a part in confirmations), or ``not counted`` (others must know of it
     first)."""
     behind: int | None
-    """Events that the primary has and the copy has not confirmed; None: it was not here since the primary started."""
+    """Events that the copy has not confirmed. None if it has not connected since the primary was started."""
 
 
 @final
@@ -81,24 +81,24 @@ class _Follower:
         self.name = name
         self.tunnel = tunnel
         self.takes_part = False
-        """Whether each change is queued for it."""
+        """True once each new change is queued for this copy."""
         self.queue: deque[LogChange] = deque()
         self.queued = Wakeup()
         self.unconfirmed: deque[tuple[int, int]] = deque()
-        """Number and size of what it has not confirmed."""
+        """Number and size in bytes of each change that the copy has not confirmed."""
         self.size = 0
         self._uncommitted = 0
-        """Bytes, also in ``size``, of a change that is not committed yet."""
+        """Size in bytes, included in ``size``, of a change that is not committed yet."""
         self.progress = trio.current_time()
         self.scope = trio.CancelScope()
         self.reason = RemoteError("Replaced", f"copy {name!r} has come a second time")
-        """Why the scope is cancelled."""
+        """Error to raise when the scope is cancelled."""
         self.state: bytes | None = None
-        """What it is to learn besides changes."""
+        """Encoded state that the copy is to receive besides changes. None if it has the latest."""
         self.asked = 0
-        """Number of the last question whether it follows that was sent to it."""
+        """Number of the last question "do you follow?" that was sent to the copy."""
         self.follows = 0
-        """Number of the last one that it has answered."""
+        """Number of the last such question that the copy has answered."""
 
     def add(self, change: LogChange) -> None:
         """Queue a change."""
@@ -122,7 +122,7 @@ class _Follower:
             self._uncommitted = 0
 
     def leave_out(self, number: int) -> None:
-        """Do not send what is queued of changes up to this one."""
+        """Remove the queued changes up to this number: they are sent in another way."""
         known = [place for place, change in enumerate(self.queue, 1) if 0 < change.head.number <= number]
         for _ in range(known[-1] if known else 0):
             self.queue.popleft()
@@ -139,8 +139,8 @@ class PrimaryCopies:
 
     Args:
         store: the log.
-        state: what it is among its copies.
-        settings: how the bridge was started now.
+        state: the log's role, term and copies.
+        settings: settings with which the bridge was started this time.
         bridge: name of the bridge.
     """
 
@@ -152,12 +152,12 @@ class PrimaryCopies:
         self._token = trio.lowlevel.current_trio_token()
         self._followers: dict[str, _Follower] = {}
         self._confirmed: dict[str, int] = {}
-        """For each copy the last change that it has, as a whole copy."""
+        """Number of the last change that each copy has confirmed as a whole copy."""
         self._next: dict[str, Mapping[int, int]] = {}
         self._revisions: dict[str, int] = {}
         self._copied = 0
         self._asked = 0
-        """Number of the last question to all copies whether they follow this primary."""
+        """Number of the last question "do you follow?" to all copies."""
         self._news = trio.Event()
         self._writing = trio.Lock()
         self._listening = trio.Lock()
@@ -169,7 +169,7 @@ class PrimaryCopies:
 
     @property
     def term(self) -> int:
-        """The term of this primary."""
+        """Term of this primary."""
         return self._state.term
 
     @property
@@ -178,7 +178,7 @@ class PrimaryCopies:
         return self._copied if self._settings.min_copies else math.inf
 
     def describe(self) -> str:
-        """Say what is waited for."""
+        """Say what confirmations wait for."""
         here, needed = self._in_step()
         if here >= needed:
             return "its copies have not written it yet"
@@ -193,7 +193,7 @@ class PrimaryCopies:
         return list(self._followers.values())
 
     async def statuses(self) -> list[CopyStatus]:
-        """Return the copies that this log knows."""
+        """Return the status of each copy that this log knows."""
         shards = {shard.number: shard.next for shard in await run_in_thread(self._store.shards)}
         found: list[CopyStatus] = []
         for name in self._state.copies:
@@ -216,7 +216,7 @@ class PrimaryCopies:
         self._news = trio.Event()
 
     def wake(self) -> None:
-        """Let those who wait for news look again."""
+        """Wake all tasks in ``wait_news``."""
         self._tell()
 
     async def wait_news(self) -> None:
@@ -284,7 +284,7 @@ class PrimaryCopies:
             await self.wait_news()
         if new != state.settings:
             await self._write(lambda _: {"settings": new})
-            # Before anything is confirmed in another way, those who may be promoted have to know of it.
+            # Copies that may be promoted have to know the new settings before anything is confirmed by these.
             revision = self._state.revision
             while self._count_known(revision) < needed_acceptances(len(self._state.copies), strict):
                 await self.wait_news()
@@ -292,11 +292,11 @@ class PrimaryCopies:
         self._copied = max(self._copied, start)
 
     def has_any(self) -> bool:
-        """Tell whether this log may have copies: a bridge without needs no right to serve what they ask for."""
+        """Return whether this log may have copies: a bridge without needs no right to serve what they ask for."""
         return bool(self._settings.min_copies or self._state.copies or self._state.history)
 
     def is_waiting(self) -> bool:
-        """Tell whether ``wait_ready`` would wait."""
+        """Return whether ``wait_ready`` would wait."""
         strict = max(self._state.settings.min_copies, self._settings.min_copies)
         return not self._ready and needed_acceptances(len(self._state.copies), strict) > 0
 
@@ -307,10 +307,10 @@ class PrimaryCopies:
         return sum(self._revisions.get(name, -1) >= revision for name in self._state.counted)
 
     async def watch(self) -> None:
-        """Wait until a copy has told of a later term.
+        """Wait until a copy has reported a later term.
 
         Raises:
-            ConfigError: always, then: this log is none any more that anyone follows.
+            ConfigError: always, then: no copy follows this log any more.
         """
         while not self._deposed:
             await self.wait_news()
@@ -319,9 +319,9 @@ class PrimaryCopies:
     # -- what the log says of its copies --------------------------------------------------------------------
 
     async def _write(self, change: Callable[[LogState], Mapping[str, Any]]) -> None:
-        """Change the state on the disk, then tell the copies.
+        """Change the state on the disk, then send it to the copies.
 
-        ``change`` is given the state that it changes, and returns what is another then: two copies may come at once.
+        ``change`` gets the current state and returns the fields that differ: two copies may connect at once.
         """
         async with self._writing:
             changes = change(self._state)
@@ -350,10 +350,10 @@ class PrimaryCopies:
             await self._write(count)
 
     async def forget(self, name: str) -> bool:
-        """Forget a copy that does not come back; tell whether it was known.
+        """Remove a copy that does not come back from the state; return True if it was known.
 
         Raises:
-            ConfigError: it is there.
+            ConfigError: the copy is connected.
         """
         known = False
 
@@ -377,7 +377,7 @@ class PrimaryCopies:
         return known
 
     def close(self) -> None:
-        """End what copies are sent: this member leaves."""
+        """Disconnect all copies: this member leaves."""
         for follower in self._all():
             follower.reason = RemoteError("Leaving", "the primary leaves")
             follower.scope.cancel()
@@ -385,7 +385,7 @@ class PrimaryCopies:
     # -- serving copies -------------------------------------------------------------------------------------
 
     def services(self) -> dict[str, Service]:
-        """Return what the member serves to its copies, by cluster: for each shard one."""
+        """Return the services for this member's copies, by cluster: one for each shard."""
         found: dict[str, Service] = {}
         for shard in self._settings.shards:
             cluster = primary_cluster(self._bridge, shard)

@@ -25,12 +25,12 @@ _PAUSE: Final = 0.2
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CopyState:
-    """A copy as it says itself."""
+    """State of a copy as the copy reports it."""
 
     copy: str
     term: int
     number: int
-    """Of the last change that it has, in this term."""
+    """Number of the last change that the copy has, in this term."""
     whole: bool
     promised: int
     revision: int
@@ -42,20 +42,20 @@ class CopyState:
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far it is; copies of one log compare by it."""
+        """Term and number of the copy's last change; copies of one log compare by this pair."""
         return self.term, self.number
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What a promotion has done."""
+    """Result of a promotion."""
 
     copy: str
     term: int
     min_copies: int
     lost: Sequence[str]
-    """What was accepted by force."""
+    """Possible losses that were accepted by force, a sentence each."""
 
 
 async def promote(
@@ -74,9 +74,9 @@ async def promote(
         node: asks the copies.
         bridge: the bridge's cluster.
         shard: the lowest number of the member's shards.
-        copy: which one; None: the one that has most.
-        min_copies: how many copies the new primary waits for; None: as many as the former one did.
-        force: also if something is lost by it.
+        copy: name of the copy. None: the one that has most.
+        min_copies: number of copies that the new primary waits for. None: as many as the former one did.
+        force: promote even if events are lost by it.
         patience: seconds for copies to be found, and to catch up; the whole takes some more.
 
     Raises:
@@ -108,7 +108,7 @@ async def promote(
             f"copy {refusing[0]!r} has promised itself to another promotion meanwhile: look who is primary now "
             "('iris bridge status'), and promote again if nobody is"
         )
-    # Only now, when nobody takes changes from the former primary any more, it stands who has what.
+    # Only now, when no copy accepts changes from the former primary any more, it is settled which copy has what.
     chosen = _choose(promised, chosen.copy, bridge, shard)
     if (objections := objections_to(chosen, promised)) and not force:
         raise _refused(chosen, objections)

@@ -1,7 +1,7 @@
 """Terms: which log of a bridge counts when there are several copies of it (sans-IO).
 
 A *term* is the time of one primary; Kafka calls its number the leader epoch, PostgreSQL the timeline.  A promotion
-begins the next term.  A copy *promises* to follow no primary of a lower term, and then tells it nothing any more.  So a
+begins the next term.  A copy *promises* to follow no primary of a lower term, and then reports nothing to it.  So a
 former primary cannot have enough copies, and confirms nothing.
 
 How many copies have to promise (as in BookKeeper's fencing): so many that those which have not are fewer than the
@@ -26,7 +26,7 @@ DEFAULT_COPY: Final = "copy"
 
 @final
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bridge was started, as far as a copy that is promoted has to go on in the same way."""
+    """Settings with which a bridge was started, and with which a promoted copy has to go on."""
 
     topics: Sequence[str] = ()
     clusters: Sequence[str] = ()
@@ -43,17 +43,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class LogState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log is among its copies.
+    """State of a log among its copies.
 
     Attributes:
-        role: whether this log is the origin or a copy.
-        term: in which this log was written, of a copy as far as it has no position; a log without copies has 1.
-        promised: the lowest term of a primary that this copy follows.
-        history: for each term after the first, the offsets by number of shard at which it began.
-        revision: of what follows; it grows with each change, also from one primary to the next.
+        role: ``primary`` if this log is the origin, ``copy`` if it follows one.
+        term: term in which this log was written; for a copy, only until it has a position. 1 for a log without copies.
+        promised: lowest term of a primary that this copy follows.
+        history: each term after the first, with the offsets at which it began, by number of shard.
+        revision: version of the fields below; it grows with each change, also from one primary to the next.
         copies: names of the copies that the primary knows, with the revision in which each was added.
-        counted: of these, those whose confirmations count: every copy knows of them.
-        settings: of the bridge.
+        counted: names of the copies whose confirmations count: every copy knows of them.
+        settings: settings of the bridge.
     """
 
     role: Literal["primary", "copy"] = "primary"
@@ -66,10 +66,10 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
 
     def forks(self, term: int) -> dict[int, int]:
-        """Return, by shard, up to which offset a log of an earlier term is of the same history; none: all of it is.
+        """Return, by shard, the offset up to which a log of an earlier term has the same history; empty: all of it.
 
-        Of a term that is not in this history, as that of a copy which was promoted by force beside this one, nothing
-        counts as the same: it is unknown where it left this history.
+        If the term is not in this history, as that of a copy which was promoted by force beside this one, nothing
+        counts as the same: the offset at which it left this history is unknown.
         """
         later = [starts for begun, starts in self.history if begun > term]
         if not later:
@@ -100,7 +100,7 @@ def encode_state(state: LogState) -> bytes:
 
 
 def decode_state_untrusted(data: bytes | None) -> LogState:
-    """Read a state; that of a log which never had a copy if there is none.
+    """Read a state; without data, return the state of a log which never had a copy.
 
     Raises:
         LogDamaged: it is something else.

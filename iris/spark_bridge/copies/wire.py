@@ -27,13 +27,13 @@ from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
 
 _PIECE: Final = 256 * KIB
-"""Bytes of one message: a chunk of the tunnel, and a frame, where nodes have ``BRIDGE_CONFIG``."""
+"""Size of one message, in bytes: a chunk of the tunnel, and a frame, where nodes have ``BRIDGE_CONFIG``."""
 
 _SMALL: Final = 16 * KIB
-"""Bytes up to which parts share a message."""
+"""Size up to which parts share a message, in bytes."""
 
 _MOST: Final = 1024 * MIB
-"""Bytes of one change: the tables of a log that has the most of everything, and 8 MiB of chunks."""
+"""Largest change, in bytes: the tables of a log that is at every limit, and 8 MiB of chunks."""
 
 
 async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
@@ -75,7 +75,7 @@ async def _send(tunnel: Tunnel, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of parts in pieces: what is small is put together, and of the rest nothing is copied."""
+    """Yield the bytes of parts in pieces: small parts are put together, larger ones are not copied."""
     small = b""
     for part in parts:
         if len(small) + len(part) <= _SMALL:
@@ -128,7 +128,7 @@ async def _receive(tunnel: Tunnel) -> object:
 
 
 def raise_told(message: Any) -> None:
-    """Raise the error that a message tells of, if it does."""
+    """Raise the error that a message reports, if it reports one."""
     if isinstance(message, dict):
         fields = cast("dict[str, object]", message)
         if "error" in fields:

@@ -22,7 +22,7 @@ from iris.spark_bridge.log import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 
 _IN_MEMORY: Final = 16 * MIB
-"""Bytes of rows that are put together in memory; more go through a temporary file."""
+"""Size up to which rows are put together in memory, in bytes; more go through a temporary file."""
 
 
 def merge_carried(carried: Mapping[StagedPart, bytes], others: Collection[StagedPart]) -> dict[StagedPart, IO[bytes]]:

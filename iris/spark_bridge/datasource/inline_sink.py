@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _BYTES: Final = 256 * KIB
-"""What is more than that is left to the workers, however few rows it is."""
+"""Largest batch that is published inline, in bytes; a larger one is left to the workers, however few rows it has."""
 
 
 def publish_inline(batch: DataFrame, number: int, *, query: str, rows: int, given: Mapping[str, str]) -> bool:
     """Publish a batch that is small; of one that is not, nothing.
 
     Args:
-        batch: what to publish.
-        number: of the batch.
-        query: whose it is.
-        rows: of the largest batch that is small.
+        batch: rows to publish.
+        number: number of the batch.
+        query: id of the query.
+        rows: most rows of a batch that counts as small.
         given: the options of the sink.
 
     Returns:

@@ -53,13 +53,13 @@ class SourceOptions:
     starting_timestamp: int | None = None
     """Milliseconds since 1970; takes the place of ``starting``."""
     starting_timestamps: Mapping[int, int] | None = None
-    """The same by number of shard; shards that are not named are read from their earliest event."""
+    """Start by number of shard, in milliseconds since 1970; other shards are read from their earliest event."""
     ending: Position = "latest"
     ending_timestamp: int | None = None
     ending_timestamps: Mapping[int, int] | None = None
-    """The same by number of shard; shards that are not named are read to their latest event."""
+    """End by number of shard, in milliseconds since 1970; other shards are read to their latest event."""
     timestamp_strategy: Strategy = "latest"
-    """What becomes of a shard without an event that is as young as where reading begins."""
+    """Treatment of a shard that has no event as young as the time at which reading begins."""
     group: str | None = None
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -67,14 +67,14 @@ class SourceOptions:
     max_delay: float = DEFAULT_DELAY
     min_partitions: int | None = None
     max_rows_per_partition: int | None = None
-    """Offsets of the largest range that one task reads."""
+    """Largest range that one task reads, in offsets. None: no limit."""
     inline_rows: int = 0
     """Events of the largest micro-batch of a query that needs no workers, see ``inline_source``; 0: it has workers."""
     fail_on_data_loss: bool = True
     include_headers: bool = True
     include_shard: bool = False
     local_files: bool = True
-    """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.log.local_read``."""
+    """True if segments on the reader's machine are read as files; see ``iris.spark_bridge.log.local_read``."""
 
 
 _NAMES: Final = (
@@ -144,7 +144,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
     """Read the options of a source.
 
     Args:
-        given: as Spark gives them; the case of the names does not matter.
+        given: options from Spark; the case of the names does not matter.
         streaming: whether it is for a streaming or a batch read; None: not known yet, so what only one of them
             takes is accepted.
 
@@ -472,7 +472,7 @@ class SinkOptions:
     """Topic of every row; None: each row has its own."""
     delivery: Delivery = "exactly-once"
     query: str | None = None
-    """Of a batch write: what makes it the same when it is repeated, with ``batch``."""
+    """Identity of a batch write, with ``batch``: the same pair is stored once. None: each write is a new one."""
     batch: int | None = None
 
 

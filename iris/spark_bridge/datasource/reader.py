@@ -26,7 +26,7 @@ _FEW_BYTES: Final = 256 * KIB
 
 _MOST_ROWS: Final = 8192
 _MOST_BYTES: Final = MIB
-"""Of batches that were put together: what is larger leaves the processor's caches before Spark has read it."""
+"""Limits of batches that were put together: a larger one leaves the processor's caches before Spark reads it."""
 
 
 def read_range(

@@ -38,14 +38,14 @@ from iris.spark_bridge.log import JOB_PREFIX
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
-"""Bytes of a task's rows that are kept in memory until they are sent; more go through a temporary file."""
+"""Size up to which a task's rows stay in memory until sent, in bytes; more go through a temporary file."""
 
 FEW_BYTES: Final = 64 * KIB
 """A task's rows that are not more go to the driver with its commit message, and with the commit to the bridge: without
 a tunnel, and without a file that is synchronized, with its directories, to be read once and deleted."""
 
 _MOST_BYTES: Final = 512 * KIB
-"""Of all tasks, that go with one commit: it is a request, which nodes take up to 1 MiB."""
+"""Limit of all tasks' rows that go with one commit, in bytes: it is a request, which may have 1 MiB."""
 
 _AT_ONCE: Final = 8
 """Parts that the driver stages at one time."""

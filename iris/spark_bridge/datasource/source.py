@@ -180,7 +180,7 @@ class BridgePartition(InputPartition):
         self.address = address
         self.range = found
         self.position = position
-        """Where the batch ends, which says what topics it has; None: it is no batch of a stream."""
+        """End of the batch, which also holds its topics. None if it is no batch of a stream."""
 
 
 def _options_of(options: SourceOptions, position: Offsets, found: Range | None = None) -> SourceOptions:
@@ -360,15 +360,15 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch = BridgeWatch(options.shards, TopicFilter(options.topics, options.topic_regex))
         self._topics = TopicSelection(patterns=options.topics, regex=options.topic_regex)
         self._past: BridgeWatch | None = None
-        """For the topics that were added, below where the others were when that was."""
+        """Watch on added topics, below the offsets reached when they were added. None: not in use."""
         self._moved: Mapping[str, int] = {}
-        """The offsets that the bridge has of the group."""
+        """Progress of the group that was last sent to the bridge: offsets by shard."""
         self._initial: Offsets | None = None
         self._target: dict[str, Extent] | None = None
         self._known = False
         self._poll = _FIRST_POLL
         self._planned = -math.inf
-        """When the last micro-batch was planned."""
+        """Monotonic time of the last plan of a micro-batch, in seconds."""
         self._read_to: Mapping[str, int] = {}
         self._lost = 0
         self._damage_counted: tuple[Offsets | None, int] = None, 0
@@ -396,7 +396,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known = True
 
     def _expect(self, position: Offsets) -> None:
-        """Let no shard be passed over that the checkpoint names."""
+        """Let the query fail if a shard that the checkpoint names is missing."""
         if self._options.fail_on_data_loss:
             self._watch.expect(position.next)
 
@@ -442,7 +442,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._portal.call(lambda client: self._watch.wait(client, position.next, 0.0, rows))
         extents = self._watch.extents
         if self._target is not None:
-            # A shard that nobody knew but the checkpoint has come since.
+            # A shard that only the checkpoint named has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
                 shard: dataclasses.replace(extents[shard], next=min(extents[shard].next, target.next))
@@ -488,7 +488,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if end is position else end
 
     def _damage_behind(self, position: Offsets) -> int:
-        """Return how many damaged events the batch that ended here went on without: only its tasks came by them."""
+        """Count the damaged events that the batch which ended here skipped: only its tasks met them."""
         if self._damage_counted[0] != position:
             self._damage_counted = (
                 position,
@@ -497,9 +497,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._damage_counted[1]
 
     async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> bool:
-        """Tell whether a micro-batch may be planned; for ``timeout`` seconds, look four times a second whether it may.
+        """Return True if a micro-batch may be planned; look four times a second, for ``timeout`` seconds.
 
-        A bridge tells of the next event, and not of the n-th.
+        A bridge reports the next event, not the n-th.
         """
         least = self._options.min_offsets
         if least is None or self._target is not None:

@@ -45,11 +45,11 @@ class DamageBook:
 
     @property
     def events(self) -> int:
-        """How many events are damaged."""
+        """Number of damaged events."""
         return sum(damage.end - damage.offset for damage in self)
 
     def note(self, damage: Damage) -> bool:
-        """Add a stretch; tell whether something of it was not known."""
+        """Add a stretch; return True if part of it was not known."""
         known = self._found.setdefault(damage.shard, [])
         first = bisect.bisect_left(known, damage.offset, key=lambda one: one.end)
         last = bisect.bisect_right(known, damage.end, key=lambda one: one.offset)

@@ -36,21 +36,21 @@ class Gap:
 
     shard: int
     offset: int
-    """They are missing before the event with this offset ..."""
+    """The events are missing before the event with this offset ..."""
     upto: int
-    """... or, if several gaps were put together, before events from there up to this one."""
+    """... or, if several gaps were merged, offset of the last such event."""
     topic: str
     cluster: str
-    """Of the publishers."""
+    """Cluster of the publishers."""
     publisher: str
-    """The publishing node; of several the last one."""
+    """Publishing node; the last one if there were several."""
     count: int
-    """How many events."""
+    """Number of missing events."""
     timestamp: int
-    """Microseconds since 1970 when the last of them was noticed."""
+    """Time at which the last of them was noticed, in microseconds since 1970."""
 
     def spans(self, start: int, end: int) -> bool:
-        """Tell whether a reader of the events ``start`` up to but not including ``end`` comes by."""
+        """Return True if a reader of the events ``start`` up to but not including ``end`` meets the gap."""
         return start <= self.upto and self.offset < end
 
     def to_record(self) -> bytes:

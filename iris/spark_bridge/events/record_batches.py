@@ -22,10 +22,10 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 
 MAX_BODY: Final = 4 * MIB
-"""Bytes of one batch in a stream: ``write_rows`` makes them of 1 MiB, or of one row, which is little more at most."""
+"""Largest batch in a stream, in bytes: ``write_rows`` makes batches of 1 MiB, or of one row, which is little more."""
 
 MAX_METADATA: Final = 64 * KIB
-"""Bytes of the metadata of a message: 700 for our columns."""
+"""Largest metadata of a message, in bytes: 700 for our columns."""
 
 _PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF
@@ -144,7 +144,7 @@ class _Flatbuffer:
         return self._at + place if place else 0
 
     def has(self, field: int) -> bool:
-        """Tell whether a field is there."""
+        """Return whether a field is there."""
         return self._place(field) != 0
 
     def number(self, field: int, kind: str) -> int:

@@ -13,7 +13,7 @@ from iris.kernel.wire import Payload, payload_size
 from iris.patterns.pubsub.subscribe import EventRun
 
 EVENT_OVERHEAD: Final = 96
-"""Bytes that an event takes in the columns besides payload, topic and headers."""
+"""Size of an event in the columns besides payload, topic and headers, in bytes."""
 
 
 def cut_run(run: EventRun, begin: int, end: int) -> EventRun:

@@ -44,20 +44,20 @@ HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
 TEXT: Final = "utf-8"
 PACKED: Final = "msgpack"
-"""What ``HEADER_ENCODING`` says.  In logs of earlier versions texts are packed, too."""
+"""Values of ``HEADER_ENCODING``.  In logs of earlier versions texts are packed, too."""
 HEADER_SINK: Final = "iris-sink"
-"""On events that a bridge publishes for Spark: the query that wrote them."""
+"""Header of events that a bridge publishes for Spark: the query that wrote them."""
 HEADER_BRIDGE: Final = "iris-bridge"
-"""On the same: the bridge whose log they are in, so that none of its members stores them once more."""
+"""Header of the same events: the bridge whose log they are in, so that none of its members stores them again."""
 
 RESERVED: Final = "iris-"
 LOG_APPEND_TIME: Final = 1
 
 MAX_VALUE: Final = MIB
-"""Largest value that Spark may publish: the payload that nodes take by default."""
+"""Largest value that Spark may publish, in bytes: the payload that nodes accept by default."""
 
 MAX_HEADERS: Final = 7 * KIB
-"""Bytes of the headers that Spark may publish with a row: what nodes take by default, less what the bridge adds."""
+"""Limit of a row's headers that Spark publishes, in bytes: what nodes accept by default, less the bridge's own."""
 MAX_HEADER_COUNT: Final = 500
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -76,7 +76,7 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", _HEADERS),
     ]
 )
-"""Exactly what Spark derives from SPARK_SCHEMA: it compares the two and takes no other batch."""
+"""Schema that Spark derives from SPARK_SCHEMA: it compares the two and accepts no other batch."""
 
 NO_EVENTS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 """Made without a list: with the first one that it is given, Arrow imports pandas, for a quarter of a second."""
@@ -87,7 +87,7 @@ SPARK_SCHEMA: Final = (
 )
 
 SINK_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in ("key", "value", "topic", "headers")])
-"""What Spark publishes: the rest is the log's to say."""
+"""Columns that Spark publishes: the log sets the others."""
 
 _SHARD: Final = pa.field("shard", pa.string())
 
@@ -326,7 +326,7 @@ def encoding_of(pairs: Sequence[Mapping[str, Any] | None] | None) -> str | None:
 
 
 def _is_encoded(value: bytes | None, encoding: str) -> bool:
-    """Tell whether a value is what Spark says of it: others believe it."""
+    """Return whether a value is what Spark says of it: others believe it."""
     return value is not None and type(payload_of(value, encoding)) is not bytes
 
 

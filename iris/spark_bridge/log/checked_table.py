@@ -44,8 +44,8 @@ class IndexWitness:
     """Guard of the meta pages: keeps number and checksum of the last state of an index.
 
     Args:
-        directory: of the LMDB environment.
-        page_size: of the environment.
+        directory: directory of the LMDB environment.
+        page_size: page size of the environment.
 
     Raises:
         LogDamaged: the index is not in the state that was written last.
@@ -128,8 +128,8 @@ class CheckedTable:
     Args:
         transaction: the transaction.
         database: the table.
-        name: of the table.
-        journal: gets what is written; None: nobody repeats it.
+        name: name of the table.
+        journal: records what is written. None: no copy repeats it.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class CheckedTable:
             cursor.putmulti(sealed)
 
     def delete(self, key: bytes) -> bool:
-        """Delete a record; tell whether it was there."""
+        """Delete a record; return whether it was there."""
         deleted = self._transaction.delete(key, db=self._database)
         # A transaction that deletes nothing changes nothing, and LMDB gives its number to the next one.
         if deleted and self._journal is not None:
@@ -195,7 +195,7 @@ class CheckedTable:
                 found = cursor.delete()
 
     def sealed(self) -> Iterator[Journaled]:
-        """Yield every record, verified, as another log takes it."""
+        """Yield every record, verified, in the form that another log accepts."""
         for key, value in self.records():
             yield self._name, key, seal(key, value)
 
@@ -250,16 +250,16 @@ class CheckedTable:
 # -- what is kept for each cluster ------------------------------------------------------------------------------
 
 QuotaKind = Literal["keys", "publishers", "retries"]
-"""What is counted: idempotency keys with their outcomes, what is known of the numbers of publishers, failed attempts of
-jobs."""
+"""Kinds of records with a quota: idempotency keys with their outcomes, the numbers seen of publishers, and failed
+attempts of jobs."""
 
 _ONE: Final = 16
 _ALL: Final = 4
-"""Parts of the room that one cluster may have, and all together."""
+"""Divisors of the room: one cluster may have a sixteenth, all together a quarter."""
 
 _VALUE_PAGE: Final = 4096
 _BESIDE_VALUE: Final = 160
-"""Bytes that the index takes for a record beside its value: key, checksum, and what its page has free."""
+"""Size of a record in the index beside its value, in bytes: key, checksum, and free space of its page."""
 
 _COUNT: Final = struct.Struct(">Q")
 
@@ -271,21 +271,21 @@ def record_size(value: int) -> int:
 
 @final
 class Quota:
-    """What a log keeps of one kind for each cluster, in bytes, counted in the transaction that changes it.
+    """Use of one kind of record by each cluster, in bytes, counted in the transaction that changes it.
 
     A cluster may have a sixteenth of the room, and all clusters together a quarter; those of another realm count as
     one.  So what one of them fills up is refused, or forgotten, for that one: there is room for the others' things, and
     for events.
 
     Args:
-        table: has the counts.
-        kind: what is counted.
-        room: returns how many bytes there are for the log, given how many are used of this kind.
+        table: table of the counts.
+        kind: kind of the records.
+        room: returns the bytes that the log may have, called with the bytes that this kind uses.
     """
 
     def __init__(self, table: CheckedTable, kind: QuotaKind, room: Callable[[int], int]) -> None:
         self._table = table
-        # Names of clusters have none of these characters: no count is taken for another one.
+        # Names of clusters have none of these characters: no count is mistaken for another one.
         self._total = kind.encode() + b"\1"
         self._prefix = kind.encode() + b"\0"
         self._room = room
@@ -296,11 +296,11 @@ class Quota:
 
     @property
     def total(self) -> int:
-        """How many bytes are kept for all clusters."""
+        """Use of all clusters together, in bytes."""
         return self._get(self._total)
 
     def excess(self, owner: str, more: int = 0) -> str | None:
-        """Return who would have more than it may, with so many bytes more for a cluster; None: nobody."""
+        """Return who would be above its quota if a cluster used ``more`` bytes more; None: nobody."""
         used, total = self.used(owner), self.total
         room = self._room(total)
         if used + more > room // _ONE:

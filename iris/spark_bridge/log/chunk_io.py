@@ -28,7 +28,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 """Larger chunks read no faster, and a reader holds some of them at a time."""
 
 ROOM: Final = CHUNK_BYTES - HEADER_SIZE - 2048
-"""Bytes of a chunk that are there for events."""
+"""Room of a chunk for events, in bytes."""
 
 FinishedSegment = tuple[int, str, int, int, int]
 """Shard, epoch, first offset, size and revision of a segment that is complete."""
@@ -46,12 +46,12 @@ class ShardAppend:
 
     Args:
         view: the transaction.
-        files: of the segments.
-        number: of the shard, which exists.
+        files: files of the segments.
+        number: number of an existing shard.
         now: microseconds since 1970.
         finished: collects the segments that are complete, to be trimmed after the commit.
-        topics: of the segment that each shard is appended to, by shard; to be emptied if the transaction fails.
-        begin: whether it begins with a new segment.
+        topics: topics of the segment that each shard is appended to, by shard; to be emptied if the transaction fails.
+        begin: True if it begins with a new segment.
     """
 
     def __init__(
@@ -197,9 +197,9 @@ class Stretch:
     end: int
     timestamp: int
     is_filtered: bool = False
-    """Whether events that are not wanted are taken out of the chunk."""
+    """True if unwanted events are removed from the chunk."""
     is_unknown: bool = False
-    """Whether the index does not say where its events are."""
+    """True if the index does not say where its events are."""
 
 
 def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
@@ -221,13 +221,13 @@ def take_wanted(
 
     Args:
         view: the transaction.
-        shard: whose they are.
+        shard: record of the shard.
         start: an offset; events from there on that were removed are not wanted ones.
         end: the offset behind the last event.
         max_bytes: more only if it is one chunk.
         wanted: topics.
-        exact: whether all events that are not wanted are taken out; else where most of a chunk's are not, so that the
-            rest is not sent in vain.
+        exact: True if all unwanted events are removed; else only from chunks of which most events are unwanted, so
+            that these are not sent in vain.
     """
     stretches: list[Stretch] = []
     at, size = start, 0

@@ -28,14 +28,14 @@ BLOCK_BYTES: Final = BLOCK // 8
 WINDOW: Final = 256 * BLOCK
 
 _MEMORY: Final = 700
-"""Bytes of memory that a block takes, and the rest of a window."""
+"""Memory of a block, and of the rest of a window, in bytes."""
 
 _BIT: Final = tuple(1 << bit for bit in range(8))
 
 
 @final
 class Verdict(enum.Enum):
-    """What to do with one event."""
+    """Verdict on one event."""
 
     NEW = "new"
     REPEAT = "repeat"
@@ -60,7 +60,7 @@ class PublisherWindow:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that it takes."""
+        """Memory of this window, in bytes."""
         return _MEMORY * (1 + len(self.blocks))
 
     def admit(self, sequence: int) -> Verdict:
@@ -190,9 +190,9 @@ def _consecutive(runs: Sequence[EventRun], begin: int) -> int:
 
 @final
 class PublisherMemory(Generic[T]):
-    """What is kept in memory of publishers, windows or numberings, in bytes by cluster: those that were used last.
+    """Cache of publishers' windows or numberings, limited in bytes by cluster: the least recently used are dropped.
 
-    All of it is in the index, too.  What a cluster has no room for is read again when its publisher comes back, and
+    The index has all of them, too.  What a cluster has no room for is read again when its publisher comes back, and
     costs other clusters nothing.
 
     Args:
@@ -205,10 +205,10 @@ class PublisherMemory(Generic[T]):
         self._most_of_owner = most_of_owner
         self._owners: dict[str, str] = {}
         self._known: dict[str, OrderedDict[str, tuple[T, int]]] = {}
-        """By owner and publisher, with its bytes; the one that was used last is the last one."""
+        """Entries by owner and publisher, with their bytes; the last one was used most recently."""
         self._used: Counter[str] = Counter()
         self.size = 0
-        """Bytes that it takes."""
+        """Memory of all entries, in bytes."""
 
     def __repr__(self) -> str:
         return f"<PublisherMemory: {self.size} bytes of {len(self._owners)} publishers>"

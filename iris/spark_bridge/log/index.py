@@ -61,17 +61,17 @@ _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
 _REVISION: Final = struct.Struct(">I")
-"""Behind a chunk whose file was written anew; the others have 0."""
+"""Field after a chunk whose file was written anew; the others have revision 0."""
 _TOPICS: Final = struct.Struct(">II")
-"""Behind a segment, but not those of former formats: its revision, and how many topics it has."""
+"""Fields after a segment, but not in former formats: its revision, and its number of topics."""
 _NOT_NOTED: Final = 2**32 - 1
-"""In the place of the number of a segment's topics."""
+"""Value in the place of the number of a segment's topics if these were not noted."""
 _TOPIC: Final = struct.Struct(">I")
 _REMOVAL: Final = struct.Struct(">Q")
 _SHARD: Final = struct.Struct(">8sQQqQ")
 _PUBLISHER: Final = struct.Struct(">qI")
 _BLOCK: Final = 512
-"""Bytes of a block of a publisher's window."""
+"""Size of a block of a publisher's window, in bytes."""
 _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
@@ -91,7 +91,7 @@ _TABLES: Final = (
     "division",
 )
 _OWN: Final = frozenset({"replication"})
-"""Tables that say what this log is among its copies; these do not repeat them."""
+"""Tables with this log's own state among its copies; copies do not repeat them."""
 
 _FORMER: Final[Mapping[bytes, int]] = {
     b"iris log 1": 7,
@@ -102,17 +102,17 @@ _FORMER: Final[Mapping[bytes, int]] = {
     b"iris log 6": 17,
     b"iris log 7": 22,
 }
-"""Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
-a log, all together, so that none is taken for new in a log of this format."""
+"""Formats of earlier versions, each with its number of these tables.  A bridge makes the others when it opens such a
+log, all together, so that none is mistaken for new in a log of this format."""
 
 
 REPLACED: Final = tuple(name for name in _TABLES if name not in _OWN and name not in {"chunks", "segments", "shards"})
-"""Tables that a copy which begins to follow takes in full: they do not grow with the events."""
+"""Tables that a copy which begins to follow receives in full: they do not grow with the events."""
 
 NO_END: Final = -1
 
 IN_TIER: Final = 2**32 - 1
-"""In the place of the revision of a segment's file: it lies in the tier, see ``iris.spark_bridge.log.tiering``."""
+"""Value in the place of a file's revision if the segment is in the tier, see ``iris.spark_bridge.log.tiering``."""
 
 
 @final
@@ -125,15 +125,15 @@ class ShardRecord:
     earliest: int
     next: int
     timestamp: int = 0
-    """Microseconds since 1970 of the newest event; the next one is not older."""
+    """Time of the newest event, in microseconds since 1970; the next one is not older."""
     size: int = 0
-    """Bytes of its chunks."""
+    """Size of the shard's chunks, in bytes."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPlace:
-    """Where the chunk that starts with event ``first`` lies."""
+    """Place in a segment's file of the chunk that starts with event ``first``."""
 
     first: int
     count: int
@@ -142,30 +142,30 @@ class ChunkPlace:
     position: int
     size: int
     revision: int = 0
-    """Of the segment's file."""
+    """Revision of the segment's file."""
 
     @property
     def end(self) -> int:
-        """The offset behind its last event."""
+        """First offset after the chunk."""
         return self.first + self.count
 
     @property
     def end_position(self) -> int:
-        """Where it ends in the segment's file."""
+        """End of the chunk in the segment's file, in bytes."""
         return self.position + self.size
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a chunk holds."""
+    """Contents of a chunk."""
 
     topics: Sequence[int]
-    """By their numbers in the chunk's segment."""
+    """Topics of the chunk, by their numbers in its segment."""
     counts: Sequence[int]
-    """How many events of each."""
+    """Number of events on each of these topics."""
     held: int
-    """How many events."""
+    """Number of all events of the chunk."""
 
 
 @final
@@ -183,13 +183,13 @@ class SegmentRecord:
     written: int
     last_timestamp: int
     revision: int = 0
-    """How often its file was written anew, without events that were to go."""
+    """Number of times its file was written anew, without events that were to go."""
     topics: int | None = None
-    """How many topics it has; None: it is of a former format, which did not note them."""
+    """Number of the segment's topics. None if a former format did not note them."""
 
 
 class _PublisherSize(NamedTuple):
-    """Bytes that the numberings of a publisher take, and all that is known of it."""
+    """Size of a publisher's numberings, and of all its records, in bytes."""
 
     numbered: int
     size: int
@@ -421,7 +421,7 @@ class IndexView:
             if _TOPIC.unpack(key[len(prefix) :])[0] != known + len(found):
                 break
             found += value.decode().split("\n")
-        # A topic that is not found would be taken for one of which the segment holds nothing.
+        # A topic that is not found would be mistaken for one of which the segment holds nothing.
         if known + len(found) != segment.topics:
             raise LogDamaged(
                 f"the index is damaged: of the segment {segment.first} of shard {shard} it has {known + len(found)} "
@@ -491,8 +491,8 @@ class IndexView:
         """Write how many blocks a publisher's window has, and when its last event arrived.
 
         Args:
-            publisher: its id.
-            blocks: of its window.
+            publisher: id of the publisher.
+            blocks: blocks of the publisher's window.
             timestamp: microseconds since 1970.
             numbered: bytes of its numberings; None: as many as before.
             owner: the cluster for which that is counted; "": it is not known now.
@@ -609,7 +609,7 @@ class IndexView:
         """Return the last batch of a query that was committed.
 
         Args:
-            query: its name.
+            query: name of the query.
             complete: whether the table has been read in full already; else it is, before a query is taken for new.
         """
         value = self._sinks.get(query)
@@ -622,7 +622,7 @@ class IndexView:
         return batch
 
     def delete_sink(self, query: bytes) -> bool:
-        """Forget a query; tell whether it had committed a batch."""
+        """Forget a query; return whether it had committed a batch."""
         return self._sinks.delete(query)
 
     def put_sink(self, query: bytes, batch: int, timestamp: int) -> None:
@@ -654,7 +654,7 @@ class IndexView:
         self._owners.put(name, _OWNER.pack(timestamp) + owner.encode())
 
     def delete_owner(self, name: bytes) -> bool:
-        """Delete the owner of a name; tell whether it had one."""
+        """Delete the owner of a name; return whether it had one."""
         return self._owners.delete(name)
 
     def delete_owners(self, prefix: bytes, before: int) -> int:
@@ -679,7 +679,7 @@ class IndexView:
         self._members.put(_NUMBER.pack(shard), address.encode())
 
     def delete_member(self, shard: int) -> bool:
-        """Delete the record of a shard of the bridge; tell whether there was one."""
+        """Delete the record of a shard of the bridge; return whether there was one."""
         return self._members.delete(_NUMBER.pack(shard))
 
     # -- durable subscribers --------------------------------------------------------------------------------
@@ -771,7 +771,7 @@ class IndexView:
         self._cursors.put(name, record)
 
     def delete_cursor(self, name: bytes) -> bool:
-        """Delete a cursor; tell whether it was there."""
+        """Delete a cursor; return whether it was there."""
         return self._cursors.delete(name)
 
 
@@ -780,8 +780,8 @@ class Index:
     """The open index.  Reading is safe in any thread; one thread at a time may write.
 
     Args:
-        path: of its directory.
-        map_bytes: how large it may become.
+        path: directory of the index.
+        map_bytes: largest size of the index, in bytes.
         look_only: leave one of a former format as it is.
 
     Raises:
@@ -893,7 +893,7 @@ class Index:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[IndexView]:
-        """As ``read``, for a block that goes through several threads, in one at a time."""
+        """Do the same as ``read``, for a block that runs in several threads, in one at a time."""
         transaction = self._environment.begin()
         try:
             yield IndexView(transaction, self._databases)
@@ -1003,22 +1003,22 @@ def _pack_segment(shard: int, segment: SegmentRecord) -> tuple[bytes, bytes]:
 
 
 def journaled_shard(shard: ShardRecord) -> Journaled:
-    """Return the record of a shard, as another log takes it."""
+    """Return the record of a shard, in the form that another log accepts."""
     return _journaled("shards", *_pack_shard(shard))
 
 
 def journaled_chunk(shard: int, chunk: ChunkPlace) -> Journaled:
-    """Return the record of a chunk, as another log takes it."""
+    """Return the record of a chunk, in the form that another log accepts."""
     return _journaled("chunks", *_pack_chunk(shard, chunk))
 
 
 def journaled_segment(shard: int, segment: SegmentRecord) -> Journaled:
-    """Return the record of a segment, as another log takes it."""
+    """Return the record of a segment, in the form that another log accepts."""
     return _journaled("segments", *_pack_segment(shard, segment))
 
 
 def journaled_tiered(shard: int, segment: int, record: bytes) -> Journaled:
-    """Return the record of a segment that the tier has, as another log takes it."""
+    """Return the record of a segment that the tier has, in the form that another log accepts."""
     return _journaled("tiered", _PLACE.pack(shard, segment), record)
 
 

@@ -43,10 +43,10 @@ class FileRange:
     device: int
     inode: int
     end: int
-    """Up to this offset there are no other wanted events than theirs."""
+    """End of the range of offsets in which these chunks hold all wanted events."""
     pieces: Sequence[Sequence[int]]
-    """What is read at a time, whole chunks each: offset of the first one, position and size in bytes.  If there are
-    none, no event of the range is wanted, and there is no file."""
+    """Pieces to read at a time, whole chunks each: offset of the first one, position and size in bytes.  Empty if no
+    event of the range is wanted: there is no file then."""
 
 
 @functools.cache
@@ -98,8 +98,8 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
     """Yield the chunks, verified; none if the file that has this path here is another one.
 
     Raises:
-        OSError, ValueError, OverflowError: it cannot be read, or what was told of it makes no sense.
-        LogDamaged: what is there is not whole chunks, or not those that were told of.
+        OSError, ValueError, OverflowError: the file cannot be read, or the reported range makes no sense.
+        LogDamaged: the file does not hold whole chunks, or not those that were reported.
     """
     if not found.pieces:
         return

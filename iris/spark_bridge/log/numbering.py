@@ -26,13 +26,13 @@ from iris.patterns.pubsub.interest import Milestones, withdrawn_of
 from iris.spark_bridge.log.checked_table import record_size
 
 MAX_HOLES: Final = 64
-"""Holes of one topic; when there are more, the oldest is taken for a gap."""
+"""Most holes of one topic; if there are more, the oldest counts as a gap."""
 
 MAX_TOPICS: Final = 16_384
-"""Topics of one publisher whose numbers are remembered.  A publisher may use a new topic for each event."""
+"""Most topics of one publisher whose numbers are kept.  A publisher may use a new topic for each event."""
 
 _MEMORY: Final = 3
-"""Bytes of memory that a byte in the log takes."""
+"""Memory for each byte in the log, in bytes."""
 
 _HOLE_BYTES: Final = 28
 
@@ -47,7 +47,7 @@ class Hole(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many events they are."""
+        """Number of missing events."""
         return self.last - self.first + 1
 
 
@@ -56,8 +56,8 @@ class Numbering:
     """The numbers of one topic of one publisher.
 
     Attributes:
-        next: the number that is expected; 0 if none has come.
-        holes: what is missing below that and may still come, in order.
+        next: next expected number; 0 if no event has come.
+        holes: missing numbers below ``next`` that may still come, in order.
     """
 
     __slots__ = ("_place", "_unsettled", "counted", "holes", "next")
@@ -65,22 +65,22 @@ class Numbering:
     def __init__(self, following: int = 0, holes: Iterable[Hole] = ()) -> None:
         self.next = following
         self.counted = 0
-        """Bytes for which it is counted in ``PublisherNumberings.size``."""
+        """Size with which this is counted in ``PublisherNumberings.size``, in bytes."""
         self.holes = list(holes)
         self._unsettled = 0
-        """What is missing below this number does not come any more."""
+        """Number below which missing events do not come any more."""
         self._place = (0, 0)
 
     def arrive(self, first: int, count: int, *, owed: int, milestones: Milestones, shard: int, offset: int) -> None:
         """Count events as stored.
 
         Args:
-            first: number of the first one.
-            count: how many they are; their numbers follow each other.
-            owed: if it is the first run since the bridge has come: from which number on it is owed the topic; else 0.
-            milestones: came with them.
-            shard: where they were stored.
-            offset: the same.
+            first: number of the first event.
+            count: number of events; their numbers are consecutive.
+            owed: for the first run since the bridge has subscribed, the first number that it is owed; else 0.
+            milestones: milestones that came with the events.
+            shard: shard in which they were stored.
+            offset: offset at which they were stored.
         """
         end = first + count
         began = milestones[0] if milestones else 0
@@ -97,17 +97,17 @@ class Numbering:
                 self.holes = [part for hole in self.holes for part in _without(hole, begin, last + 1)]
         if end > self.next:
             self.next = end
-            # The last word of the publisher counts: what is repeated may carry an older one.
+            # The latest milestones of the publisher count: a repeated run may carry older ones.
             self._unsettled = milestones[3] if len(milestones) > 3 else end
             self._place = (shard, offset)
 
     def settle(self, begins: Mapping[int, int]) -> Iterator[Hole]:
-        """Yield what is missing for good and was not yielded before, where readers come by.
+        """Yield numbers that are missing for good and were not yielded before, at places that readers will pass.
 
-        To be called when all that is stored together was counted.
+        Call this when all that is stored together was counted.
 
         Args:
-            begins: for each shard, the offset of the first event of these.
+            begins: offset of the first of these events in each shard.
         """
         for hole in self._settled():
             if hole.offset >= begins.get(hole.shard, MAX_NUMBER):
@@ -153,7 +153,7 @@ class PublisherNumberings:
     def __init__(self, topics: Iterable[tuple[str, Numbering]] = ()) -> None:
         self.topics: OrderedDict[str, Numbering] = OrderedDict(topics)
         self.size = 0
-        """Bytes that they take in the log."""
+        """Size of the numberings in the log, in bytes."""
         for name, numbering in self.topics.items():
             self.count(name, numbering)
         self.changed: set[str] = set()
@@ -164,7 +164,7 @@ class PublisherNumberings:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that they take."""
+        """Memory of the numberings, in bytes."""
         return _MEMORY * (1 + self.size)
 
     def topic(self, name: str) -> Numbering:

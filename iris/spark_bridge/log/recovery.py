@@ -1,8 +1,8 @@
 """Recovery: opens a log, takes the lock of its directory, and removes what unfinished appends have left behind.
 
 Nothing that was acknowledged is cut off by a crash, if the disk keeps what it has synced.  Where one has not, the log
-is opened all the same: what is there can be read, and new events are stored.  What is gone is said at once, not when
-somebody comes to read it.
+is opened all the same: what is there can be read, and new events are stored.  Missing events are reported at once, not
+when they are read.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def open_store(
     Takes the same short time for any number of events: nothing is scanned.
 
     Args:
-        directory: for this log alone.
+        directory: directory of this log alone.
         shards: numbers of the shards to make, if they are not there; others that are there are kept.
         entropy: makes the epochs of new shards.
-        disk: what segments are written to; the real one by default.
+        disk: disk to which segments are written; the real one by default.
         segment_bytes: size of a segment file.
-        map_bytes: how large the index may become.
+        map_bytes: largest size of the index, in bytes.
         look_only: make nothing, and leave alone what appends that never finished have left behind.
 
     Raises:

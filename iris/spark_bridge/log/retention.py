@@ -3,7 +3,7 @@
 Without rules for topics whole segments go, from the beginning of each shard.  With rules, segments from which some
 events go and others do not are written anew, see ``iris.spark_bridge.log.topics.compaction``.
 
-Removals: of which topics events were removed, so that who reads others is not told that something was lost.  A query on
+Removals: the topics whose events were removed, so that a reader of others gets no report of a loss.  A query on
 a silent topic stays at the offset where it was, and the events of other topics behind that go.
 """
 
@@ -35,7 +35,7 @@ def _limit(name: str, value: object) -> float | None:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRetention:
-    """How long a log keeps events of some topics.
+    """Retention of the events of some topics.
 
     Raises:
         ConfigError: the pattern is none, or a limit is not above 0.
@@ -45,7 +45,7 @@ class TopicRetention:
     max_age: float | None = None
     """Seconds; None keeps events of any age."""
     max_bytes: int | None = None
-    """Of all topics of the pattern together: at least so much is kept of each shard.  None is no limit."""
+    """Least that is kept of each shard, in bytes of all topics of the pattern together. None: no limit."""
     last_value: bool = False
     """Keep the last event of each topic and key only; of those without a key, the last of the topic."""
 
@@ -90,7 +90,7 @@ def parse_rule(text: str) -> TopicRetention:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long a log keeps events.  Whole segments go, so it keeps somewhat more than asked.
+    """Retention of a log's events.  Whole segments are removed, so it keeps somewhat more than asked.
 
     Raises:
         ConfigError: a limit is not above 0.
@@ -99,11 +99,11 @@ class Retention:
     max_age: float | None = None
     """Seconds; None keeps events of any age."""
     max_bytes: int | None = None
-    """Of all shards of a member together: at least so much is kept.  None is no limit."""
+    """Least that is kept of all shards of a member together, in bytes. None: no limit."""
     keep_unread: bool = False
     """Keep what a known group has not read yet, whatever the limits say."""
     rules: tuple[TopicRetention, ...] = ()
-    """Of topics; the first that matches counts.  The limits above are for the other topics then."""
+    """Rules for topics; the first that matches counts.  The limits above are for the other topics then."""
     tombstones: float = 86_400.0
     """Seconds for which a last value that is null stays at least, so that readers learn that its key is gone."""
 
@@ -143,7 +143,7 @@ class TopicRules:
         self._numbers: dict[str, int] = {}
 
     def keeps_last(self, number: int) -> bool:
-        """Tell whether a rule keeps the last value of each key alone."""
+        """Return whether a rule keeps the last value of each key alone."""
         return self.rules[number].last_value
 
     def of(self, topics: Collection[str]) -> dict[str, int]:
@@ -166,13 +166,13 @@ class TopicRules:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentShares:
-    """What a segment holds of the topics of each rule, by the number of the rule."""
+    """Events and bytes of a segment on the topics of each rule, by the number of the rule."""
 
     events: Sequence[int]
     bytes: Sequence[int]
-    """About: the chunks' bytes, divided by events."""
+    """Approximate size: the chunks' bytes, divided by events."""
     is_known: bool = True
-    """Whether its topics were noted; a segment of a former format counts as one of topics without a rule."""
+    """True if its topics were noted; without, as in a former format, its events count as on topics without a rule."""
 
 
 def choose_rules(
@@ -181,9 +181,9 @@ def choose_rules(
     """Return which rules let all of their events in which segments go, by the first offset of the segment.
 
     Args:
-        segments: of one shard, oldest first.
-        shares: by first offset.
-        rules: of topics.
+        segments: segments of one shard, oldest first.
+        shares: shares of the segments, by first offset.
+        rules: retention rules of topics.
         now: microseconds since 1970.
     """
     expired: dict[int, set[int]] = {}
@@ -228,8 +228,8 @@ class Removals:
         Events that later ones have superseded do not count.
 
         Args:
-            shard: its number.
-            earliest: of the shard: below it none are left.
+            shard: number of the shard.
+            earliest: earliest offset of the shard: no event is left below it.
             wanted: topics.
         """
         before = self._before.get(shard)
@@ -249,7 +249,7 @@ class Removals:
         """Note that events of some topics are removed.
 
         Args:
-            shard: its number.
+            shard: number of the shard.
             topics: each with the offset below which that is so; None: they are not known.
             before: below it all are removed.
             earliest: below it all had been before.
@@ -305,7 +305,7 @@ def choose_expired(
         segments: by shard, oldest first.
         retention: the limits.
         now: microseconds since 1970.
-        unread: by shard, the lowest offset that a group has still to read.
+        unread: lowest offset that a group has still to read, by shard.
     """
     before: dict[int, int] = {}
     total = sum(segment.size for shard in segments.values() for segment in shard)

@@ -31,7 +31,7 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _PROBE: Final = 4 * 1024 * 1024
 
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""What passes: no room on the disk, in the process's or the system's table of open files, or in memory."""
+"""Errors that pass: no room on the disk, in the process's or the system's table of open files, or in memory."""
 
 
 class Disk(Protocol):
@@ -119,12 +119,12 @@ def sync_directory(path: Path) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Tell whether an error of the operating system means that there is no room, or no descriptor, at the moment."""
+    """Return whether an error of the operating system means that there is no room, or no descriptor, at the moment."""
     return error.errno in _NO_SPACE
 
 
 def has_room(directory: Path) -> bool:
-    """Tell whether a file of 4 MiB can be made, by making one; quotas are found so, too."""
+    """Return whether a file of 4 MiB can be made, by making one; quotas are found so, too."""
     path = directory / "room"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,7 +160,7 @@ class SegmentFiles:
         return self._directory / f"{shard:05d}-{epoch}-{first:020d}{written}.segment"
 
     def is_full(self, position: int, size: int) -> bool:
-        """Tell whether a frame of ``size`` bytes at ``position`` belongs into a new segment."""
+        """Return whether a frame of ``size`` bytes at ``position`` belongs into a new segment."""
         return position > 0 and position + size > self._segment_bytes
 
     def begin(self, shard: int, epoch: str, first: int, size: int, revision: int = 0) -> None:
@@ -209,7 +209,7 @@ class SegmentFiles:
             self.journal.write(shard, epoch, first, position, parts, revision)
 
     def has(self, shard: int, epoch: str, first: int, revision: int) -> bool:
-        """Tell whether there is a file for the segment of ``shard`` that starts at ``first``."""
+        """Return whether there is a file for the segment of ``shard`` that starts at ``first``."""
         return self.path(shard, epoch, first, revision).exists()
 
     def sync(self, shard: int) -> None:
@@ -275,12 +275,12 @@ class SegmentFiles:
         """Write a revision of a segment; it is on the disk when this returns, and counts when the index names it.
 
         Args:
-            shard: whose segment it is.
-            epoch: the same.
-            first: the same.
-            revision: of this file, of which there is none yet.
-            frames: what it holds.
-            most: bytes that they have together at most.
+            shard: number of the segment's shard.
+            epoch: epoch of the shard.
+            first: first offset of the segment.
+            revision: revision of the file to make.
+            frames: contents of the file.
+            most: limit of the frames together, in bytes.
 
         Raises:
             StoreFull: there is no room for it; nothing is left of it.
@@ -323,7 +323,7 @@ class Reserve:
     """A file that occupies a little of the disk.
 
     Args:
-        path: of it.
+        path: path of the file.
     """
 
     def __init__(self, path: Path) -> None:

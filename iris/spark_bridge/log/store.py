@@ -80,7 +80,7 @@ QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
 
 JOB_PREFIX: Final = "job-"
-"""How the ids of Spark's batch jobs begin; a job never comes back, unlike a streaming query."""
+"""Prefix of the ids of Spark's batch jobs; a job never comes back, unlike a streaming query."""
 
 
 @final
@@ -93,9 +93,9 @@ class ShardState:
     earliest: int
     next: int
     size: int
-    """Bytes of its chunks on the disk."""
+    """Size of the shard's chunks on the disk, in bytes."""
     timestamp: int
-    """Microseconds since 1970 of the newest event, 0 if there was none."""
+    """Time of the newest event, in microseconds since 1970; 0 if there was none."""
     gap: int = -1
     """The greatest offset before which events are missing; -1: none are."""
 
@@ -117,24 +117,24 @@ class Appended:
     stale: Sequence[EventRun]
     """Events so late that it is unknown whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
-    """Events of which it has turned out that they are missing."""
+    """Events newly found to be missing."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What a shard holds for somebody who wants some topics and has come to an offset."""
+    """Wanted events of a shard for a reader of some topics that has come to an offset."""
 
     earliest: int
-    """Below it wanted events may have been removed."""
+    """Earliest offset: below it wanted events may have been removed."""
     next: int
-    """Behind its last event."""
+    """First offset after the shard's last event."""
     first: int
-    """There is no wanted event between that offset and this one; ``next``: there is none at all."""
+    """First wanted event from the reader's offset on; ``next`` if there is none."""
     count: int
-    """How many wanted events there are, up to the limit that was asked for."""
+    """Number of wanted events, up to the limit that was asked for."""
     upto: int
-    """The offset behind the last of these."""
+    """First offset after the last of these events."""
 
 
 @final
@@ -144,25 +144,25 @@ class Cursor:
 
     group: str
     start: Mapping[str, int]
-    """Where the group began; never changes."""
+    """First offsets of the group; they never change."""
     offsets: Mapping[str, int]
-    """How far the group has come."""
+    """Next offsets of the group: it has read the events before them."""
     timestamp: int
-    """Microseconds since 1970 of the last change."""
+    """Time of the last change, in microseconds since 1970."""
 
 
 _WINDOWS: Final = 512 * MIB
-"""Bytes of publishers' windows that stay in memory: 3,000 large ones.  Others are read again when their publishers
-publish."""
+"""Size of publishers' windows that stay in memory, in bytes: 3,000 large ones.  Others are read again when their
+publishers publish."""
 
 _WINDOWS_OF_OWNER: Final = 128 * MIB
-"""Of those, for the publishers of one cluster."""
+"""Share of the publishers of one cluster in these, in bytes."""
 
 _NUMBERINGS: Final = 128 * MIB
-"""Bytes of the numbers that publishers have on their topics, likewise."""
+"""Size of publishers' numbers on their topics that stay in memory, in bytes."""
 
 _NUMBERINGS_OF_OWNER: Final = 32 * MIB
-"""Of those, for the publishers of one cluster: 50,000 topics."""
+"""Share of the publishers of one cluster in these, in bytes: 50,000 topics."""
 
 _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
@@ -175,11 +175,11 @@ class Store:
     """A durable log of events in shards, in one directory.  Safe in any thread.  Made by ``open_store``.
 
     Args:
-        directory: of the log.
-        index: its index.
-        files: its segments.
+        directory: directory of the log.
+        index: index of the log.
+        files: segments of the log.
         lock: descriptor of the locked file.
-        damage: what is known to be damaged.
+        damage: all known damage.
     """
 
     def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int, damage: DamageBook) -> None:
@@ -200,11 +200,11 @@ class Store:
         self.replication: Final = Replication(index, files, self._writing)
         """Makes copies of this log."""
         self._topics: dict[int, SegmentTopics] = {}
-        """By shard, of the segment that it is appended to."""
+        """Topics of the segment that each shard is appended to, by shard."""
         self._damage = damage
         self._noting = threading.Lock()
         self._appended: dict[int, set[str]] = {}
-        """By shard, the topics of what was appended since somebody asked."""
+        """Topics of events appended to each shard since the last call that asked for them."""
         self._retaining = threading.Lock()
         self._ended: set[int] = set()
         """Shards whose last segment is not to grow any more: the next append begins another one."""
@@ -212,9 +212,9 @@ class Store:
         self.tiering: Final = Tiering(index, files, self._writing, self._ended)
         """Leaves segments to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
-        """How many names of each kind belong to each cluster; None: they are not counted."""
+        """Number of names by kind and cluster that owns them. None until they are counted."""
         self._sinks_complete = False
-        """Whether the table of queries has been read in full since the log was opened."""
+        """True once the table of queries has been read in full since the log was opened."""
 
     def __repr__(self) -> str:
         return f"<Store {self._directory}>"
@@ -262,9 +262,9 @@ class Store:
         Args:
             events: in the order in which they are to stand.
             now: microseconds since 1970.
-            date: what the events are dated with, in the same way, if the wall clock is not what dates them.
-            judged: tells of which publishers all events come here, so that what is missing is a gap.
-            change: is called first; its events stand behind the others.
+            date: date of the events, in microseconds since 1970. None: ``now``.
+            judged: returns whether all events of a publisher come here, so that a missing one is a gap.
+            change: called first; its events follow the others.
 
         Raises:
             StoreFull: there is no room; nothing was stored or changed.
@@ -434,7 +434,7 @@ class Store:
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def gaps_of(self, shard: int, start: int, end: int) -> list[Gap]:
-        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` comes by."""
+        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` meets."""
         if self._gaps.last(shard) < start:
             return []
         return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
@@ -500,7 +500,7 @@ class Store:
         Args:
             query: Spark's id of the query.
             batch: number of the batch; they grow.
-            rows: of SINK_SCHEMA, each small enough for a chunk.
+            rows: rows of SINK_SCHEMA, each small enough for a chunk.
             sender: the cluster that wrote them.
             split: divides rows by number of shard.
             now: microseconds since 1970.
@@ -519,7 +519,7 @@ class Store:
             topics: dict[int, set[str]] = {}
             with self._index.write() as view:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
-                # Read in full, once, before a query is taken for new: damage could hide its record.
+                # Read in full, once, before a query counts as new: damage could hide its record.
                 self._sinks_complete = self._sinks_complete or last is None
                 # The commit had succeeded and the reply or Spark's own note was lost: the repeat changes nothing.
                 if last == batch:
@@ -610,14 +610,14 @@ class Store:
         the range.  Offsets whose events are not wanted are covered by chunks without events.
 
         Args:
-            shard: its number.
-            epoch: of the shard.
+            shard: number of the shard.
+            epoch: epoch of the shard.
             start: offset of the first event.
             end: the offset behind the last one.
-            max_bytes: of the chunks together.
+            max_bytes: limit of the chunks together, in bytes.
             wanted: topics; events of others may be left out.
-            exact: whether they have to be.
-            pass_damage: whether chunks without events stand for what is damaged.
+            exact: True if these have to be left out.
+            pass_damage: True if chunks without events stand for damaged ones.
 
         Raises:
             DataLost: the shard has another epoch, or wanted events from ``start`` on were trimmed.
@@ -779,14 +779,14 @@ class Store:
         """Return where wanted events are, from offset ``start`` on.
 
         Args:
-            shard: its number, of a shard that is there.
+            shard: number of an existing shard.
             start: an offset.
             wanted: topics.
-            limit: how many events are counted at most; None: whether there is one.
-            end: the offset behind the last event that may be told of; None: of all.
+            limit: most events to count. None: only find out if there is one.
+            end: offset after the last event that may be reported. None: all may be.
 
         Raises:
-            Where the log is damaged, all events count as wanted: who reads them learns of it.
+            Where the log is damaged, all events count as wanted: their readers learn of it.
         """
         with self._index.read() as view:
             record = view.shard(shard)
@@ -900,7 +900,7 @@ class Store:
             return self._put_cursor(Cursor(group=group, start=start, offsets=start, timestamp=now))
 
     def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
-        """Write down how far a group has come; one without cursor gets one."""
+        """Record a group's progress; one without cursor gets one."""
         with self._writing:
             with self._index.read() as view:
                 record = view.cursors().get(group.encode())
@@ -919,7 +919,7 @@ class Store:
             return [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
 
     def drop_cursor(self, group: str) -> bool:
-        """Forget a group and whose it was; tell whether it was known."""
+        """Forget a group and whose it was; return whether it was known."""
         with self._writing, self._index.write() as view:
             owned = view.delete_owner(_owned("group", group))
             self._owned = None
@@ -948,7 +948,7 @@ class Store:
                     view.put_member(shard, address)
 
     def forget_member(self, shard: int) -> bool:
-        """Forget that the bridge has a shard; tell whether that was known."""
+        """Forget that the bridge has a shard; return whether that was known."""
         with self._writing, self._index.write() as view:
             return view.delete_member(shard)
 
@@ -1015,14 +1015,14 @@ class Store:
 
         Args:
             kind: ``group`` or ``query``.
-            name: of the group or query.
+            name: name of the group or query.
             owner: the cluster.
-            most: names of this kind that may belong to somebody.
-            most_of_owner: of them, to ``owner``, or to all clusters of its realm if that is another one.
+            most: names of this kind that may have an owner.
+            most_of_owner: names of them that ``owner`` may have, or all clusters of its realm if that is another one.
             now: microseconds since 1970.
 
         Raises:
-            QuotaExceeded: it belonged to nobody, and would be one too many.
+            QuotaExceeded: the name had no owner, and would be one too many.
             StoreFull: there is no room to write that down.
         """
         key = _owned(kind, name)
@@ -1033,7 +1033,7 @@ class Store:
         with self._writing:
             with self._index.read() as view:
                 if self._owned is None:
-                    # Read in full, once, before a name is taken for free: damage could hide its record.
+                    # Read in full, once, before a name counts as free: damage could hide its record.
                     self._owned = Counter((_kind(other), account_of(cluster)) for other, cluster in view.owners())
                 known = view.owner(key)
             if known is not None:
@@ -1060,7 +1060,7 @@ class Store:
             return {name[len(prefix) :].decode(): owner for name, owner in view.owners() if name.startswith(prefix)}
 
     def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
-        """Let a name belong to another cluster; tell whether it was known."""
+        """Let a name belong to another cluster; return whether it was known."""
         with self._writing, self._index.write() as view:
             known = view.owner(_owned(kind, name)) is not None
             if kind == "group":
@@ -1073,7 +1073,7 @@ class Store:
             return known
 
     def drop_query(self, query: str) -> bool:
-        """Forget a query, its last batch and whose it was; tell whether it was known."""
+        """Forget a query, its last batch and whose it was; return whether it was known."""
         with self._writing, self._index.write() as view:
             owned = view.delete_owner(_owned("query", query))
             self._owned = None
@@ -1159,7 +1159,7 @@ class Store:
         return earliest
 
     def _note_removal(self, view: IndexView, shard: ShardRecord, earliest: int) -> None:
-        """Write of which topics events below ``earliest`` go: who has not read others has lost nothing."""
+        """Record the topics whose events below ``earliest`` go: a reader of other topics has lost nothing."""
         for segment in view.segments_from(shard.number, shard.earliest):
             if segment.first >= earliest:
                 break

@@ -46,16 +46,16 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     """A segment in the tier: events ``first`` up to but not including ``end``.
 
     Attributes:
-        name: of its object, below the shard's folder.
+        name: name of the object, below the shard's folder.
         first: offset of the segment.
         end: the offset behind it.
-        rows: how many events it holds; fewer than offsets, if some were removed before.
+        rows: number of its events; fewer than offsets, if some were removed before.
         size: bytes of the object.
         groups: the offset behind each of its row groups.
         since: time of its first event, microseconds since 1970.
         until: time of its last one.
-        parts: its row groups and its footer; nothing is looked into before its bytes are known to be those that were
-            written.  None if a former version wrote it.
+        parts: row groups and footer of the object, with hashes; nothing is parsed before its bytes are verified.
+            None if a former version wrote it.
     """
 
     name: str
@@ -104,8 +104,8 @@ class Tiering:
     """The part of a store that a tier is made with.  Every call blocks.
 
     Args:
-        index: of the log.
-        files: of the log.
+        index: index of the log.
+        files: segments of the log.
         writing: held by the caller that changes the log.
         ended: shards whose last segment is not to grow any more; it adds to them.
     """
@@ -134,11 +134,11 @@ class Tiering:
 
     @property
     def is_attached(self) -> bool:
-        """Whether there is a tier."""
+        """True once there is a tier."""
         return self._reader is not None
 
     def trust(self, shard: int, *, trusted: bool) -> None:
-        """Take note whether the manifest of a shard names what the log notes; else no file of the shard is removed."""
+        """Note if the manifest of a shard names what the log notes; if not, no file of the shard is removed."""
         if trusted:
             self._trusted.add(shard)
         else:
@@ -150,7 +150,7 @@ class Tiering:
 
     @property
     def has_objects(self) -> bool:
-        """Whether a tier has any of this log."""
+        """True if a tier has segments of this log."""
         return bool(self._objects)
 
     def skip(self, shard: int, offset: int) -> int:
@@ -209,7 +209,7 @@ class Tiering:
             yield from read_places(self._files, segment.shard, segment.epoch, places[begin : begin + _AT_ONCE])
 
     def note(self, shard: int, found: TierObject) -> bool:
-        """Write down that the tier has a segment; tell whether that is so: not if the log has another one there.
+        """Record that the tier has a segment; return False, without that, if the log has another one there.
 
         Raises:
             StoreFull: there is no room to write that down.
@@ -229,7 +229,7 @@ class Tiering:
         return True
 
     def is_local(self, shard: int, first: int, end: int) -> bool:
-        """Tell whether all events of a range are on this disk."""
+        """Return whether all events of a range are on this disk."""
         with self._index.read() as view:
             at = first
             for segment in view.segments_from(shard, first):
@@ -241,7 +241,7 @@ class Tiering:
         return False
 
     def forget(self, shard: int, first: int) -> bool:
-        """Write down that the tier has not got a segment; tell whether that is so: not if this disk has it no more."""
+        """Record that the tier does not have a segment; return False if this disk does not have it either: it stays."""
         with self._writing:
             with self._index.write() as view:
                 segment = next(view.segments_from(shard, first), None)

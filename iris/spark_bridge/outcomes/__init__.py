@@ -1,4 +1,4 @@
-"""Outcomes of requests with an idempotency key: who has begun one, and what it came to, on a bridge's disk.
+"""Outcomes of requests with an idempotency key: the member that began one, and its outcome, on a bridge's disk.
 
 Promises: of all members that claim a key one at a time may run its request; what it came to is told to all that ask
 later, for as long as the service has stated; both are on the disk before anybody is told.  Not here: what a handler has

@@ -69,7 +69,7 @@ T = TypeVar("T")
 _log: Final = logging.getLogger("iris")
 
 _WAITING: Final = 64
-"""Members that wait here for another one's outcome: they take places from those that read."""
+"""Most members that wait here for another one's outcome: they use places that readers need."""
 _MAX_WAIT: Final = 5.0
 _LOOK: Final = 0.2
 """Seconds between two looks whether the member that has a claim is still there."""
@@ -78,7 +78,7 @@ _MEETING: Final = 5.0
 _SWEEPING: Final = 30.0
 _OPENING: Final = 8
 _FRAMING: Final = 16
-"""Bytes of an outcome beside the reply."""
+"""Size of an outcome beside the reply, in bytes."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
 
 
@@ -88,7 +88,7 @@ class OutcomeStatistics:
     """Counters of the outcomes that one member of a bridge keeps."""
 
     keys: int
-    """That are remembered now."""
+    """Keys that are remembered now."""
     claimed: int
     """Claims that were granted."""
     recorded: int
@@ -103,16 +103,16 @@ class OutcomeStatistics:
 
 
 class OutcomeMember(Protocol):
-    """What outcomes need of a bridge's member."""
+    """Port of outcomes to the bridge's member."""
 
     @property
     def store(self) -> Store:
-        """Its log."""
+        """Log of the member."""
         ...
 
     @property
     def of(self) -> int | None:
-        """How many shards the bridge has, if its members divide the events."""
+        """Number of shards of the bridge. None if its members do not divide the events."""
         ...
 
     @property
@@ -125,7 +125,7 @@ class OutcomeMember(Protocol):
         ...
 
     def is_clock_believed(self) -> bool:
-        """Tell whether anything may be forgotten for its age."""
+        """Return whether anything may be forgotten for its age."""
         ...
 
     async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
@@ -134,14 +134,14 @@ class OutcomeMember(Protocol):
 
 
 class OutcomePeers(Protocol):
-    """What outcomes need to know of other nodes."""
+    """Port of outcomes to the mesh: facts about other nodes."""
 
     def is_there(self, cluster: str, node: str) -> bool:
-        """Tell whether a node is known to be up, given a cluster that it is a member of."""
+        """Return whether a node is known to be up, given a cluster that it is a member of."""
         ...
 
     def may_publish(self, sender: Sender, topic: str) -> bool:
-        """Tell whether a node may publish on a topic."""
+        """Return whether a node may publish on a topic."""
         ...
 
 
@@ -162,7 +162,7 @@ class OutcomeKeeper:
 
     Args:
         member: has the log.
-        peers: what is known of other nodes.
+        peers: knowledge of other nodes.
         address: the cluster of this member alone.
         entropy: names this opening of the log.
     """

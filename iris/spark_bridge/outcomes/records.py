@@ -42,7 +42,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import IndexView, record_size
 
 _FIELDS: Final = 96
-"""Bytes of a record beside its outcome."""
+"""Size of a record beside its outcome, in bytes."""
 
 _SWEPT: Final = 4096
 """Records that end in one transaction: 20 ms."""
@@ -57,42 +57,42 @@ CLOSED: Final = 3
 
 @final
 class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of one key."""
+    """Record of one key."""
 
     state: int
     cluster: str
-    """That serves the request."""
+    """Cluster that serves the request."""
     fingerprint: bytes
-    """Of what the request asks for."""
+    """Fingerprint of what the request asks for."""
     holder: bytes
-    """Of the last claim."""
+    """Id of the last claim."""
     node: str
-    """That made it."""
+    """Node that made the last claim."""
     attempt: int
     budget: float
-    """Seconds from when it was claimed, after which its member has stopped."""
+    """Seconds after the claim at which its member has stopped."""
     ends: int
-    """Microseconds since 1970."""
+    """Time at which the key is forgotten, in microseconds since 1970."""
     outcome: bytes = b""
-    """Until it is ``DONE``, the notes of the holders."""
+    """Outcome of the request; the notes of the holders until the key is ``DONE``."""
     owner: str = ""
-    """For which cluster it is counted; "": it was written by a former version, and is not."""
+    """Cluster in whose quota the key is counted; empty if a former version wrote it: it is not counted."""
     opening: bytes = b""
-    """Of the records, when it was claimed."""
+    """Opening of the records in which the key was claimed."""
     over: float = 0.0
-    """On the clock of that opening, when the claim is over at the latest."""
+    """Time at which the claim is over at the latest, in seconds on the clock of that opening."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
 
 
 class KeyClaim(NamedTuple):
-    """A member wants to run the request of a key."""
+    """Claim of a member that wants to run the request of a key."""
 
     key: bytes
     cluster: str
     owner: str
-    """The cluster that the member speaks for."""
+    """Cluster that the member speaks for."""
     fingerprint: bytes
     holder: bytes
     node: str
@@ -107,7 +107,7 @@ class KeyClaim(NamedTuple):
 
 
 class KeyNotes(NamedTuple):
-    """The holder of a key leaves notes in place of the former ones."""
+    """Notes of a key's holder, in place of the former ones."""
 
     key: bytes
     holder: bytes
@@ -115,61 +115,61 @@ class KeyNotes(NamedTuple):
 
 
 class KeyOutcome(NamedTuple):
-    """A member knows what the request of a key came to."""
+    """Outcome of a key's request, as its member reports it."""
 
     claim: KeyClaim
     attempt: int
     outcome: bytes
     events: Sequence[EventRun] = ()
-    """That are stored with it."""
+    """Events that are stored with the outcome."""
 
 
 class KeyRelease(NamedTuple):
-    """A member has stopped without an outcome."""
+    """Release of a key by a member that has stopped without an outcome."""
 
     key: bytes
     holder: bytes
     begun: bool
-    """Whether the handler was called."""
+    """True if the handler was called."""
 
 
 Operation = KeyClaim | KeyNotes | KeyOutcome | KeyRelease
 
 
 class Granted(NamedTuple):
-    """The claim is the member's: it is to run the request."""
+    """Answer to a claim: the member is to run the request."""
 
     attempt: int
     notes: bytes = b""
-    """Of the holders before."""
+    """Notes of earlier holders."""
     undone: bytes | None = b""
     """Outcome of what it undoes, b"" if that may have run to whatever point; None: it was never begun, nor will be."""
 
 
 class Held(NamedTuple):
-    """Another member may be at it."""
+    """Answer to a claim: another member may be running the request."""
 
     holder: bytes
     node: str
     left: float
-    """Seconds, at most."""
+    """Longest time until the other claim is over, in seconds."""
 
 
 class Known(NamedTuple):
-    """The outcome."""
+    """Answer to a claim: the outcome is known."""
 
     outcome: bytes
 
 
 class Doubtful(NamedTuple):
-    """The request was begun, and how far it came is not known."""
+    """Answer to a claim: the request was begun, and its progress is not known."""
 
     node: str
     attempt: int
 
 
 class ClaimRefused(NamedTuple):
-    """The claim is refused, and why."""
+    """Refusal of a claim, with the reason."""
 
     code: str
     text: str
@@ -185,16 +185,16 @@ TOO_MANY: Final = "too_many_keys"
 _CLOSED: Final = ClaimRefused("key_closed", "what the key stands for was undone, and does not begin any more")
 
 Verdict = Granted | Held | Known | Doubtful | ClaimRefused | Accepted | bool
-"""Of a claim; of an outcome or notes whether they counted, or why they are refused; of a release whether it counted."""
+"""Answer to a claim; True if an outcome, notes or a release counted; ``ClaimRefused`` if they are refused."""
 
 
 @final
 class OutcomeRecords:
-    """What may be done with the keys of one log.
+    """Rules for the keys of one log.
 
     Args:
-        now: seconds on a clock that nobody sets.  Claims that the log has are taken for made now.
-        opening: random bytes, by which claims are known that are made from now on.
+        now: seconds on a monotonic clock.  Claims that the log has count as made now.
+        opening: random bytes that identify claims made from now on.
     """
 
     def __init__(self, now: float, opening: bytes) -> None:
@@ -207,12 +207,12 @@ class OutcomeRecords:
         """Do what was asked, in a transaction of the log.
 
         Args:
-            index: of the log.
-            runs: to which the events of an outcome are added if it counts.
-            operation: what is asked.
+            index: index of the log.
+            runs: list to which the events of an outcome are added if it counts.
+            operation: operation to apply.
             date: microseconds since 1970.
             now: seconds on the clock of ``__init__``.
-            may_forget: whether a record whose date is over counts as none.
+            may_forget: True if a record whose date is over counts as none.
 
         Raises:
             LogDamaged: a record is not what was written.

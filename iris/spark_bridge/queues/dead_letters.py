@@ -25,11 +25,11 @@ def dead_letter(
     """Return the event that keeps a dead job: its payload, key and headers, and what has become of it.
 
     Args:
-        queue: its name.
-        epoch: of the job's shard.
+        queue: name of the queue.
+        epoch: epoch of the job's shard.
         job: has failed.
-        row: as it stands in the log.
-        owns: tells whether the shard of an event with this key, publisher and topic is at this member.
+        row: event of the job, from the log.
+        owns: returns whether the shard of an event with this key, publisher and topic is at this member.
     """
     place = f"{job.place.shard}:{job.place.offset}"
     headers = {name: text for name, text in row.headers.items() if name not in (DELAY, EXPIRES)}

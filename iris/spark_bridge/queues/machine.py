@@ -40,17 +40,17 @@ from typing import Final, NamedTuple, final
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_BACKOFF: Final = 3600.0
-"""Seconds that a retry waits at most."""
+"""Longest delay of a retry, in seconds."""
 
 _JOB: Final = 512
-"""Bytes of a job without texts: itself, its place, and where it waits."""
+"""Memory of a job without texts, in bytes: itself, its place, and its entry in a heap."""
 
 _STALE: Final = 1024
-"""Entries of jobs that wait no more, beside as many as wait, for which a heap is made anew."""
+"""Stale entries, beyond as many as wait, at which a heap is made anew."""
 
 
 class Place(NamedTuple):
-    """Where a job stands in the log."""
+    """Place of a job in the log."""
 
     shard: int
     offset: int
@@ -68,7 +68,7 @@ class JobState(enum.Enum):
 
 
 class JobVerdict(enum.Enum):
-    """What is written of a job."""
+    """Outcome of a job, as it is written."""
 
     DONE = "done"
     DEAD = "dead"
@@ -104,19 +104,19 @@ class QueuedJob:
     def __init__(self, place: Place, row: JobRow, *, due: float, expires: float, attempts: int, error: str) -> None:
         self.place: Final = place
         self.row: JobRow | None = row
-        """None: it has to be read again before it is handed out."""
+        """Event of the job. None: it has to be read again before it is assigned."""
         self.size: Final = row.size
-        """Bytes of the row."""
+        """Size of the row, in bytes."""
         self.key: Final = row.key
         self.priority: Final = row.priority
         self.expires: Final = expires
         self.due = due
         self.attempts = attempts
-        """Those that have failed."""
+        """Number of attempts that have failed."""
         self.error = error
-        """Of the last one."""
+        """Error of the last failed attempt."""
         self.dead = ""
-        """Topic for its dead letter, once there is one."""
+        """Topic of its dead letter; empty until there is one."""
         self.state = JobState.DELAYED
         self.verdict: JobVerdict | None = None
         self.worker: QueueWorker | None = None
@@ -126,14 +126,14 @@ class QueuedJob:
         self.rank = 0
         self.chained = False
         self.suspect = False
-        """Whether it may have ended a worker before that had said that it began it."""
+        """True if it may have ended a worker before the worker reported that it had begun the job."""
 
     def __repr__(self) -> str:
         return f"<QueuedJob {self.place.shard}:{self.place.offset} {self.state.value}>"
 
     @property
     def aside(self) -> int:
-        """Bytes that it takes in memory beside its row, about: also while it is put off."""
+        """Approximate memory beside its row, in bytes: also while it is delayed."""
         return _JOB + len(self.key or "") + len(self.error)
 
 
@@ -161,28 +161,28 @@ class QueueWorker:
         self.dead: Final = dead
         self.backoff: Final = backoff
         self.hand: dict[Place, QueuedJob] = {}
-        """What it has: assigned, and its outcome is not on the disk."""
+        """Jobs assigned to the worker whose outcome is not on the disk."""
         self.begun: dict[Place, QueuedJob] = {}
-        """Of those, what it works on, the lease that ends first before the others."""
+        """Jobs of ``hand`` that it works on, in the order in which their leases end."""
         self.assigned: list[QueuedJob] = []
-        """What has still to be sent to it."""
+        """Jobs that have still to be sent to it."""
         self.settled: list[Place] = []
-        """What has still to be reported to it: what it need not remember any more."""
+        """Jobs that the worker may forget; not sent to it yet."""
         self.taken: list[Place] = []
-        """Of these, what is not its own any more: that is no answer to a report of its own."""
+        """Jobs of ``settled`` that were taken from it: the message answers no report of its own."""
         self.late: set[Place] = set()
-        """Of these, what it has reported as done, and what does not count: another outcome came first."""
+        """Jobs of ``settled`` that it reported as done too late: another outcome came first."""
         self.confirmed: list[Place] = []
-        """What has still to be reported to it as well: suspects that are known to be begun."""
+        """Suspects that are known to be begun; not sent to it yet."""
         self.moved = -math.inf
-        """When it began or ended a job last, or got one and had none."""
+        """Time at which it last began or ended a job, or got one while it had none, in seconds."""
         self.turn = 0
         self.is_stalled = False
-        """Whether it has done neither for as long as a lease; it gets nothing until it does."""
+        """True if it has neither begun nor ended a job for as long as a lease; it gets nothing until it does."""
 
     @property
     def room(self) -> int:
-        """How many jobs it may get."""
+        """Number of jobs that it may get."""
         return 0 if self.is_stalled else self.limit - len(self.hand)
 
 
@@ -198,13 +198,13 @@ class QueueMachine:
         self.retried = 0
         """Attempts that were followed by another one."""
         self.lapsed = 0
-        """Leases that have run out, or whose worker was lost."""
+        """Leases that ended: they ran out, or their worker was lost."""
         self.size = 0
-        """Bytes of the rows that are kept."""
+        """Memory of the rows that are kept, in bytes."""
         self.aside = 0
-        """Bytes of what is kept of every job beside its row."""
+        """Memory of all jobs beside their rows, in bytes."""
         self.states: Final[Counter[JobState]] = Counter()
-        """How many jobs there are in each state."""
+        """Number of jobs in each state."""
         self._ready: list[tuple[int, int, QueuedJob]] = []
         self._delayed: list[tuple[float, int, QueuedJob]] = []
         self._claims: dict[Place, QueueWorker] = {}
@@ -249,7 +249,7 @@ class QueueMachine:
 
     @property
     def delayed(self) -> int:
-        """How many jobs are put off."""
+        """Number of delayed jobs."""
         return self.states[JobState.DELAYED]
 
     def _turn(self, job: QueuedJob, state: JobState) -> None:
@@ -279,7 +279,7 @@ class QueueMachine:
         self._offer(job, now)
 
     def _offer(self, job: QueuedJob, now: float) -> None:
-        """Let a job be handed out, when it is due: it is the first of its key."""
+        """Let a job be assigned, when it is due: it is the first of its key."""
         if job.due > now:
             self._delay(job)
         else:
@@ -414,7 +414,7 @@ class QueueMachine:
             self._begin(job, worker, now)
 
     def finish(self, worker: QueueWorker, place: Place, now: float) -> bool:
-        """A worker has done a job; tell whether it was waited for.  It ends for others that have it by now."""
+        """A worker has done a job; return whether it was waited for.  It ends for others that have it by now."""
         self._moved(worker, now)
         job = self.jobs.get(place)
         if job is None:
@@ -428,7 +428,7 @@ class QueueMachine:
         return True
 
     def is_given_to_another(self, worker: QueueWorker, place: Place) -> bool:
-        """Tell whether another worker has a job that it has begun, or begins without asking: its own report counts."""
+        """Return True if another worker has begun a job, or begins it without asking: its own report counts."""
         job = self.jobs.get(place)
         if job is None or job.worker is worker:
             return False
@@ -442,7 +442,7 @@ class QueueMachine:
             self._settling(job, JobVerdict.EXPIRED)
 
     def fail(self, worker: QueueWorker, place: Place, error: str, now: float, *, attempt: int, permanent: bool) -> bool:
-        """A worker has failed in an ``attempt``, counted from 1; tell whether that was waited for."""
+        """A worker has failed in an ``attempt``, counted from 1; return whether that was waited for."""
         self._moved(worker, now)
         job = self.jobs.get(place)
         if job is None or job.state is JobState.SETTLING or (job.worker not in (None, worker)):
@@ -558,7 +558,7 @@ class QueueMachine:
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire`` and ``assign`` next."""
+        """Time to call ``expire`` and ``assign`` next, in seconds; inf if never."""
         stalls = [worker.moved + worker.lease for worker in self.workers if worker.hand and not worker.is_stalled]
         return min(
             min(stalls, default=math.inf),

@@ -52,7 +52,7 @@ from iris.spark_bridge.queues.machine import Place, QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
 
 _MOST_BYTES: Final = 128 * KIB
-"""Of a message with jobs."""
+"""Size of a message with jobs, in bytes."""
 
 MOST_ERROR: Final = 1024
 """Characters of the error that a job has failed with; the rest is cut off."""
@@ -70,7 +70,7 @@ _PIECE: Final = 256 * KIB
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What a worker reports."""
+    """Report of a worker."""
 
     begun: Sequence[Place]
     done: Sequence[Place]

@@ -19,11 +19,11 @@ _FULL: Final = (1 << BLOCK) - 1
 
 @final
 class ShardProgress:
-    """What is done of one shard.
+    """Progress of a queue in one shard: the jobs that are done.
 
     Args:
-        floor: every offset below it is done.
-        blocks: of what is above, the bits of each block by its number; an empty one is done in full.
+        floor: offset below which everything is done.
+        blocks: bits of each block above the floor, by its number; an empty one is done in full.
     """
 
     __slots__ = ("_blocks", "changed", "floor")
@@ -35,7 +35,7 @@ class ShardProgress:
         """Blocks that differ from what was written last."""
 
     def is_done(self, offset: int) -> bool:
-        """Tell whether an offset is done."""
+        """Return whether an offset is done."""
         if offset < self.floor:
             return True
         number, bit = divmod(offset, BLOCK)
@@ -52,7 +52,7 @@ class ShardProgress:
             first += size
 
     def advance(self) -> bool:
-        """Raise the floor as far as everything is done; tell whether it has moved."""
+        """Raise the floor as far as everything is done; return whether it has moved."""
         before = self.floor
         while True:
             number, bit = divmod(self.floor, BLOCK)

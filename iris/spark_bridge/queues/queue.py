@@ -45,40 +45,40 @@ T = TypeVar("T")
 _log: Final = logging.getLogger("iris")
 
 MOST_WAITING: Final = 16_384
-"""Jobs that a queue looks at ahead, beside those that are put off: as many may wait behind one key or priority."""
+"""Jobs that a queue reads ahead, beside delayed ones: as many may wait behind one key or priority."""
 
 MOST_BYTES: Final = 32 * MIB
-"""Of their payloads, keys and headers."""
+"""Limit of the payloads, keys and headers of these jobs, in bytes."""
 
 MOST_DELAYED: Final = 262_144
-"""Jobs that are put off; behind more the queue stands still until one is due."""
+"""Most delayed jobs; at more the queue stops reading until one is due."""
 
 _READ_BYTES: Final = 256 * KIB
 _UNTOLD: Final = 16 * MAX_LIMIT
-"""Places that may wait to be told to a worker: no more than it may have in hand wait for one that reads."""
+"""Most settled places that wait to be sent to a worker; a worker that reads has no more waiting than in hand."""
 _AT_ONCE: Final = 8 * MIB
-"""Of jobs that are read again, to be handed out or to become dead letters."""
+"""Size of jobs that are read again at a time, in bytes, to be assigned or to become dead letters."""
 _RETRY: Final = 0.5
 """Seconds between attempts to write to a full disk."""
 _DAMAGED: Final = 30.0
 """Seconds between attempts to read what is damaged."""
 _TELLING: Final = 5.0
-"""Seconds between two notes of how far a queue is, for retention and for those who look on."""
+"""Seconds between two notes of a queue's progress, for retention and for operators."""
 _REST: Final = 1.0
-"""Seconds in which workers of a bridge that was restarted say what they have in hand."""
+"""Seconds in which workers of a bridge that was restarted report their jobs in hand."""
 
 
 class LogMember(Protocol):
-    """What a queue needs of a bridge's member."""
+    """Port of queues and consumers to the bridge's member."""
 
     @property
     def store(self) -> Store:
-        """Its log."""
+        """Log of the member."""
         ...
 
     @property
     def states(self) -> Mapping[str, ShardState]:
-        """Its shards by id."""
+        """Shards of the member, by id."""
         ...
 
     def now(self) -> int:
@@ -90,11 +90,11 @@ class LogMember(Protocol):
         ...
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         ...
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
-        """Tell whether the shard of an event is one of this member's."""
+        """Return whether the shard of an event is one of this member's."""
         ...
 
     async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
@@ -106,11 +106,11 @@ class LogMember(Protocol):
         ...
 
     async def wait_begun(self, group: str) -> bool:
-        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        """Return whether a group that is new here began before this member's shards did, in those that come before."""
         ...
 
     def has_read_parents(self, group: str) -> bool:
-        """Tell whether a group is known to have read what comes before its shards."""
+        """Return whether a group is known to have read what comes before its shards."""
         ...
 
     async def wait_parents(self, group: str) -> None:
@@ -121,15 +121,15 @@ class LogMember(Protocol):
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """What a member of a bridge tells of a queue."""
+    """Status of a queue on one member of a bridge."""
 
     queue: str
     unread: int
-    """Events of the log that were not looked at yet; some may be on other topics."""
+    """Events of the log that were not read yet; some may be on other topics."""
     waiting: int
-    """Jobs that may be handed out, or wait for another one of their key."""
+    """Jobs that may be assigned, or wait for another one of their key."""
     delayed: int
-    """Jobs that are put off, until a retry too."""
+    """Delayed jobs, including those that wait for a retry."""
     in_hand: int
     """Jobs at workers."""
     workers: int
@@ -141,19 +141,19 @@ class QueueStatus:
     retried: int
     """Attempts that were followed by another one, since the bridge was started."""
     lapsed: int
-    """Of the failed attempts, those whose lease ran out or whose worker was lost."""
+    """Failed attempts whose lease ran out or whose worker was lost."""
 
 
 @final
 class _Shard:
-    """How far a queue is in one shard."""
+    """Progress of a queue in one shard."""
 
     def __init__(self, epoch: str, record: QueueRecord) -> None:
         self.epoch = epoch
         self.record = record
         self.scanned = record.progress.floor
         self.retries: dict[int, Retry | None] = {}
-        """What is to be written of its jobs."""
+        """Failed attempts to write, by offset; None deletes the record."""
 
     @property
     def progress(self) -> ShardProgress:
@@ -165,10 +165,10 @@ class OpenQueue:
     """One queue.  ``run`` works on it; the rest may be called as long as that does.
 
     Args:
-        name: of the queue, and of the topic of its jobs.
-        group: under which the bridge keeps how far it is.
+        name: name of the queue, and of the topic of its jobs.
+        group: group under which the bridge keeps its progress.
         member: the bridge's member.
-        cluster: on whose account it is.
+        cluster: cluster in whose quota it is counted.
         share: returns how many bytes of jobs it may hold in memory.
     """
 
@@ -177,11 +177,11 @@ class OpenQueue:
         self.cluster: Final = cluster
         self._share = share
         self.users = 0
-        """Workers and questions that it is open for."""
+        """Workers and requests that it is open for."""
         self.used = trio.current_time()
-        """When the last of them ended, or it was opened."""
+        """Time at which the last of them ended, or the queue was opened, in seconds."""
         self.is_kept = False
-        """Whether the log knows of it: somebody has worked on it.  Of another one nothing is written."""
+        """True once the log has a record of it: a worker has been there.  Until then nothing is written."""
         self._is_writing = False
         self._running = trio.CancelScope()
         self._ended = trio.Event()
@@ -195,16 +195,16 @@ class OpenQueue:
         self._late: list[Callable[[], None]] = []
         """Called when what is marked is on the disk."""
         self._early: list[tuple[QueueWorker, JobFailure]] = []
-        """Failures of jobs that are not looked at since a restart."""
+        """Failures of jobs that were not read yet since a restart."""
         self._written = trio.lowlevel.ParkingLot()
         self._unmarked = False
         self._purging = trio.Lock()
         self.looked = trio.Event()
         """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
         self._is_crowded = False
-        """Whether failed attempts are not written, and that was said."""
+        """True while failed attempts are not written, which was logged."""
         self._scopes: set[trio.CancelScope] = set()
-        """Those in which workers are served."""
+        """Cancel scopes in which workers are served."""
 
     def __repr__(self) -> str:
         return f"<OpenQueue {self.name!r}, {len(self._machine.jobs)} jobs>"
@@ -231,7 +231,7 @@ class OpenQueue:
         await self._ended.wait()
 
     def is_idle(self) -> bool:
-        """Tell whether nobody uses it, and nothing of it is still to be written."""
+        """Return whether nobody uses it, and nothing of it is still to be written."""
         return not (self.users or self._is_writing or self._machine.outcomes or self._unmarked)
 
     async def _keep(self) -> None:
@@ -359,7 +359,7 @@ class OpenQueue:
         )
 
     async def _read_shard(self, state: ShardState) -> bool:
-        """Look at what comes next in a shard; tell whether there was something."""
+        """Read the next events of a shard; return True if there were any."""
         shard = self._shards[state.number]
         start = max(shard.progress.next_open(shard.scanned), state.earliest)
         if start >= state.next or not self._has_room():
@@ -470,9 +470,9 @@ class OpenQueue:
         """Serve a worker through its tunnel, until that ends.
 
         Args:
-            worker: what it asks for.
-            tunnel: to the worker.
-            held: the jobs that it says it has.
+            worker: the worker's limits.
+            tunnel: tunnel to the worker.
+            held: jobs that it reports to have.
             look_again: raises NotAllowed when it may not have more.
 
         Raises:
@@ -716,7 +716,7 @@ class OpenQueue:
             )  # fmt: skip
 
     async def _tell(self) -> None:
-        """Note in the log how far the queue is."""
+        """Record the queue's progress in the log."""
         told: dict[str, int] = {}
         while True:
             await trio.sleep(_TELLING)

@@ -32,16 +32,16 @@ from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_QUEUES: Final = 256
-"""That one member works on at a time, for all clusters."""
+"""Most queues that one member has open at a time, for all clusters."""
 
 MOST_OF_CLUSTER: Final = 64
-"""That it works on at a time for one cluster."""
+"""Most queues that one member has open at a time for one cluster."""
 
 BYTES_OF_CLUSTER: Final = 256 * MIB
-"""Of jobs that are held in memory for one cluster: its queues share them."""
+"""Memory for the jobs of one cluster, in bytes: its queues share it."""
 
 _FORGOTTEN: Final = 60.0
-"""Seconds, up to twice as many, after which a queue closes of which nothing is written, and that nobody asks for."""
+"""Seconds, up to twice as many, after which an unused queue without a record in the log closes."""
 
 MOST_PEEKED: Final = 256
 
@@ -54,9 +54,9 @@ class Queues:
     """The queues of one member.
 
     Args:
-        member: has the log.
-        nursery: in which the queues work.
-        may_publish: see there.
+        member: member that has the log.
+        nursery: nursery in which the queues run.
+        may_publish: see ``MayPublish``.
     """
 
     def __init__(self, member: LogMember, nursery: trio.Nursery, *, may_publish: MayPublish) -> None:
@@ -110,7 +110,7 @@ class Queues:
         return BYTES_OF_CLUSTER // max(1, len(self._of_cluster(cluster)))
 
     async def _make_room(self, name: str, cluster: str) -> None:
-        """Have room for one more queue of a cluster, by closing the one that nobody has used for longest."""
+        """Make room for one more queue of a cluster, by closing the least recently used one."""
         for found, most, whose in (
             (self._of_cluster(cluster), MOST_OF_CLUSTER, f"cluster {cluster!r}"),
             ([*self._open.values()], MOST_QUEUES, "all clusters together"),
@@ -141,8 +141,8 @@ class Queues:
         """Serve a worker.
 
         Args:
-            tunnel: to the worker.
-            fields: its first message.
+            tunnel: tunnel to the worker.
+            fields: first message of the worker.
             look_again: raises NotAllowed when it may not have the queue's jobs any more.
         """
         limit = _whole(fields, "limit", 1, MAX_LIMIT)
@@ -152,7 +152,7 @@ class Queues:
         name, dead, sender = _name(fields), fields.get("dead"), tunnel.sender
         if not isinstance(dead, str) or not is_own_topic(dead) or dead == name:
             raise RemoteError("bad_request", f"dead is {dead!r}: use a topic, another one than that of the queue")
-        # The bridge writes them with its own rights, so nobody may reach a topic by way of it that he cannot reach.
+        # The bridge writes dead letters with its own rights, so a caller must not reach a topic through it alone.
         own = name + DEAD_SUFFIX
 
         def letters() -> str:

@@ -38,25 +38,25 @@ _SHARD: Final = struct.Struct(">I")
 _DATE: Final = b"c"
 
 _MAX_ERROR: Final = 1024
-"""Bytes of the error that a job failed with; the rest is cut off."""
+"""Longest error of a failed job, in bytes; the rest is cut off."""
 
 Crowded = dict[tuple[int, int], str]
-"""Failed attempts that were not written in full, by shard and offset, with who has too much."""
+"""Failed attempts that were not written in full: who is above its quota, by shard and offset."""
 
 
 class Retry(NamedTuple):
-    """What is known of a job that has failed and is to be tried again."""
+    """Record of a job that has failed and is to be tried again."""
 
     attempts: int
     due: int
-    """Microseconds since 1970."""
+    """Time of the next attempt, in microseconds since 1970."""
     error: str
 
 
 @final
 @dataclasses.dataclass(slots=True, kw_only=True)
 class QueueRecord:
-    """What the log knows of a queue in one shard."""
+    """The log's record of a queue in one shard."""
 
     progress: ShardProgress
     done: int = 0
@@ -84,20 +84,20 @@ def read_record(view: IndexView, queue: str, shard: int, epoch: str) -> QueueRec
 @final
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ShardChange:
-    """What is to be written of a queue in one shard."""
+    """Change to write to the record of a queue in one shard."""
 
     floor: int
     done: int
     dead: int
     expired: int
     blocks: Mapping[int, bytes | None]
-    """By number; None deletes one."""
+    """Blocks by number; None deletes one."""
     retries: Mapping[int, Retry | None]
-    """By offset; None deletes one."""
+    """Retries by offset; None deletes one."""
 
 
 def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> ShardChange:
-    """Return what is to be written after jobs were marked as done, and take it for written."""
+    """Return the change to write after jobs were marked as done, and count it as written."""
     progress = record.progress
     progress.advance()
     change = ShardChange(

@@ -3,9 +3,9 @@
 Any event on the queue's topic is a job, whichever node has published it.  These of its headers mean something:
 
 ================ ==================================================================================
-``job-delay``    seconds after which it may be handed out
-``job-priority`` -9 to 9: a higher one is handed out first
-``expires``      seconds after which it is not handed out any more
+``job-delay``    seconds after which it may be assigned
+``job-priority`` -9 to 9: a higher one is assigned first
+``expires``      seconds after which it is not assigned any more
 ================ ==================================================================================
 
 Seconds count from the event's timestamp, by the clock of the bridge.  A value that is no such number counts as none.
@@ -35,7 +35,7 @@ from iris.spark_bridge.events.schema import (
 from iris.spark_bridge.log import Chunk
 
 _PAIR: Final = 128
-"""Bytes in memory of a header, beside its texts."""
+"""Memory of a header beside its texts, in bytes."""
 
 
 class JobRow(NamedTuple):
@@ -46,31 +46,31 @@ class JobRow(NamedTuple):
     key: str | None
     value: bytes
     encoding: str
-    """Empty for bytes, else as in ``iris.spark_bridge.events.schema``."""
+    """Encoding of the value: empty for bytes, else as in ``iris.spark_bridge.events.schema``."""
     sender: str
     headers: dict[str, str]
     timestamp: int
-    """Microseconds since 1970."""
+    """Time of the event, in microseconds since 1970."""
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, about."""
+        """Approximate memory of the event, in bytes."""
         headers = sum(len(name) + len(text) + _PAIR for name, text in self.headers.items())
         return len(self.value) + len(self.key or "") + headers + 512
 
     @property
     def delay(self) -> float:
-        """Seconds behind its timestamp before which it is not handed out."""
+        """Seconds after its timestamp until which it is not assigned."""
         return max(0.0, _seconds(self.headers.get(DELAY), 0.0))
 
     @property
     def expires(self) -> float:
-        """Seconds behind its timestamp from which on it is not handed out any more."""
+        """Seconds after its timestamp from which on it is not assigned any more."""
         return expires_after(self.headers)
 
     @property
     def priority(self) -> int:
-        """Its priority."""
+        """Priority of the job: the header's number, cut to the range; 0 if there is none."""
         text = self.headers.get(PRIORITY, "0")
         try:
             return max(-MAX_PRIORITY, min(MAX_PRIORITY, int(text[:3])))

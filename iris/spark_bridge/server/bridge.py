@@ -79,30 +79,29 @@ async def open_bridge(
     Args:
         node: has the right to be a member of ``name``; best opened with ``BRIDGE_CONFIG``.
         topics: patterns of topics; an event that matches several is stored once.
-        directory: of the log, for this member alone; made if it is not there.
-        clusters: whose broadcasts and tunnels are stored, see ``iris.spark_bridge.server.collector``.  The node
-        becomes a
-            member of each and must have the right to; requests and tunnels to a cluster go to any of its members, so
-            take one that only bridges serve, unless it is for broadcasts.
+        directory: directory of the log, for this member alone; made if it is not there.
+        clusters: clusters whose broadcasts and tunnels are stored, see ``iris.spark_bridge.server.collector``.  The
+            node becomes a member of each and must have the right to; requests and tunnels to a cluster go to any of
+            its members, so use one that only bridges serve, unless it is for broadcasts.
         name: the bridge's cluster, which readers name.
         shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
-        of: how many shards all members of the bridge have together, if they divide the events of the same topics: each
-            is stored by the member that has its shard, and by nobody while that one is away.  The same for all of
-            them.  A member of which the bridge does not have the shards yet waits, when it enters the block, until the
-            bridge has grown (``iris bridge grow``); from then on the logs know, and what is given here may be any
-            number that the bridge had before.  None: this member stores all that it subscribes to.
+        of: number of shards of all members together, the same for each, if they divide the events of the same topics:
+            an event is stored by the member that has its shard, and not at all while that one is away.  A member whose
+            shards the bridge does not have yet waits, when it enters the block, until the bridge has grown (``iris
+            bridge grow``); from then on the logs know the number, and ``of`` may be any that the bridge had before.
+            None: this member stores all that it subscribes to.
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
             cluster ``<name>.<member>``, which the node must be allowed to join.  With ``of`` it is the member's first
             shard unless it is given; a single member needs none.
         readers: clusters whose nodes may read, and then everything; None: every node that may use the cluster ``name``,
             and what it may subscribe to.
-        group: how long events wait to be written together.
-        retention: how long events are kept; for ever by default.
+        group: limits of a group of events that is written together.
+        retention: limits of age and size beyond which events are removed; none by default.
         min_copies: copies of the log (``iris.spark_bridge.copies.open_copy``) that have to have an event on their disks
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
-        tier: where sealed segments go; retention removes then only what is there, from this disk alone, and from
-            those of copies.  Only what enough copies have goes there.  Not together with rules for topics.
+        tier: tier to which sealed segments go; retention then removes only what is there, from this disk alone, and
+            from those of copies.  Only what enough copies have goes there.  Not together with rules for topics.
         waiting: called with a reason when entering the block has to wait for copies.
         wall_clock: seconds since 1970; None: ``time.time``.
         entropy: makes the epochs of new shards; None: ``os.urandom``.
@@ -336,7 +335,7 @@ def read_division(directory: Path, of: int) -> Division | None:
     """Return how the log in a directory has its events divided; None: there is none, or nothing in it yet.
 
     Args:
-        directory: of the log.
+        directory: directory of the log.
         of: number of shards that it has if it does not say so, as one of a former format.
 
     Raises:

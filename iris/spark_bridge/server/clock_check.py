@@ -34,12 +34,12 @@ class LogClock:
     Args:
         newest: seconds since 1970 of the newest date in the log; None: there is none.
         wall: seconds since 1970.
-        monotonic: seconds of a clock that nobody sets.
+        monotonic: seconds of a monotonic clock.
     """
 
     def __init__(self, newest: float | None, wall: float, monotonic: float) -> None:
         self._parts = [(wall if newest is None else max(wall, newest), monotonic, 1.0)]
-        """From a date on: when that was, and how fast the dates go from there."""
+        """Parts of the clock: the date at which each begins, the monotonic time then, and the rate from there on."""
 
     def read(self, wall: float, monotonic: float) -> float:
         """Return the date now, in seconds since 1970."""
@@ -57,7 +57,7 @@ class LogClock:
         return date
 
     def moment(self, date: float, now: float, monotonic: float) -> float:
-        """Return when, on the clock that nobody sets, something was dated so, or is due that is to come.
+        """Return the time of a date, past or to come, in seconds of the monotonic clock.
 
         Args:
             date: seconds since 1970.
@@ -91,7 +91,7 @@ class ClockCheck:
         self._newest = newest
         self._offset: float | None = None
         self._trusted = -math.inf
-        """What the offset was before it jumped ahead."""
+        """Clock offset before it jumped ahead, in seconds."""
         self._believed = -math.inf
 
     def is_believed(self, wall: float, monotonic: float) -> bool:
@@ -142,11 +142,11 @@ class MemberClock:
         return int(self._log_clock.read(self._wall_clock(), trio.current_time()) * 1_000_000)
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, or is due, in seconds of the clock that nobody sets."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         monotonic = trio.current_time()
         now = self._log_clock.read(self._wall_clock(), monotonic)
         return self._log_clock.moment(date / 1_000_000, now, monotonic)
 
     def is_believed(self) -> bool:
-        """Tell whether what the clock calls old may be removed now."""
+        """Return whether what the clock calls old may be removed now."""
         return self._check.is_believed(self._wall_clock(), trio.current_time())

@@ -35,7 +35,7 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
     """Return the service of a bridge's member in a cluster for which it gathers.
 
     Args:
-        cluster: its name.
+        cluster: name of the cluster.
         member: stores.
         entropy: names tunnels.
     """

@@ -24,20 +24,20 @@ T = TypeVar("T")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Limits of a group: when it is committed.
+    """Limits of a group, at which it is committed.
 
     Raises:
         ConfigError: a limit is negative or not a number, or a group could hold nothing.
     """
 
     delay: float = 0.02
-    """Seconds that an event waits at most; enters the time that ``publish(confirm=True)`` takes."""
+    """Longest wait of an event, in seconds; part of the time of ``publish(confirm=True)``."""
     quiet: float = 0.002
     """Seconds without another event after which waiting is given up: a few round trips."""
     events: int = 16384
     """Events of a full group."""
     bytes: int = 8 * MIB
-    """Bytes of a full group: some milliseconds of a disk's time.  Twice that is held in memory at most."""
+    """Size of a full group, in bytes: some milliseconds of a disk's time.  At most twice that is held in memory."""
 
     def __post_init__(self) -> None:
         for name in ("delay", "quiet"):
@@ -73,17 +73,17 @@ class GroupCommit(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """True if no batch waits."""
         return not self._batches
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be added."""
+        """True if nothing more should be added."""
         return self._events >= self._limits.events or self._bytes >= self._limits.bytes
 
     @property
     def deadline(self) -> float:
-        """When to commit; inf if nothing waits."""
+        """Time to commit, in seconds; inf if nothing waits."""
         if not self._batches:
             return math.inf
         if self.is_full or self._at_once:

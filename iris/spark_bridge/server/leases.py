@@ -63,7 +63,7 @@ class LeaseRecord:
     holder: str
     node: str
     account: str = ""
-    """On which it is; "": a former version granted it."""
+    """Account in whose quota it is counted; empty if a former version granted it."""
 
 
 @final
@@ -72,12 +72,12 @@ class LeaseStatistics:
     """Counters of the leases of one member of a bridge."""
 
     held: int
-    """Leases that somebody has now."""
+    """Leases that are held now."""
     granted: int
     released: int
-    """Those that were given back before their time."""
+    """Leases that were returned before their time."""
     expired: int
-    """Those whose holder was not heard of in time: it was lost, cut off or frozen."""
+    """Leases whose holder did not renew in time: it was lost, cut off or frozen."""
 
 
 @final
@@ -148,7 +148,7 @@ class LeaseTable:
         return len(self._held), sum(lease.account == account for lease in self._held.values())
 
     def is_held(self, name: str, holder: str = "") -> bool:
-        """Tell whether a holder, or somebody, has a lease, as of the last call with a time."""
+        """Return whether a holder, or somebody, has a lease, as of the last call with a time."""
         held = self._held.get(name)
         return held is not None and holder in ("", held.holder)
 
@@ -303,7 +303,7 @@ def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
     """Return the leases that a log has.
 
     Args:
-        view: of its index.
+        view: view of the log's index.
         now: seconds on a clock that nobody sets.
         date: microseconds since 1970.
     """
@@ -314,7 +314,7 @@ def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
 
 
 def write_lease(view: IndexView, name: str, lease: LeaseRecord, ended: Collection[str]) -> None:
-    """Write who has a lease, and that others have ended."""
+    """Write the holder of a lease, and that others have ended."""
     table = view.table("leases")
     for other in ended:
         table.delete(other.encode())

@@ -72,40 +72,40 @@ class BridgeStatistics:
     received: int
     stored: int
     repeats: int
-    """Known already: a publisher sent them again."""
+    """Events that were known already: a publisher sent them again."""
     stale: int
     """Repeats so late that they could not be judged; neither stored nor confirmed."""
     strays: int
-    """Of shards that other members have; neither stored nor confirmed.  Not all agree on the number of shards."""
+    """Events of other members' shards; neither stored nor confirmed.  Not all agree on the number of shards."""
     waiting: int
     missed: int
-    """Noticed to be missing: lost before they arrived, or published while this member was away.  Gaps in the log.
+    """Events found to be missing: lost before they arrived, or published while this member was away.  Gaps in the log.
 
     A bridge whose members divide the events cannot count them: each sees a part of the numbering.  The publisher does.
     """
     damaged: int
-    """Stored, and known not to be what was written any more: found at the start, or when somebody came to read them."""
+    """Stored events known to differ from what was written: found at the start, or by a reader."""
     commits: int
     """Groups written to the disk."""
     refusals: int
     """Attempts to write a group that failed because there was no room."""
     untold: int
-    """Rows that Spark wrote which are stored, and could not be published to those who listen."""
+    """Rows written by Spark that are stored and could not be published to subscribers."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeReport:
-    """What a member of a bridge tells its operators."""
+    """Report of a bridge's member to its operators."""
 
     statistics: BridgeStatistics
     shards: Sequence[ShardState]
-    """Its own."""
+    """Shards of this member."""
     lags: Mapping[str, int]
-    """By group of readers: how many events of these shards it has still to read."""
+    """Number of events of these shards that each group of readers has still to read."""
     copies: Sequence[CopyStatus] = ()
     tier: Sequence[TierStatus] = ()
-    """Of each shard, if there is a tier."""
+    """Tier of each shard; empty if there is none."""
 
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class _Batch:
     """Events that arrived together.
 
     Attributes:
-        subscription: through which they came, and through which they are confirmed.
+        subscription: subscription through which they came, and through which they are confirmed.
         stored: called when they are on the disk.
     """
 
@@ -143,22 +143,22 @@ class _Batch:
 
 
 Ranges = dict[NodeId, list[int]]
-"""By publisher, the first and the last number of each range of events."""
+"""First and last number of each range of events, by publisher."""
 
 
 @final
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Uncopied:
-    """What follows when enough copies have a change.
+    """Confirmations that follow when enough copies have a change.
 
     Attributes:
-        number: of the change.
-        states: of the shards, for readers.
-        topics: of what is new in them.
-        ranges: to be confirmed, by subscription.
-        stored: to be called.
-        since: when this began.
-        explained: whether publishers were told why they wait.
+        number: number of the change.
+        states: states of the shards, for readers.
+        topics: topics of the new events in them.
+        ranges: ranges to be confirmed, by subscription.
+        stored: callbacks to call.
+        since: time at which the wait began, in seconds.
+        explained: True once publishers got the reason why they wait.
     """
 
     number: int
@@ -170,7 +170,7 @@ class _Uncopied:
     explained: bool = False
 
     def add(self, later: _Uncopied) -> None:
-        """Let what follows a later change follow together with this."""
+        """Merge the confirmations of a later change into these."""
         self.number, self.states = later.number, later.states
         self.topics |= later.topics
         for subscription, ranges in later.ranges.items():
@@ -216,11 +216,11 @@ class BridgeMember:
         self.copies: Final = copies
         self.sharding = Sharding(shards, None if division is None else division.of)
         self._undivided: Final = Sharding(shards)
-        """For what is stored here wherever its key belongs: nobody would send it again."""
+        """Sharding of events that are stored here wherever their keys belong: nobody would send them again."""
         self.division = division
-        """How the members divide the events, if they do, as others are told."""
+        """Division of the events among the members, as it is reported to others. None: they do not divide."""
         self.parents: Parents | None = None
-        """What comes before the events of its shards, if the bridge has grown by them."""
+        """Events that come before those of its shards. None unless the bridge has grown by these."""
         self.on_divided: Callable[[int], None] = lambda _: None
         """Called with the number of shards when the bridge has grown."""
         self._dividing = trio.Lock()
@@ -238,16 +238,16 @@ class BridgeMember:
         self._states: dict[str, ShardState] = {}
         self._known: Mapping[int, str] = store.members()
         self._tellers: OrderedDict[str, None] = OrderedDict()
-        """Nodes that publish what Spark has written: of their numbers some are stored under another one."""
+        """Nodes that publish rows of Spark: some of their events are stored under another publisher."""
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self._is_full = False
-        """Whether the last group found no room."""
+        """True if the last group found no room."""
         self._uncopied: deque[_Uncopied] = deque()
         self._groups: deque[int] = deque((0, 0), maxlen=2)
         """Numbers of the last two groups that were written."""
         self._disk = trio.CapacityLimiter(1)
-        """A thread of its own: readers of a tier that answers slowly take none of it."""
+        """Thread of its own, which readers of a slow tier cannot use up."""
         self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
@@ -285,12 +285,12 @@ class BridgeMember:
         )
 
     async def tier_statuses(self) -> Sequence[TierStatus]:
-        """Return how far the tier of each shard is; nothing if there is none."""
+        """Return the progress of the tier of each shard; nothing if there is none."""
         return () if self._uploads is None else await run_in_thread(self._uploads.statuses)
 
     @property
     def of(self) -> int | None:
-        """How many shards the bridge has, if its members divide the events."""
+        """Number of shards of the bridge. None if its members do not divide the events."""
         return None if self.division is None else self.division.of
 
     async def divide(self, of: int) -> None:
@@ -317,11 +317,11 @@ class BridgeMember:
         self.on_divided(self.division.of)
 
     async def wait_begun(self, group: str) -> bool:
-        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        """Return whether a group that is new here began before this member's shards did, in those that come before."""
         return self.parents is not None and await self.parents.wait_begun(group)
 
     def has_read_parents(self, group: str) -> bool:
-        """Tell whether a group is known to have read what comes before its shards."""
+        """Return whether a group is known to have read what comes before its shards."""
         return self.parents is None or self.parents.has_read(group)
 
     async def wait_parents(self, group: str) -> None:
@@ -352,14 +352,14 @@ class BridgeMember:
         await run_in_thread(self.store.note_members, found)
 
     async def forget_shard(self, number: int) -> bool:
-        """Forget a shard whose log is gone; tell whether it was known, and not this member's own."""
+        """Forget a shard whose log is gone; return whether it was known, and not this member's own."""
         if number in self._own or not await run_in_thread(self.store.forget_member, number):
             return False
         self._known = {shard: address for shard, address in self._known.items() if shard != number}
         return True
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
-        """Tell whether the shard of an event is one of this member's."""
+        """Return whether the shard of an event is one of this member's."""
         return self.sharding.owns(key, publisher, topic)
 
     def now(self) -> int:
@@ -371,11 +371,11 @@ class BridgeMember:
         return self._clock.date()
 
     def moment(self, date: int) -> float:
-        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
+        """Return the time of a date, past or to come, in seconds of the monotonic clock."""
         return self._clock.moment(date)
 
     def is_clock_believed(self) -> bool:
-        """Tell whether anything may be forgotten for its age."""
+        """Return whether anything may be forgotten for its age."""
         return self._clock.is_believed()
 
     def take_note(self, untold: int) -> None:
@@ -418,10 +418,10 @@ class BridgeMember:
         """Wait until an event behind ``known`` is wanted in one of its shards, or for ``timeout`` seconds.
 
         Args:
-            known: by id, the offset to which a reader has come; nothing: it asks about all shards, and does not wait.
+            known: offset to which a reader has come, by shard id; empty: report on all shards, and do not wait.
             timeout: seconds.
             wanted: topics.
-            limit: how many events are counted at most; None: whether there is one.
+            limit: most events to count. None: only find out if there is one.
 
         Returns:
             What is there now, of those of these shards that are.
@@ -501,7 +501,7 @@ class BridgeMember:
             await self._gather(_Batch(runs=runs, subscription=subscription))
 
     def _is_own(self, run: EventRun) -> bool:
-        """Tell whether Spark wrote these events: a member has stored them before it published them."""
+        """Return whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
         if own:
@@ -511,7 +511,7 @@ class BridgeMember:
         return own
 
     def _is_judged(self, publisher: str) -> bool:
-        """Tell whether all events of a publisher come here, so that numbers that are missing are events that are."""
+        """Return whether all events of a publisher come here, so that numbers that are missing are events that are."""
         return self.of is None and publisher not in self._tellers
 
     async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
@@ -647,9 +647,9 @@ class BridgeMember:
     async def _append_divided(
         self, batches: Sequence[_Batch], changed: list[_Change]
     ) -> tuple[Appended | None, Sequence[EventRun]]:
-        """As ``_append``, of what belongs to this member's shards; return the rest as well.
+        """Append what belongs to this member's shards, as ``_append`` does; return the rest as well.
 
-        What came through no subscription stays here: when it came its key belonged here, and nobody sends it again.
+        Events that came through no subscription stay: their key belonged here then, and nobody sends them again.
         """
         async with self._dividing:
             runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]

@@ -94,30 +94,30 @@ MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
 
 _FILTERS: Final = 256
-"""Of different topics that readers want, so many are remembered with what they match."""
+"""Most cached filters: sets of topics that readers want, each with the verdicts on topics."""
 
 _MATCHED: Final = 500_000
-"""Topics that they match together: beyond that those are forgotten that were asked for least recently."""
+"""Most cached verdicts of all filters; beyond that the least recently used filters are dropped."""
 
 _READ_BYTES: Final = MIB
-"""Read from the disk at a time, for each reader."""
+"""Size of a read from the disk for each reader, in bytes."""
 
 _PARTS: Final = "parts are pairs of partition and attempt, or these two and the rows"
 
 _LOCATED_BYTES: Final = 16 * MIB
-"""Of a file that one answer names.  The next question takes 1 ms, beside 10 ms that reading so much takes."""
+"""Most of a file that one answer names, in bytes.  Another question takes 1 ms, beside 10 ms of reading so much."""
 
 _PIECE: Final = 256 * KIB
-"""Bytes of one message in a reader's tunnel: one frame."""
+"""Size of one message in a reader's tunnel, in bytes: one frame."""
 
 _COPIED: Final = frozenset({"pin", "commit", "drop", "transfer"})
-"""Operations that are answered when enough copies have what they have changed."""
+"""Operations that are answered once enough copies have their changes."""
 
 _COPYING: Final = 4.0
-"""Seconds that this may take; who asks tries again."""
+"""Seconds that this may take; then the caller tries again."""
 
 RequestHandler = Callable[[Sender, Any], Awaitable[object]]
-"""Takes who asks, who may, and the payload; returns the reply."""
+"""Handler, called with the sender and the payload; returns the reply."""
 
 MemberHandler = Callable[[Request], Awaitable[object]]
 """Answers a member of the cluster that the payload names."""
@@ -132,11 +132,11 @@ class Operations:
 
     Args:
         member: stores and reads.
-        intake: takes what Spark writes.
-        queues: hands out jobs.
+        intake: commits what Spark writes.
+        queues: assigns jobs.
         kept: answers the members of clusters for which the bridge keeps something, by operation.
-        permissions: say who may call which.
-        config: how much one cluster may have, and do at a time.
+        permissions: rights to call each operation.
+        config: limits of what one cluster may have, and do at a time.
         address: name of the cluster at which this member's shards are found.
     """
 
@@ -165,11 +165,11 @@ class Operations:
             "consume": config.bridge_workers_per_owner,
         }
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
-        """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
+        """Limits by tunnel's operation and cluster, as long as a tunnel is open: each needs memory or a file."""
         self._filters: dict[tuple[tuple[str, ...], str | None], TopicFilter] = {}
-        """What readers want, in the order in which it was asked for last."""
+        """Filters of readers, the most recently used last."""
         self._polls: Counter[str] = Counter()
-        """By cluster, the questions that wait for news."""
+        """Number of requests that wait for news, by cluster."""
 
     def service(self, cluster: str) -> Service:
         """Return the service for one of the clusters that the member joins."""
@@ -349,7 +349,7 @@ class Operations:
         }
 
     def _wanted(self, fields: Mapping[str, object]) -> TopicFilter:
-        """Return which topics a reader wants to hear of."""
+        """Return a filter of the topics that a reader wants."""
         topics, regex = patterns_untrusted({"topics": [], **fields}), fields.get("regex")
         if regex is not None and (not isinstance(regex, str) or topics):
             raise RemoteError("bad_request", "regex is a text in the place of topics")

@@ -28,20 +28,20 @@ from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.server.sink_commits import Writer
 
 Kind = Literal["group", "query"]
-"""What belongs to a cluster; also the field of an operation's payload that names it."""
+"""Kinds of names that belong to a cluster; also the field of an operation's payload with the name."""
 
 Caller = Literal["reader", "subscriber", "writer", "bridge", "member"]
 
 Topics = Literal["none", "named", "wanted", "queue", "written"]
-"""Which topics a caller needs rights to.
+"""Topics that a caller needs rights to.
 
-- none: no events come or go by the operation.
-- named: those that it names, to subscribe; without any it learns numbers alone.
-- wanted: the same, and without any it wants all.
-- queue: that of the queue that it names, to subscribe.
-- written: those of the rows that it writes, to publish.
+- none: the operation moves no events.
+- named: topics that the payload names, to subscribe; without any the answer has numbers alone.
+- wanted: the same, and without any all topics.
+- queue: topic of the queue that the payload names, to subscribe.
+- written: topics of the rows that the caller writes, to publish.
 
-Who owns a group by the operation needs the right to the topic of a queue besides, if it is the group of one
+An operation that owns a group needs the right to the topic of a queue besides, if the group is a queue's
 (``queue/NAME``).
 """
 
@@ -54,7 +54,7 @@ class Permission:
     caller: Caller
     topics: Topics = "none"
     owns: Kind | None = None
-    """What the payload names under this word must belong to the caller's cluster, or to nobody: then it does now."""
+    """Kind of a name in the payload that must belong to the caller's cluster; a free name belongs to it from now on."""
 
 
 PERMISSIONS: Final[Mapping[str, Permission]] = {
@@ -103,7 +103,7 @@ class Permissions:
     Args:
         bridge: name of the bridge's cluster.
         readers: clusters that may read; None: every node that may use the bridge's cluster.
-        node: of the bridge.
+        node: node of the bridge.
     """
 
     def __init__(self, *, bridge: str, readers: Collection[str] | None, node: Node) -> None:
@@ -182,7 +182,7 @@ class Permissions:
                 raise self._refused(sender, "any topic")
 
     def _is_named(self, sender: Sender) -> bool:
-        """Tell whether a node may have all that is in the log, because the bridge was started so."""
+        """Return whether a node may have all that is in the log, because the bridge was started so."""
         return self._readers is not None or sender.cluster == self._bridge
 
     def _peer(self, sender: Sender) -> Peer:
@@ -199,7 +199,7 @@ class Permissions:
         )
 
     def may_read_all(self, sender: Sender) -> bool:
-        """Tell whether a subscriber may have the events of all topics.
+        """Return whether a subscriber may have the events of all topics.
 
         Raises:
             NotAllowed: it is not linked any more.
@@ -207,7 +207,7 @@ class Permissions:
         return self._is_named(sender) or self._peer(sender).may_hear(">")
 
     def may_read(self, sender: Sender, topic: str) -> bool:
-        """Tell whether a subscriber may have the events of a topic.
+        """Return whether a subscriber may have the events of a topic.
 
         Raises:
             NotAllowed: it is not linked any more.
@@ -234,16 +234,16 @@ class Permissions:
                 raise self._refused(sender, repr(pattern))
 
     def may_publish(self, sender: Sender, topic: str) -> bool:
-        """Tell whether a node of this realm may publish on a topic."""
+        """Return whether a node of this realm may publish on a topic."""
         peer = self._find_peer(sender.node)
         return peer is not None and not peer.other_realm and peer.identity.certificate.rights.may_publish(topic)
 
     def speaks_for(self, sender: Sender, cluster: str) -> bool:
-        """Tell whether a node speaks for a cluster, or is a member of it."""
+        """Return whether a node speaks for a cluster, or is a member of it."""
         return sender.cluster == cluster or any(sender.node == member.node for member in self._node.members(cluster))
 
     def is_there(self, cluster: str, node: str) -> bool:
-        """Tell whether a node of this site is linked, or one of another site a member of a cluster.
+        """Return whether a node of this site is linked, or one of another site a member of a cluster.
 
         A node that has died is linked for another second, one that is cut off or frozen for some seconds.
         """

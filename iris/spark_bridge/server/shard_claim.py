@@ -37,13 +37,13 @@ from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
 from iris.spark_bridge.server.growth import are_of_one_bridge
 
 _PATIENCE: Final = 2.0
-"""Seconds that a member may take to answer; one that was killed costs so much."""
+"""Seconds to wait for a member's answer; one that was killed costs so much."""
 
 _AGAIN: Final = 1.0
 """Seconds between questions to a member that has turned up and does not answer."""
 
 _ALIVE: Final = (NotAllowed, RemoteError)
-"""What only a member that is there answers."""
+"""Errors that only a running member answers with."""
 
 
 @final
@@ -70,9 +70,9 @@ class ShardClaim:
     address: str
     shards: Sequence[int]
     grown: Sequence[int]
-    """How many shards the bridge has, and had in each generation before, if its members divide the events."""
+    """Number of shards of the bridge in each generation, the present one last, if its members divide the events."""
     term: int = 1
-    """Of this member's log, see ``iris.spark_bridge.copies``."""
+    """Term of this member's log, see ``iris.spark_bridge.copies``."""
 
     async def keep(self, note: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
         """Give way, by an error, when a member joins that has the same claim and comes first; until cancelled.
@@ -105,7 +105,7 @@ class ShardClaim:
                 return unmet
 
     async def check(self) -> Mapping[int, str]:
-        """Check that nobody else has the claim; return the shards of the others, and where they are found.
+        """Check that no other member has the claim; return the shards of the others, and their clusters.
 
         Raises:
             ConfigError: somebody does; the message says who, and what to do.
@@ -117,7 +117,7 @@ class ShardClaim:
         """Ask members for their claims; compare all of them, or those that come before this one.
 
         Args:
-            members: that matter, beside which this one has its place already; None: all, and it has none yet.
+            members: members to ask, beside which this one has its place already. None: all, and it has none yet.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.
@@ -162,7 +162,7 @@ class ShardClaim:
                 raise deposed(self.bridge, min(self.shards), other.term, self.term)
 
     def _replaces(self, other: RemoteShard) -> bool:
-        """Tell whether a member has a shard of this one, and is to give way: it was the primary before."""
+        """Return whether a member has a shard of this one, and is to give way: it was the primary before."""
         return other.number in self.shards and other.term < self.term
 
     def _compare(self, others: Sequence[RemoteShard], member: str) -> None:

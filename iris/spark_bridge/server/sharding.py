@@ -15,7 +15,7 @@ class Sharding:
 
     Args:
         shards: those of the member, at least one.
-        of: how many the bridge has, if its members divide the events; None: the member's own are all.
+        of: number of shards of the bridge, if its members divide the events. None: the member's own are all.
     """
 
     def __init__(self, shards: Sequence[int], of: int | None = None) -> None:
@@ -37,7 +37,7 @@ class Sharding:
         return self._map.shard_of(key, publisher, topic)
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
-        """Tell whether the shard of an event is one of this member's."""
+        """Return whether the shard of an event is one of this member's."""
         return self.shard_of(key, publisher, topic) in self._own
 
     @property

@@ -93,8 +93,8 @@ class BatchCommitter:
     """Commit coordinator: stages parts and commits batches, each once.
 
     Args:
-        bridge: its name.
-        publish: tells the mesh of what was committed: those who listen at that time get it, at most once.
+        bridge: name of the bridge.
+        publish: publishes committed events to the mesh: present subscribers get them, at most once.
         committed: called when the log has grown, with the number of rows that could not be published.
     """
 
@@ -118,7 +118,7 @@ class BatchCommitter:
         self._clock = clock
         self._appending = trio.Lock()
         self._committing: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
-        """By query, as long as one of its batches is being committed: its listeners may not hold up other queries."""
+        """Locks of queries of which a batch is being committed: their subscribers may not delay other queries."""
 
     async def stage(self, part: StagedPart, tunnel: Tunnel) -> int:
         """Write the bytes that come through a tunnel, and return how many they were.
@@ -157,7 +157,7 @@ class BatchCommitter:
             batch: number of the batch.
             parts: all of them.
             carried: the streams of those that are not staged.
-            writer: who commits.
+            writer: sender that commits.
 
         Raises:
             StoreFull: there is no room; nothing was committed.

@@ -26,8 +26,8 @@ async def follow(
         node: speaks for the bridge's cluster.
         bridge: the bridge's cluster.
         shard: the lowest number of the member's shards.
-        directory: of the log.
-        name: of the copy.
+        directory: directory of the log.
+        name: name of the copy.
         follows: called when it is a copy.
 
     Raises:

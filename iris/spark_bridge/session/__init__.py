@@ -1,4 +1,4 @@
-"""What users call beside ``format("iris")``: ``configure``, which sets up Spark, and columns of payloads.
+"""Functions that users call beside ``format("iris")``: ``configure``, which sets up Spark, and columns of payloads.
 
 Promises: nothing of Spark is imported before it is needed; the machine's own Java is used where there is one.
 """

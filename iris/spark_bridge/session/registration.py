@@ -1,4 +1,4 @@
-"""What tells Spark of the bridge's data source."""
+"""Registration of the bridge's data source with Spark."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     A session of Spark Connect gets none of these: they are its server's.
 
     Args:
-        builder: of the session.
-        latency: whether answers are to be fast.  Batches of many rows take longer then: leave it out for those.
+        builder: builder of the session.
+        latency: True for fast answers.  Batches of many rows take longer then: leave it out for those.
 
     Raises:
         ConfigError: there is no Java that Spark runs on.
@@ -115,7 +115,7 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def is_local(master: str | None, environment: MutableMapping[str, str]) -> bool:
-    """Tell whether driver and executors will be on this machine."""
+    """Return whether driver and executors will be on this machine."""
     if master is None:
         # Under spark-submit the master is known to the JVM that started this process.
         return "PYSPARK_GATEWAY_PORT" not in environment and "MASTER" not in environment
@@ -136,7 +136,7 @@ def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callab
     A batch that Spark repeats is not published again: the bridge remembers query and number.
 
     Args:
-        query: what tells this query's batches from those of others, for ever: 1 to 64 letters, digits, ``-`` and ``_``.
+        query: name that distinguishes this query's batches for ever: 1 to 64 letters, digits, ``-`` and ``_``.
             A query that begins with a new checkpoint needs a new one, because its batches are numbered from 0 again.
         inline_rows: rows of the largest batch that is collected, and published by the driver itself: that takes half
             of the time.  A larger one is computed anew for Spark's workers, after its first rows have been collected.

@@ -103,8 +103,8 @@ class Staging:
     """The staged files of one member.  Calls block.
 
     Args:
-        directory: of the files.
-        usage: how much clusters may have there.
+        directory: directory of the files.
+        usage: quota of the clusters there.
     """
 
     def __init__(self, directory: Path, usage: Usage) -> None:
@@ -119,7 +119,7 @@ class Staging:
         """Count the parts of an earlier run, and delete unfinished files.
 
         Args:
-            owner_of: returns the cluster to which a query belongs; None if to nobody.
+            owner_of: returns the cluster to which a query belongs; None if it has no owner.
         """
         for home in self._directory.glob("*"):
             owner = owner_of(home.name) or ""
@@ -142,7 +142,7 @@ class Staging:
         """Write a part with the function that is given; at the end of the block it is on the disk, or not at all.
 
         Args:
-            part: which.
+            part: identity of the part.
             owner: the cluster to which its query belongs.
 
         Raises:

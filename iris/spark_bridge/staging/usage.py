@@ -10,7 +10,7 @@ from iris.kernel.config import KIB, MIB
 from iris.spark_bridge.errors import QuotaExceeded
 
 LEAST: Final = 64 * KIB
-"""Bytes as which a file counts at least, so that files are bounded, too.  Tasks with less give it to the driver."""
+"""Least size that a file counts for, in bytes, so that files are bounded, too.  Tasks with less use the driver."""
 
 
 @final
@@ -35,14 +35,14 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """Bytes of all clusters."""
+        """Total of all clusters, in bytes."""
         return self._total
 
     def take(self, owner: str, size: int) -> None:
-        """Let a cluster have more bytes, which are of no batch yet.
+        """Add bytes that a cluster stages, which belong to no batch yet.
 
         Raises:
-            QuotaExceeded: they would be too many; it has what it had.
+            QuotaExceeded: they would be too many; nothing was added.
         """
         with self._lock:
             if self._owners[owner] + size > self._most_of_owner:

@@ -37,10 +37,10 @@ class ShardTier:
     """The tier of a shard.  Every call blocks; one thread at a time.
 
     Args:
-        storage: where it is.
+        storage: storage of the tier.
         bridge: name of the bridge.
         shard: id of the shard.
-        term: of the log among its copies.
+        term: term of the log among its copies.
         writer: eight hexadecimal digits, made anew for each opening of the log.
 
     All calls raise ``TierUnreachable`` if the storage does not answer, and change nothing then that a reader sees.
@@ -142,7 +142,7 @@ class ShardTier:
         """Remove what bridges have left here that died before they committed it; return its names.
 
         Args:
-            objects: that the manifest names.
+            objects: objects that the manifest names.
         """
         named = {found.name for found in objects}
         orphans: list[str] = []
@@ -157,7 +157,7 @@ class ShardTier:
 
 
 def _is_made_here(store: Store, state: ShardState, found: TierObject) -> bool:
-    """Tell whether an object is what the segment of the log on this disk makes."""
+    """Return whether an object is what the segment of the log on this disk makes."""
     term = term_of(found.name)
     segment = SealedSegment(shard=state.number, epoch=state.epoch, first=found.first, end=found.end, size=found.size)
     try:
@@ -177,8 +177,8 @@ def reconcile(
 
     Args:
         store: the log.
-        shard: of it.
-        objects: that the manifest names.
+        shard: number of the shard.
+        objects: objects that the manifest names.
         forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
 
     Raises:

@@ -27,7 +27,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import TierObject
 
 MAX_MANIFEST: Final = 256 * MIB
-"""Bytes of a manifest: of some 200,000 objects."""
+"""Largest manifest, in bytes: some 200,000 objects."""
 
 _MANIFEST_NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{8})\.json")
 _OBJECT_NAME: Final = re.compile(r"(\d{20})-(\d{20})-(\d+)\.parquet")
@@ -52,18 +52,18 @@ class ManifestName(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of its kind there is one manifest, unless two bridges have written at a time."""
+        """Term and number: one manifest has each pair, unless two bridges have written at a time."""
         return self.term, self.number
 
 
 @final
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="1", tag_field="format"):
-    """What a shard has in the tier.
+    """Objects of a shard in the tier.
 
     Attributes:
         bridge: name of the bridge.
         shard: id of the shard.
-        objects: in order of their offsets.
+        objects: objects in order of their offsets.
     """
 
     bridge: str
@@ -110,7 +110,7 @@ def object_name(first: int, end: int, term: int) -> str:
 
 
 def is_object(name: str) -> bool:
-    """Tell whether an object of the tier can have a name."""
+    """Return whether an object of the tier can have a name."""
     return _OBJECT_NAME.fullmatch(name) is not None
 
 

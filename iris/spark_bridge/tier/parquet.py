@@ -23,17 +23,17 @@ from iris.spark_bridge.tier.manifest import object_name, shard_folder
 from iris.spark_bridge.tier.storage import Storage
 
 GROUP_BYTES: Final = 8 * MIB
-"""Of a row group, before compression, and of one chunk more at most.  A reader of the log gets one at a time."""
+"""Size of a row group before compression, in bytes, up to one chunk more.  Readers of the log get one at a time."""
 
 _TAIL: Final = 64 * KIB
-"""Bytes at the end of an object that are read for its footer."""
+"""Length of an object's end that is read for its footer, in bytes."""
 
 _FOOTER: Final = struct.Struct("<I4s")
 _FOOTERS: Final = 128
-"""That are remembered; some 10 KB each."""
+"""Footers that are cached; some 10 KB each."""
 
 _FORMER_BYTES: Final = 256 * MIB
-"""Of the events of a row group that a former version wrote, of which no hash is known."""
+"""Limit of the events of a row group that a former version wrote without a hash, in bytes."""
 
 _REPEATING: Final = ["topic", "key", "partition", "timestampType", "headers.list.element.key"]
 """Columns that are worth a dictionary."""
@@ -109,8 +109,8 @@ class TierReader:
     """Reads row groups of a bridge's objects: each by one request, and one more for the footer of each object.
 
     Args:
-        storage: where they are.
-        bridge: its name.
+        storage: storage of the objects.
+        bridge: name of the bridge.
     """
 
     def __init__(self, storage: Storage, bridge: str) -> None:

@@ -21,10 +21,10 @@ from iris.spark_bridge.errors import LogDamaged, TierUnreachable
 from iris.spark_bridge.log import sync_directory
 
 SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
-"""Of the file systems that pyarrow brings."""
+"""URL schemes of the file systems that pyarrow brings."""
 
 UNFINISHED: Final = "_unfinished-"
-"""How the names of objects begin that are being written to a directory."""
+"""Prefix of the names of objects that are being written to a directory."""
 
 
 def check_url(url: str) -> str:
@@ -138,11 +138,11 @@ class Storage:
         """Return bytes of an object.
 
         Args:
-            path: of it.
+            path: path of the object.
             start: the first byte.
-            count: how many; None: all that follow.
-            size: how many bytes the object has to have.
-            most: how many it may have.
+            count: number of bytes. None: all that follow.
+            size: size that the object has to have, in bytes.
+            most: largest size that it may have, in bytes.
 
         Raises:
             LogDamaged: it is not there, or has another size.

@@ -33,7 +33,7 @@ _INTERVAL: Final = 1.0
 """Seconds between two looks for what is sealed: one look at the index."""
 
 _LONGEST: Final = 30.0
-"""Seconds between attempts where the storage does not answer, at last."""
+"""Longest pause between attempts while the storage does not answer, in seconds."""
 
 _WRITER_BYTES: Final = 4
 
@@ -43,7 +43,7 @@ HOUR: Final = 3600.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Where sealed segments go.
+    """Settings of a tier, to which sealed segments go.
 
     Raises:
         ConfigError: the URL is none, or the time is not above 0.
@@ -73,17 +73,17 @@ class TierStatus:
     url: str
     objects: int
     bytes: int
-    """Of these objects."""
+    """Size of these objects, in bytes."""
     next: int
-    """The offset behind the last event that is in the tier."""
+    """First offset after the events that are in the tier."""
     behind: int
     """Events that are sealed and not in the tier."""
     behind_bytes: int
-    """Of their segments."""
+    """Size of the segments of these events, in bytes."""
     failures: int
     """Attempts that failed since the bridge was started."""
     problem: str
-    """Why nothing goes to the tier now; empty: nothing is wrong."""
+    """Reason why nothing goes to the tier now; empty if nothing is wrong."""
 
 
 @final
@@ -94,11 +94,11 @@ class _ShardUploads:
         self.tier = tier
         self.number = number
         self.objects: Sequence[TierObject] | None = None
-        """What the manifest names; None: this bridge has not taken the tier yet."""
+        """Objects that the manifest names. None until this bridge has opened the tier."""
         self.damaged: set[int] = set()
         """First offsets of segments that cannot be read."""
         self.ended = False
-        """Whether another bridge has the tier, or it is another log's."""
+        """True once uploads ended: another bridge has the tier, or it is another log's."""
         self.failures = 0
         self.problem = ""
 
@@ -109,10 +109,10 @@ class TierUploads:
 
     Args:
         store: the log.
-        tier: where to.
+        tier: settings of the tier.
         bridge: name of the bridge.
         shards: numbers of the member's shards.
-        term: of the log among its copies.
+        term: term of the log among its copies.
         forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
         copied: waits until enough copies have all that is in the log now; raises ``NotCopied``.
         now: returns microseconds since 1970.
@@ -156,7 +156,7 @@ class TierUploads:
         return f"<TierUploads to {self._settings.url}>"
 
     def statuses(self) -> list[TierStatus]:
-        """Return how far the tier of each shard is; this looks at the index."""
+        """Return the progress of the tier of each shard; this reads the index."""
         sealed = self._store.tiering.sealed()
         found: list[TierStatus] = []
         for shard in self._shards:

@@ -75,7 +75,7 @@ async def main() -> None:
 
 trio.run(main)
 """
-"""Four tasks that ask the cluster ``store`` all the while; it tells what its links to the members rest on."""
+"""Four tasks that ask the cluster ``store`` all the while; it reports what its links to the members rest on."""
 
 
 @final

@@ -37,7 +37,7 @@ async def fill(name: str) -> None:
         async with await anext(jobs.take(1)):
             raise ValueError("no good")
         with trio.fail_after(60):
-            while not (await node.request("bridge", {"group": f"queue/{name}"}, operation="queue"))["dead"]:  # noqa: ASYNC110 -- nobody is told
+            while not (await node.request("bridge", {"group": f"queue/{name}"}, operation="queue"))["dead"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.02)
         for number in range(2):
             await jobs.put({"n": number}, timeout=60, delay=3600)

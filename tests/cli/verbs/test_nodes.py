@@ -165,7 +165,7 @@ def test_a_name_that_no_cluster_can_have_is_one_line(desk: Desk, arguments: list
 
 @pytest.fixture
 def changing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A desk whose nodes see one member of ``store`` come and another die; somebody interrupts when both are told."""
+    """A desk whose nodes see one member of ``store`` come and another die; interrupted once both are reported."""
     changes = [Change(kind="joined", cluster="store", member=ONE), Change(kind="lost", cluster="store", member=TWO)]
 
     async def follow(watch: Watch) -> Change:

@@ -14,7 +14,7 @@ from tests.support.desk import Desk
 
 @pytest.fixture
 def store(desk: Desk) -> Desk:
-    """A desk beside one member of ``store``, which gives back, tells of itself, and fails in several ways."""
+    """A desk beside one member of ``store``, which echoes, reports its state, and fails in several ways."""
     service = iris.Service("store")
 
     @service.request

@@ -173,7 +173,7 @@ def test_a_site_that_said_it_is_full_is_no_more_as_soon_as_it_says_otherwise() -
 
 
 def shares(members: Balancer, seconds: float, *, rate: float, since: float, failing: bool = False) -> Counter[NodeId]:
-    """Have requests come at a rate, each answered after 10 ms; member 0 fails if told so."""
+    """Have requests come at a rate, each answered after 10 ms; member 0 fails on demand."""
     seen: Counter[NodeId] = Counter()
     for number in range(int(seconds * rate)):
         now = since + number / rate

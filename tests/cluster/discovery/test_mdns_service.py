@@ -127,7 +127,7 @@ async def test_without_news_the_wait_ends_with_its_patience(autojump_clock: Mock
 
 
 class Machinery:
-    """What the package does, without a network: it keeps what is registered, and closes when it is told."""
+    """What the package does, without a network: it keeps what is registered, and closes on demand."""
 
     registered: list[str]
     closed: int

@@ -33,7 +33,7 @@ async def open_pair() -> AsyncIterator[tuple[iris.Node, iris.Node]]:
 
 
 def tell(node: iris.Node, other: NodeId, state: MemberState) -> None:
-    """Have a node's membership told by its machine how another one is seen."""
+    """Have a node's membership notified by its machine of another node's state."""
     record = node._membership._swim.record(other)
     assert record is not None
     node._membership._perform([Changed(node=other, state=state, record=record)])

@@ -1,4 +1,4 @@
-"""Who serves what, and what users are told of it."""
+"""The roster: which node serves which cluster, and the reports of it to users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that others open to a node: how long strangers may stay, how many there may be, whose the others are."""
+"""Inbound connections of a node: time limit and number of unauthenticated ones, and the owners of the others."""
 
 from __future__ import annotations
 

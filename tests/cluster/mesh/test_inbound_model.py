@@ -20,14 +20,14 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport.port import ConnectionObserver, IncomingConnection, OutgoingConnection, Permit
 
 CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
-"""Three connections of strangers from one address: three quarters of the handshakes that it may have begun."""
+"""Three unauthenticated connections from one address: three quarters of the handshakes that it may have begun."""
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
 CONNECTIONS_OF_ONE: Final = 8
 
 
 class Switchboard:
-    """A transport that has nothing but connections; those that are hung up end when it is told to settle."""
+    """A transport that has nothing but connections; those that are closed end at ``settle``."""
 
     def __init__(self) -> None:
         self.open: dict[int, str | None] = {}

@@ -78,7 +78,7 @@ async def test_a_peer_that_was_dropped_sees_it_and_links_again(autojump_clock: M
         assert (a.log.of(b.id), a.log.reasons) == (["up", "down"], ["a trial"])
         with pytest.raises(NotSent, match="a trial"):
             first.link.post(MARK(0), 0)
-        mark(b, a, 1)  # b has not heard of it
+        mark(b, a, 1)  # b has no report of it
         await settle()
         assert a.mesh.refusals == {"unknown session": 1}
         assert a.peer(b) is not first

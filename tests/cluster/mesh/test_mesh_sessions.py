@@ -1,4 +1,4 @@
-"""Sessions of the mesh: how they are renewed, how many there may be, and what strangers can do to them."""
+"""Sessions of the mesh: how they are renewed, how many there may be, and what unauthenticated peers can do to them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
         assert len(a.mesh._sessions) <= 2
 
 
-# -- strangers ---------------------------------------------------------------------------------------------
+# -- unauthenticated peers ---------------------------------------------------------------------------------
 
 
 async def begin_handshakes(fleet: Fleet, identity: NodeIdentity, url: str, target: str, count: int) -> None:

@@ -137,7 +137,7 @@ async def test_a_node_that_leaves_is_not_taken_for_lost(tmp_path: Path) -> None:
             await a.mesh.barrier((await a.mesh.connect(b.mesh.listening)).node)
             await b.mesh.say_goodbye("the end", 1.0)
             b.mesh.close()
-            while a.mesh.peers:  # noqa: ASYNC110 -- the log tells nobody
+            while a.mesh.peers:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.005)
             assert a.log.of(b.mesh.node) == ["up", "down"]
             assert "the end" in a.log.reasons[0]
@@ -186,7 +186,7 @@ async def test_a_process_that_is_killed_is_given_up(tmp_path: Path) -> None:
         await a.mesh.barrier(peer.node)
         process.send_signal(signal.SIGKILL)
         with trio.fail_after(60):
-            while a.mesh.peers:  # noqa: ASYNC110 -- the log tells nobody
+            while a.mesh.peers:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.005)
         assert a.log.of(peer.node) == ["up", "refused", "down"]
         with pytest.raises(NotSent):

@@ -49,7 +49,7 @@ class Exchange:
 
 
 class Watched:
-    """Ways over an exchange, and what was told to have broken."""
+    """Routes over an exchange, and those that were reported as broken."""
 
     def __init__(self, **refused: Exception) -> None:
         self.exchange = Exchange(**refused)

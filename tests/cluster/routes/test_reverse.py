@@ -1,4 +1,4 @@
-"""What a node that can only dial out says, hears and refuses; and what nodes hand on for each other."""
+"""A node that can only dial out: what it sends, receives and refuses; and what nodes forward for each other."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: 
         assert sorted(used) == ["left", "right"]
 
 
-# -- strangers ---------------------------------------------------------------------------------------------
+# -- unauthenticated peers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["while it is linked", "when it is gone"])

@@ -1,4 +1,4 @@
-"""The view: who is live, who is gone, and hashes that tell whether two views agree."""
+"""The view: who is live, who is gone, and hashes that show whether two views agree."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_idle_connections_end(run: Run) -> None:
 def test_strangers_make_room_and_clients_do_not(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.follow("topic=a") as first, place.dial() as (oldest, _), place.dial() as (newer, _):
-            async with asyncio.timeout(5):  # half of what strangers have
+            async with asyncio.timeout(5):  # half of what clients without a token have
                 assert (await place.post("/request/greeters", b"x")).body == b"x"
                 assert await rest_of(oldest) == b""
                 assert (await place.post("/request/greeters", b"x")).body == b"x"
@@ -110,7 +110,7 @@ def test_a_door_that_is_full_says_so_and_pages_can_read_it(run: Run) -> None:
             assert (told.status, told.json()["code"], told.headers["retry-after"]) == (503, "too_many_connections", "1")
             assert told.headers["access-control-allow-origin"] == "https://shop.example"
             async with place.dial() as (reader, _):
-                assert await rest_of(reader) == b""  # who does not ask is told nothing
+                assert await rest_of(reader) == b""  # a client that does not ask gets nothing
             assert place.door.statistics().turned_away == 3
         while place.door.statistics().connections:
             await asyncio.sleep(0.01)
@@ -165,7 +165,7 @@ def test_what_is_no_http_costs_its_connection(run: Run, sent: bytes) -> None:
 
 
 def test_who_is_refused_costs_no_thread(run: Run, monkeypatch: pytest.MonkeyPatch, silent_log: None) -> None:
-    """A thread for each stranger is dear, and there may be none."""
+    """A thread for each client without a token is dear, and there may be none."""
 
     async def work(place: Place) -> None:
         def none(_: threading.Thread) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 class Bank:
-    """A service that counts what it has done; an order to ``wait`` ends when it is told to."""
+    """A service that counts what it has done; an order to ``wait`` ends on demand."""
 
     def __init__(self) -> None:
         self.done: list[tuple[object, str | None]] = []

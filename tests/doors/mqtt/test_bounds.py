@@ -487,7 +487,7 @@ def test_messages_that_a_client_has_no_room_for_are_missed(run: Run) -> None:
         async with place.client("c", keep_alive=60, max_packet_size=12) as raw:
             raw.send(mqtt5.SubscribePacket(1, [mqtt5.TopicFilter(one) for one in "abcdefgh"]))
             assert await raw.end() == b"\xe0\x02\x95\x00"
-        async with place.dial() as raw:  # less than what it has to be told at first
+        async with place.dial() as raw:  # less than what it has to receive at first
             raw.send(mqtt5.ConnectPacket("c", keep_alive=60, max_packet_size=11, password=place.token.encode()))
             assert await raw.end() == b"\x20\x03\x00\x95\x00"
 

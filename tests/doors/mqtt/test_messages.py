@@ -1,4 +1,4 @@
-"""The door for MQTT: what goes into messages and comes out of them, and what clients are told."""
+"""The door for MQTT: what goes into messages and comes out of them, and the errors that clients get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events between two realms: who hears what of whom, under which name, and what nobody else does."""
+"""Events between two realms: which subscriber receives which publisher's, under which name, and no other."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_no_key_of_any_gateway_of_either_realm_opens_what_it_carries(autoj
 
 
 def opens(key: bytes, counter: int, frame: bytes) -> bool:
-    """Tell whether a key opens a data frame, with whatever is used as nonce in Iris."""
+    """Return whether a key opens a data frame, with whatever is used as nonce in Iris."""
     for nonce in (counter.to_bytes(12), bytes(4) + counter.to_bytes(8), bytes(12)):
         for cipher in (AESGCM(key), ChaCha20Poly1305(key)):
             try:
@@ -102,7 +102,7 @@ def tap(gateway: Gateway, captured: list[bytes]) -> None:
 
 
 async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(autojump_clock: MockClock) -> None:
-    """It tells routes to our own site, to a third realm, to clusters that it does not export, and carries for them."""
+    """It announces routes to our own site, a third realm, clusters that it does not export, and carries for them."""
     async with open_realms() as realms:
         realms.introduce(theirs=("databases",))
         await realms.link()

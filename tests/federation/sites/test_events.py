@@ -1,4 +1,4 @@
-"""Events between sites: each once, in order, to those who subscribe there, as far as the lists of both sites allow."""
+"""Events between sites: each once, in order, to the subscribers there, as far as the lists of both sites allow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.federations import EVERYTHING, Federation, Heard, echo, open_
 
 
 async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str, **options: str) -> list[Heard]:
-    """Bring up a subscriber in each of some sites; return what they will have heard."""
+    """Bring up a subscriber in each of some sites; return the lists of what they receive."""
     heard: list[Heard] = []
     for site in sites:
         await federation.listen(site, pattern, heard, **options)

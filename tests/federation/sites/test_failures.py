@@ -80,7 +80,7 @@ async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
 
 @pytest.mark.parametrize("ticks", range(3))
 async def test_whoever_is_found_to_be_reachable_can_be_asked_at_once(autojump_clock: MockClock, ticks: int) -> None:
-    """Its way may break again before anybody else runs; a caller that was let go before would find nobody."""
+    """Its route may break again before another task runs; a caller released before that would find no member."""
     async with open_federation() as federation:
         shop = await two_by_two(federation)
         assert await shop.request("store", 0) == 0
@@ -397,7 +397,7 @@ async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockC
             assert secret not in frame
             assert b"store" not in frame
             for session in sessions:
-                # Its own keys and counters, with whatever it is told of the session that the frame is of.
+                # Its own keys and counters, with any claim about the session that the frame is of.
                 for index in (int.from_bytes(frame[4:8]), session.local_index):
                     changed = frame[:4] + index.to_bytes(4) + frame[8:]
                     with pytest.raises(AuthenticationError):

@@ -13,7 +13,7 @@ from tests.support.federations import echo, open_federation
 async def test_the_directory_is_not_gone_through_while_nothing_changes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a gateway told its own node was news of the membership, which had it tell all again: 20 times a second."""
+    """A gateway's report to its own node was a change of membership, so it reported all again: 20 times a second."""
     looked: list[float] = []
     messages = Advertiser.messages
 

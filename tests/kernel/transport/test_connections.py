@@ -19,7 +19,7 @@ from tests.support.transports import SCHEMES, fill, ignore, open_transports, rec
 
 
 class Log:
-    """What a transport tells of the connections to it."""
+    """Records the reports of a transport on the connections to it."""
 
     def __init__(self) -> None:
         self.open: dict[int, str | None] = {}
@@ -77,7 +77,7 @@ async def test_it_tells_which_connection_a_frame_came_by_and_from_where(url: str
 
 @pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
 async def test_a_connection_is_told_of_before_its_first_frame(url: str) -> None:
-    """However late the scheduler gets to hear of it."""
+    """It is so however late the scheduler is notified."""
     async with open_transports(2) as (near, far):
         log = Log()
         far.observe(log)

@@ -320,7 +320,7 @@ def test_the_child_of_a_fork_touches_nothing_of_its_parents() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
-                await lost.wait()  # it is told in another turn than that in which it is read
+                await lost.wait()  # it is reported in another turn than that in which it is read
                 nursery.cancel_scope.cancel()
             way.close()
 

@@ -45,7 +45,7 @@ def reception_of(transport: NetworkTransport) -> Listener:
 
 
 def is_closed(one: socket.socket, within: float = 50) -> bool:
-    """Tell whether the other end closes a connection in time: how soon depends on what else the machine does."""
+    """Return whether the other end closes a connection in time: how soon depends on what else the machine does."""
     one.settimeout(within)
     try:
         return one.recv(1) == b""
@@ -111,7 +111,7 @@ async def test_who_ends_within_a_greeting_is_sent_away_at_once() -> None:
 
 
 async def test_nobody_waits_for_those_who_greet_wrongly_or_hang_up() -> None:
-    """nng itself would take nobody for 100 ms after each of them.  The quickest round says whether anybody waits."""
+    """nng itself would accept nobody for 100 ms after each of them.  The quickest round shows whether anybody waits."""
     async with open_transports(2, PATIENT) as (near, far):
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
         rounds: list[float] = []
@@ -301,7 +301,7 @@ async def test_a_connection_that_cannot_be_watched_is_closed_and_the_node_goes_o
             with monkeypatch.context() as patch:
                 patch.setattr(far._streams, "_poll", FullPoll())
                 one.sendall(GREETING)
-                while far._arrivals.refused != 1:  # noqa: ASYNC110 -- nobody tells
+                while far._arrivals.refused != 1:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             assert one.recv(8) == ANSWER
             assert await trio.to_thread.run_sync(is_closed, one)

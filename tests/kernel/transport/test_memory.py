@@ -1,4 +1,4 @@
-"""The network in memory keeps what a real network promises, and breaks what it is told to break."""
+"""The network in memory keeps what a real network promises, and breaks connections on demand."""
 
 from __future__ import annotations
 

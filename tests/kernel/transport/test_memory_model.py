@@ -31,7 +31,7 @@ class ModelWay:
 
 
 class Watcher:
-    """Notes what a transport tells of the connections that others open."""
+    """Records the reports of a transport on the connections that others open."""
 
     def __init__(self) -> None:
         self.open: dict[int, str | None] = {}

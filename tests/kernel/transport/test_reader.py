@@ -42,7 +42,7 @@ class Ends:
             far.setblocking(False)
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Receive all there is, as somebody who waits would."""
+        """Receive all there is, as a waiting caller would."""
         received: list[tuple[int, bytes]] = []
         while self.is_readable():
             while (frame := self.streams.receive_nowait()) is not None:
@@ -59,7 +59,7 @@ def resident() -> int:
 
 
 def is_over(far: socket.socket) -> bool:
-    """Tell whether the near end has closed; if not everything was read, the system says so by an error."""
+    """Return whether our end has closed; if not everything was read, the system says so by an error."""
     try:
         return far.recv(1) == b""
     except ConnectionResetError:
@@ -215,7 +215,7 @@ def test_who_announces_more_than_the_limit_is_hung_up_on_and_nobody_else(size: i
 
 
 def test_a_frame_that_is_announced_costs_no_memory_before_it_comes() -> None:
-    """Else strangers could have a megabyte each for nine bytes."""
+    """Otherwise unauthenticated peers could have a megabyte each for nine bytes."""
     with open_ends(200) as ends:
         before = resident()
         for far in ends.far.values():
@@ -298,7 +298,7 @@ _HOSTILE = st.lists(
 
 
 def read_as_specified(data: bytes, limit: int, typed: bool) -> tuple[list[bytes], bool]:
-    """Return the frames in what somebody has sent, and whether he is to be hung up on."""
+    """Return the frames in what a peer has sent, and whether its connection is to be closed."""
     frames: list[bytes] = []
     at = typed + 0
     while len(data) - at >= 8:

@@ -22,7 +22,7 @@ TOKEN = "00ff" * 8
 
 
 class Books:
-    """What a transport tells of connections."""
+    """Records the reports of a transport on connections."""
 
     def __init__(self) -> None:
         self.open: dict[int, str | None] = {}
@@ -45,7 +45,7 @@ class Books:
 
 
 class Told:
-    """Who was told that a connection broke."""
+    """Nodes that were notified of a broken connection."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -76,7 +76,7 @@ class Ends:
     async def join(
         self, office_told: Callable[[], None] = ignore, home_told: Callable[[], None] = ignore
     ) -> tuple[OutgoingConnection, IncomingConnection]:
-        """Make a reverse connection; it may be dialled before anybody waits for it."""
+        """Make a reverse connection; it may be dialled before a caller waits for it."""
         incoming = self.home.dial_reverse(self.url, TOKEN, home_told)
         async with self.attended():
             outgoing = await self.office.accept_reverse(TOKEN, office_told)

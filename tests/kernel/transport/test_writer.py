@@ -58,7 +58,7 @@ class Ends:
         return taken
 
     def read_all(self, size: int) -> None:
-        """Read so many bytes, while the near end does nothing but receive."""
+        """Read so many bytes, while our end does nothing but receive."""
         while len(self.received) < size:
             select.select([self.far], [], [], 5)
             self.read()
@@ -270,7 +270,7 @@ async def test_every_task_that_waits_goes_on_when_there_is_room_and_one_of_them_
 
 
 async def test_who_waits_on_a_lost_connection_waits_for_it_to_be_closed() -> None:
-    """Else a sender that tries again and again would keep the processor busy until that is told."""
+    """Otherwise a sender that tries again and again would keep the processor busy until that is reported."""
 
     async def wait() -> None:
         with pytest.raises(trio.ClosedResourceError):

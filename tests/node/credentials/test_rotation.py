@@ -66,7 +66,7 @@ class Site:
 
     async def until(self, what: str, agreed: Callable[[iris.Node], bool]) -> None:
         with trio.fail_after(60):
-            while not all(agreed(node) for node in self.nodes):  # noqa: ASYNC110 -- credentials tell nobody
+            while not all(agreed(node) for node in self.nodes):  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.02)
         assert not self.failures, f"{what}: {self.failures[:3]}"
 

@@ -20,7 +20,7 @@ NARROW = iris.Config(relay_above=4, relay_fan_out=2)
 
 
 class Cache:
-    """A cluster that notes what each host hears; hosts may be slow, or stuck."""
+    """A cluster that records what each host receives; hosts may be slow, or stuck."""
 
     def __init__(self) -> None:
         self.heard: dict[str, list[object]] = {}

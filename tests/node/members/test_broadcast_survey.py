@@ -14,7 +14,7 @@ from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 
 class Caches:
-    """A cluster that notes what its members are told, and answers in ways that its hosts are set to."""
+    """A cluster that records what its members receive, and answers as its hosts are set to."""
 
     def __init__(self) -> None:
         self.told: dict[str, list[iris.Message]] = defaultdict(list)

@@ -21,7 +21,7 @@ from tests.support.stages import Stage, open_stage
 
 
 def direct(node: iris.Node, other: iris.Node) -> bool:
-    """Tell whether frames to another node go over a connection and through nobody else."""
+    """Return whether frames to another node go over a connection and through nobody else."""
     peer = node._parts.mesh.peers[other.id]
     return not any(address.startswith("via://") for address in peer.addresses[:1])
 

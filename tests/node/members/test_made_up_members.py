@@ -61,7 +61,7 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
 
 
 def tell(member: iris.Node, records: list[NodeRecord]) -> None:
-    """Have a member tell all that it is linked to of these."""
+    """Have a member report these to all nodes that it is linked to."""
     for begin in range(0, len(records), 20):
         updates = tuple(record.as_update() for record in records[begin : begin + 20])
         for peer in member._mesh.peers.values():

@@ -24,7 +24,7 @@ NARROW = iris.Config(relay_above=4, relay_fan_out=2)
 
 
 class Crowd:
-    """A cluster whose members note what they are told."""
+    """A cluster whose members record what they receive."""
 
     def __init__(self) -> None:
         self.told: dict[str, list[object]] = defaultdict(list)
@@ -231,7 +231,7 @@ async def test_a_survey_over_the_tree_tells_who_is_missing_and_why_and_stops_the
 async def test_stopping_a_survey_over_the_tree_stops_few_members_and_many(
     autojump_clock: MockClock, hanging: int
 ) -> None:
-    """Few are told one by one, many over the tree."""
+    """Few members are reached one by one, many over the tree."""
     caches = Caches()
     async with open_stage() as stage:
         shop, members = await shop_and_caches(stage, caches, 12)
@@ -243,7 +243,7 @@ async def test_stopping_a_survey_over_the_tree_stops_few_members_and_many(
         assert answers.ended_by == "count"
         assert len(answers.missing) == hanging
         await trio.sleep(0.01)
-        begun = [host for host in hosts if caches.asked[host]]  # one that is far down may not have been asked yet
+        begun = [host for host in hosts if caches.asked[host]]  # one deep in the tree may not have been asked yet
         assert sorted(caches.stopped) == begun
         assert len(begun) >= hanging - 2
         assert trio.current_time() - left < 0.02
@@ -409,7 +409,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
 
 
 async def test_what_others_were_told_is_not_told_to_who_starts_later(autojump_clock: MockClock) -> None:
-    """Who starts later has seen no number: only the date tells it that it was not meant."""
+    """A member that starts later has seen no number: only the date shows that the message was not for it."""
     told: list[object] = []
     crowd = iris.Service("crowd")
 

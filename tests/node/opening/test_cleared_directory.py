@@ -32,7 +32,7 @@ async def test_a_node_whose_directory_was_cleared_up_is_found_again(
         ):
             shutil.rmtree(place)
             with trio.fail_after(60):
-                while not list(place.glob("*.node")):  # noqa: ASYNC110 -- a file tells nobody that it is there
+                while not list(place.glob("*.node")):  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             async with iris.open_node("shop", environment=environment) as other:
                 await other.wait_for("orders", timeout=60)

@@ -72,7 +72,7 @@ async def test_a_link_takes_two_descriptors() -> None:
                 with trio.fail_after(30):
                     await node.wait_for("databases", members=2)
                 links = len(node.statistics().links)
-                ours = 2 * 3  # two pipes from each of the processes, and what tells that it has ended
+                ours = 2 * 3  # two pipes from each of the processes, and one that reports its end
                 assert (links, open_descriptors()[0] - before - ours) == (2, 2 * DESCRIPTORS_PER_LINK)
 
 

@@ -487,7 +487,7 @@ async def test_however_the_block_ends_peers_hear_a_goodbye(world: World, autojum
             assert scope.cancelled_caught == (how == "is cancelled")
             with trio.fail_after(1):
                 kinds = [(await anext(changes)).kind]
-                if kinds == ["draining"]:  # heard of if that comes before the goodbye
+                if kinds == ["draining"]:  # received if it comes before the goodbye
                     kinds.append((await anext(changes)).kind)
             assert kinds[-1] == "left"
         assert not stays.statistics().links

@@ -1,4 +1,4 @@
-"""A node whose opening is cancelled, at each step in turn, while the others have much to tell it."""
+"""A node whose opening is cancelled, at each step in turn, while the others have much to send it."""
 
 from __future__ import annotations
 

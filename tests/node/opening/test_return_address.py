@@ -1,4 +1,4 @@
-"""A node that was not told where to listen, on a machine whose address changes."""
+"""A node without a configured address to listen on, on a machine whose address changes."""
 
 from __future__ import annotations
 

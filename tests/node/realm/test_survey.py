@@ -1,4 +1,4 @@
-"""What operators are told: reports of nodes, who may have them, and what a survey makes of them."""
+"""Reports of nodes to operators: which operators may have them, and what a survey makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An idempotent request is tried until its deadline; who is told to wait for a first member does."""
+"""An idempotent request is tried until its deadline; a caller that is to wait for a first member does."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_one_that_begins_when_the_last_member_has_just_gone_waits_for_the_
         assert shop.members("store") == ()
         outcome = Outcome(nursery, partial(shop.request, "store", b"x", timeout=8, idempotent=True))
         with pytest.raises(iris.NoSuchCluster):
-            await shop.request("store", b"x", timeout=8)  # what may run once only is told at once
+            await shop.request("store", b"x", timeout=8)  # a request that may run once only fails at once
         await trio.sleep(1)
         await stage.member(store.at("two"), "two")
         assert await outcome.wait() == "two"
@@ -186,7 +186,7 @@ async def test_repeats_stay_within_the_budget_when_nobody_takes_them(autojump_cl
         shop = await stage.node("shop")
         await shop.wait_for("store", members=2)
         for member in members:
-            member._serving.memberships["store"].draining = True  # they have not told anybody yet
+            member._serving.memberships["store"].draining = True  # they have reported it to no node yet
 
         async def ask() -> None:
             with pytest.raises(iris.RequestTimeout, match="no longer serves"):

@@ -15,7 +15,7 @@ from tests.support.stages import Stage, open_stage
 
 
 class Store:
-    """A cluster whose members take so many seconds for a request, or as told for one host."""
+    """A cluster whose members take so many seconds for a request, or another time set for one host."""
 
     def __init__(self, seconds: float = 0.01) -> None:
         self.seconds: dict[str, float] = {}
@@ -319,7 +319,7 @@ async def test_a_member_whose_queue_is_stuck_gets_no_work_from_anybody_until_the
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(sticky.ask)
-            await trio.sleep(8.0)  # who probes it is told; nobody has had an answer from it
+            await trio.sleep(8.0)  # nodes that probe it are notified; none has had an answer from it
             await anew.load(10.0, 4.0)
             assert (anew.outcomes["reply"], store.served["store-0"]) == (40, 0)
             assert members["store-0"].statistics().services["store"].received == 3

@@ -171,7 +171,7 @@ async def test_a_caller_whose_member_dies_while_it_reads_is_told(autojump_clock:
 
 
 async def test_a_caller_that_reads_is_told_when_its_own_node_is_closed(autojump_clock: MockClock) -> None:
-    """Its member says no goodbye: it is gone, and what is told of it comes together with the end of the transport."""
+    """Its member says no goodbye: it is gone, and the report of that comes together with the end of the transport."""
     async with open_stage() as stage:
         store, _ = make_store()
         await stage.member(store)

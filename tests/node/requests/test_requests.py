@@ -14,7 +14,7 @@ from tests.support.stages import open_stage
 
 
 def make_store() -> iris.Service:
-    """A service that gives back, tells of itself, sleeps and fails."""
+    """A service that echoes, reports its state, sleeps and fails."""
     store = iris.Service("store")
 
     @store.request

@@ -20,7 +20,7 @@ from iris.testing import Network, open_network
 
 
 class Desk:
-    """A member that serves one request at a time, and four that wait; it begins to work when it is told."""
+    """A member that serves one request at a time, and four that wait; it begins to work on demand."""
 
     def __init__(self, network: Network, member: Node) -> None:
         self.network = network

@@ -1,4 +1,4 @@
-"""Events over a tree: in order at every subscriber, with members that come, go, die or stall; each loss is told."""
+"""Events over a tree: in order at every subscriber, with members that come, go, die or stall; each loss is reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Readers:
         return [event.payload for event in self.taken[host]]
 
     def check(self, published: int, *hosts: str) -> None:
-        """Assert that what these got is in order, and that they were told of what they did not get."""
+        """Assert that these received events in order, and a report of those that they did not receive."""
         for host in hosts or self.nodes:
             numbers = self.numbers(host)
             assert numbers == sorted(set(numbers)), f"{host} got events out of order or twice"

@@ -236,7 +236,7 @@ async def test_what_a_member_had_that_died_is_in_the_publishers_books_as_lost(au
                 stage.crash("worker-1")
                 done = len(taken[1])
                 assert 20 < done < 80
-                while not writer.statistics().publishing.lost:  # noqa: ASYNC110 -- books tell nobody
+                while not writer.statistics().publishing.lost:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
                 published = writer.statistics().publishing
                 assert len(taken[0]) == 100

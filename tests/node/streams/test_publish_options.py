@@ -1,4 +1,4 @@
-"""Options of publishing, through whole nodes: last values, strict mode, and what a publisher is told."""
+"""Options of publishing, through whole nodes: last values, strict mode, and the reports to a publisher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoint towards strangers: what is no request, who is slow, who comes in crowds; the node goes on."""
+"""The endpoint and unknown clients: what is no request, slow clients, many at a time; the node goes on."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_who_sends_nothing_and_who_takes_nothing_are_cut_off(monkeypatch: 
         async with silent, taking_nothing:
             with trio.fail_after(30):
                 assert await silent.receive_some() == b""
-                while endpoint.refused < 2:  # noqa: ASYNC110 -- nothing tells of it but the counter
+                while endpoint.refused < 2:  # noqa: ASYNC110 -- only the counter shows it
                     await trio.sleep(0.01)
         assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
 

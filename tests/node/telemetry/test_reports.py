@@ -1,4 +1,4 @@
-"""What is built on a node is in its metrics: a gateway, a member of a bridge and how far its readers are behind."""
+"""A node's metrics include what is built on it: a gateway, a bridge's member and the lag of its readers."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ async def test_many_small_events_travel_as_runs(autojump_clock: MockClock) -> No
 
 
 async def test_no_mixture_of_sizes_makes_a_frame_that_is_too_large(autojump_clock: MockClock) -> None:
-    """The receiving side would end the connection: it is told as reset or refused."""
+    """The receiving side would end the connection: that is reported as reset or refused."""
     config = Config(max_payload=80 * KIB, batch_bytes=64 * KIB, link_bytes=64 * 1024 * KIB)
     async with open_meshes("a", "b", config=config, capacity=10_000) as fleet:
         a, b = fleet["a"], fleet["b"]

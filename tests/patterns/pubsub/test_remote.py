@@ -22,7 +22,7 @@ NODE = NodeId("a" * 32)
 
 
 class Elsewhere:
-    """What gateways have told of other sites, and whom a publisher reaches out for."""
+    """Announcements of gateways about other sites, and the nodes that a publisher connects to for them."""
 
     def __init__(self) -> None:
         self.subscribers_version = 0
@@ -64,7 +64,7 @@ async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: py
     patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
     many = [RemoteSubscriber("far", NODE, pattern) for pattern in patterns]
     one, other = RemoteSubscriber("other", NODE, "a.*.a.>"), RemoteSubscriber("far", NODE, "b.c")
-    for _ in range(2):  # told again, nothing changes
+    for _ in range(2):  # announced again, nothing changes
         sites.tell(*many, one, other)
         await known.reach("a.a.a.a")
         assert len(known._matcher.shapes) == 4 + 1

@@ -1,4 +1,4 @@
-"""How long requests wait at a member, as its callers hear of it."""
+"""Queue delay of a member, as reported to its callers."""
 
 from __future__ import annotations
 

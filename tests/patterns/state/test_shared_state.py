@@ -268,7 +268,7 @@ async def test_a_large_edit_by_broadcast_is_refused_unread(autojump_clock: MockC
     one, _ = await documents.open("one", "two")
     await documents.nodes["two"].broadcast("prices", bytes(300_000))
     with trio.fail_after(5):
-        while one.statistics().refused != {"malformed": 1}:  # noqa: ASYNC110 -- nobody is told
+        while one.statistics().refused != {"malformed": 1}:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
 
 
@@ -300,7 +300,7 @@ async def test_edits_that_build_on_what_nobody_has_are_kept_nowhere(
         for number in range(20):
             await bad.broadcast("prices", encode(Edit(7, 2, 1, {8: number + 1}, [entry], [])))
         one["a"] = 1
-        while two.get("a") != 1:  # noqa: ASYNC110 -- nobody is told
+        while two.get("a") != 1:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
     assert one.statistics().early == 20
     assert "k" not in one
@@ -559,7 +559,7 @@ async def test_a_member_that_stalls_holds_up_no_other(autojump_clock: MockClock,
         await trio.sleep(1.5)
         documents.network.memory.heal()
         with trio.fail_after(15):
-            while "a" not in two:  # noqa: ASYNC110 -- nobody is told
+            while "a" not in two:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.1)
 
 
@@ -659,7 +659,7 @@ async def test_a_program_that_asks_a_member_still_catching_up_waits_for_it(
         assert len(found) < 8
         documents.network.memory.heal()
         with trio.fail_after(4):
-            while len(found) < 8:  # noqa: ASYNC110 -- nobody is told
+            while len(found) < 8:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.1)
         assert found == [1] * 8
         over.set()

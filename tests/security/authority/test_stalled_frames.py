@@ -95,7 +95,7 @@ async def test_a_connection_that_stalls_within_a_frame_is_closed_with_the_verdic
             ) as member,
         ):
             await node._wait_ready()
-            while member.id not in node.statistics().links:  # noqa: ASYNC110 -- links tell nobody
+            while member.id not in node.statistics().links:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
             assert len(node._mesh._inbound) == 1
             began = trio.current_time()

@@ -259,7 +259,7 @@ def test_an_older_bundle_is_refused_after_the_realm_was_distrusted_too() -> None
 
 
 def test_of_two_bundles_with_one_serial_the_first_counts() -> None:
-    """The owner went back to a copy of the realm file: which of the two is meant, nobody can tell."""
+    """The owner went back to a copy of the realm file: which of the two is meant is unknown."""
     _, other = issue_realm_bundle(
         create_realm(seeded_entropy(2)), "acme", exports=("x",), wall_now=WALL, lifetime=30 * DAY
     )

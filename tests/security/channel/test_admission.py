@@ -1,4 +1,4 @@
-"""Limits on strangers: rates, places, deadlines; whatever happens, the tables stay bounded."""
+"""Limits on unauthenticated peers: rates, places, deadlines; whatever happens, the tables stay bounded."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_index_that_is_opened_again_counts_once() -> None:
     assert doors.half_open == 1
 
 
-# -- replays, and dials for strangers -------------------------------------------------------------------------
+# -- replays, and dials for unauthenticated peers -------------------------------------------------------------
 
 
 def test_a_first_frame_is_taken_as_often_as_honest_nodes_send_one() -> None:

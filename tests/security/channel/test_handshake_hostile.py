@@ -221,7 +221,7 @@ def test_version_suite_and_realm_are_bound_by_the_prologue() -> None:
 
 
 def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> bytes:
-    """A first frame from somebody who knows the gate secret and does what he likes."""
+    """A first frame from a peer that knows the gate secret and does what it likes."""
     state = HandshakeState(
         Suite.AESGCM.protocol,
         initiator=True,

@@ -1,6 +1,6 @@
 """Credentials as Kubernetes, Docker and systemd mount them, and what only looks like that.
 
-With real mounts, in a namespace of their own; who may not make any sees only how mounts are told apart.
+With real mounts, in a namespace of their own; a user who may not make any sees only how mounts are distinguished.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns under attack: payloads that hold Spark, values and names that strangers choose, without a bridge."""
+"""Columns under attack: payloads that hold Spark, values and names that attackers choose, without a bridge."""
 
 from __future__ import annotations
 

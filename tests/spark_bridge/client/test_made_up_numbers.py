@@ -1,4 +1,4 @@
-"""Events with made-up numbers at a bridge: their sender harms nobody else, and the counters can still be told."""
+"""Events with made-up numbers at a bridge: their sender harms no other, and the counters can still be reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that read a bridge's log in groups: where they begin, how they go on, and what they are told of."""
+"""Programs that read a bridge's log in groups: where they begin, how they go on, and the losses reported to them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_events_on_other_topics_are_left_out_and_count_as_read(desk: tuple
         await read(orders, 3)
         await publish(node, range(50), topic="else.where")
         with trio.fail_after(60):
-            while (await member.report()).lags["billing"]:  # noqa: ASYNC110 -- nobody is told
+            while (await member.report()).lags["billing"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.1)
 
 

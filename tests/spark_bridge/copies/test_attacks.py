@@ -64,7 +64,7 @@ async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_on
             settings = await copy.wait_promoted()
         async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print):
             await right.publish("a", b"right", confirm=True, timeout=60)
-            # On the other side the former primary has heard of nothing.
+            # On the other side the former primary has received nothing.
             await left.publish("a", b"unconfirmed")
             with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
                 await left.publish("a", b"left", confirm=True, timeout=5)
@@ -179,7 +179,7 @@ async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_sa
             client = BridgeClient(operator, "bridge", patience=20)
             async with open_follower(network, tmp_path / "copy"):
                 await publisher.publish("a", b"1", confirm=True, timeout=60)
-        # It confirms alone from now on, and the copy is told so before.
+        # It confirms alone from now on, and the copy is notified before.
         async with (
             open_follower(network, tmp_path / "copy") as copy,
             open_primary(network, tmp_path / "primary", min_copies=0),
@@ -206,7 +206,7 @@ async def test_two_copies_that_come_at_the_same_time_are_both_known(tmp_path: Pa
             for name in ("a", "b"):
                 await stack.enter_async_context(open_follower(network, tmp_path / name, name))
             with trio.fail_after(60):
-                while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- nobody is told
+                while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
         await wait_copies(BridgeClient(operator, "bridge", patience=20), a="in step", b="in step")
 
@@ -232,7 +232,7 @@ async def test_a_copy_that_comes_while_it_is_dropped_stays(tmp_path: Path) -> No
                 nursery.start_soon(drop)
                 await stack.enter_async_context(open_follower(network, tmp_path / "a", "a"))
                 with trio.fail_after(60):
-                    while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- nobody is told
+                    while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- there is no event
                         await trio.sleep(0.01)
             await wait_copies(client, a="in step")
 

@@ -80,7 +80,7 @@ async def test_a_promoted_copy_goes_on_and_the_former_primary_does_not(tmp_path:
             async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print) as member:
                 assert await values(client) == [b"1", b"spark"]
                 assert [cursor.group for cursor in member.store.cursors()] == ["group"]
-                # The former primary comes back, and is told.
+                # The former primary comes back, and is notified.
                 with pytest.raises(
                     ConfigError, match=r"promoted elsewhere, to term 2, and this log is of term 1: start"
                 ):
@@ -190,7 +190,7 @@ async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
                 assert "is away" not in caplog.text
                 assert stored(member.store)
             with trio.fail_after(10):
-                while publisher._pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- nobody is told
+                while publisher._pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             caplog.clear()
             for topic in ("a.b", "a.c", "a.b", "other"):

@@ -1,4 +1,4 @@
-"""A copy that is promoted knows of jobs, idempotency keys and leases what its primary has told anybody."""
+"""A copy that is promoted knows of jobs, idempotency keys and leases what its primary has answered to any node."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_nothing_is_told_of_a_key_a_lease_or_a_purge_that_no_copy_has(tmp_
     ):
         await bank.wait_for("bridge")
         for operation, fields in (("key.claim", claim), ("lease", lease), ("purge", {"group": "queue/jobs"})):
-            for _ in range(2):  # what is on the primary's disk alone is told to nobody, the second time either
+            for _ in range(2):  # what is on the primary's disk alone is answered to no node, the second time either
                 with pytest.raises(iris.RequestTimeout):
                     await bank.request("bridge", fields, operation=operation, timeout=0.5)
         async with open_follower(network, tmp_path / "copy"):
@@ -189,7 +189,7 @@ async def test_nothing_is_told_of_a_key_a_lease_or_a_purge_that_no_copy_has(tmp_
 
 
 async def test_a_primary_that_is_cut_off_renews_no_lease(tmp_path: Path) -> None:
-    """It and the holder reach each other, and the promoted copy grants the lease to somebody else."""
+    """It and the holder reach each other, and the promoted copy grants the lease to another node."""
     ended = trio.Event()
 
     async def hold(node: iris.Node, task_status: trio.TaskStatus[iris.Lease]) -> None:

@@ -1,4 +1,4 @@
-"""A query that comes by a gap is told, or goes on and counts what it goes on without."""
+"""A query that meets a gap fails, or goes on and counts the missing events."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SEGMENT = 8192
 
 
 class SmallDisk:
-    """A disk with room for so many segments, whose writes fail when told."""
+    """A disk with room for so many segments, whose writes fail on demand."""
 
     def __init__(self, segments: int) -> None:
         self.room = segments

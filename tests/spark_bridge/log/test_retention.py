@@ -90,7 +90,7 @@ def stamped(*clock: int) -> list[SegmentRecord]:
     [
         ((10, 9000, 30, 40), 100, {0: 40}),  # one was ahead: it goes with the next one, and all do in time
         ((10, 9000, 30, 90), 100, {0: 30}),
-        ((10, 9000), 100, {0: 10}),  # nothing tells how old the other is
+        ((10, 9000), 100, {0: 10}),  # the age of the other is unknown
         ((80, 1, 90), 100, {}),  # one was behind: it is not older than the one before
         ((40, 1, 90), 100, {0: 20}),
     ],

@@ -190,7 +190,7 @@ async def crash_members(
 async def run_transfer(
     desks: list[iris.Node], transfer: Callable[..., Any], order: dict[str, Any], numbers: Random, counts: Counter[str]
 ) -> bool:
-    """Have an order done by nodes that stop, until one comes to its end; tell whether it was done."""
+    """Have an order done by nodes that stop, until one comes to its end; return whether it was done."""
     ends: set[bool] = set()
     named: set[str] = set()
 

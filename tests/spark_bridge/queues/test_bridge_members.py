@@ -1,4 +1,4 @@
-"""What members of a bridge tell of each other, and what is none of that."""
+"""Reports of a bridge's members on each other, and answers that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues that nobody uses close: names that somebody asks for take no place from those who work."""
+"""Unused queues close: names that are only asked for use no place that workers need."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ async def test_a_queue_that_was_only_looked_at_is_forgotten(tmp_path: Path, monk
         assert await do_one(desk, "jobs.kept", 1) == 1
         await ask(desk, "queue", "jobs.seen")
         with trio.fail_after(20):
-            while [status.queue for status in (await node._gather_reports())["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- nobody is told
+            while [status.queue for status in (await node._gather_reports())["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         assert set(bridge.store.owners("group")) == {"queue/jobs.kept"}

@@ -1,4 +1,4 @@
-"""A bridge among nodes: what publishers are told is on the disk is on the disk, once.
+"""A bridge among nodes: an event that is confirmed to its publisher is on the disk, once.
 
 On the network in memory and the real clock, because the log works in threads.
 """

@@ -41,7 +41,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         before = left()
         async for step in cancelled_at_each_step(partial(operation, cast)):
             with trio.move_on_after(10):
-                while is_more(left(), before):  # noqa: ASYNC110 -- nobody tells when the last task has ended
+                while is_more(left(), before):  # noqa: ASYNC110 -- the last task's end has no event
                     await trio.sleep(0.001)
             assert not is_more(left(), before), (step, left(), before)
             # Leases last longer than the test, and a group has one consumer: what was left behind would be in the way.

@@ -1,4 +1,4 @@
-"""Members that do not divide the events are counted all the same: nobody reads half of a bridge without being told."""
+"""Members that do not divide the events are counted all the same: no reader gets half of a bridge without an error."""
 
 from __future__ import annotations
 

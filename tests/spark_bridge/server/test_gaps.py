@@ -1,4 +1,4 @@
-"""Gaps of a bridge among nodes: what it never got and nobody was told of, and never an event that is in the log."""
+"""Gaps of a bridge among nodes: unreported events that it never got, and never one that is in the log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
                 nursery.start_soon(publish, number)
                 await trio.sleep(0.01)
             async with bridge(network, tmp_path) as member:
-                while done < 21:  # noqa: ASYNC110 -- nobody is told
+                while done < 21:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
                 assert set(stored(member.store)) == {b"%d" % number for number in range(21)}
                 assert member.store.gaps() == []

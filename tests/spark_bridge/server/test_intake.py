@@ -1,4 +1,4 @@
-"""What Spark writes, seen from the bridge: staged, committed once, told to the mesh."""
+"""Rows that Spark writes, seen from the bridge: staged, committed once, published to the mesh."""
 
 from __future__ import annotations
 

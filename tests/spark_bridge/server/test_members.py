@@ -176,7 +176,7 @@ async def test_what_spark_writes_is_in_the_log_once_whoever_has_the_shard_of_its
         for number, key in enumerate("abcdefgh"):
             await client.stage("bridge.0", part(number), written([f"row {key}"], key=key))
         await client.commit("bridge.0", "q", 0, [part(number) for number in range(8)])
-        for key in "abcdefgh":  # links keep the order: when these are stored, what was told before has arrived
+        for key in "abcdefgh":  # links keep the order: when these are stored, what was sent before has arrived
             await node.publish("out.x", key.encode(), key=key, confirm=True, timeout=60)
         logs = [stored(first.store), stored(second.store, 1)]
         assert sorted(logs[0] + logs[1]) == sorted(f"{row}{key}".encode() for key in "abcdefgh" for row in ("", "row "))

@@ -118,7 +118,7 @@ RIGHTS = [
 
 
 def permitted(permission: Permission, rights: Rights) -> bool:
-    """Tell whether a cluster with these rights may call an operation with ``NAMED``, by the columns of its row."""
+    """Return whether a cluster with these rights may call an operation with ``NAMED``, by the columns of its row."""
     match permission.caller:
         case "bridge" | "member":
             return False

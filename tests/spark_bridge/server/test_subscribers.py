@@ -1,4 +1,4 @@
-"""Bridges that are away: confirmed events wait for them, until somebody of their cluster has them forgotten."""
+"""Bridges that are away: confirmed events wait for them, until a node of their cluster has them forgotten."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_publisher_learns_of_a_bridge_that_is_away_from_one_that_was_awa
             open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east"),
         ):
             await run_for_a_moment(network, "west", tmp_path / "west")
-        # Now nobody is there who could tell.
+        # Now no node is there that could report it.
         async with (
             network.open_node("east") as east,
             open_bridge(east, topics=["a.>"], directory=tmp_path / "east", name="east"),

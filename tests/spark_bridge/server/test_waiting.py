@@ -61,7 +61,7 @@ async def test_only_events_of_its_topics_end_a_readers_wait(tmp_path: Path) -> N
             assert answers == []
             await publish(publisher, ["silent.x"])
             with trio.fail_after(60):
-                while not answers:  # noqa: ASYNC110 -- the task that waits for the bridge is told by it alone
+                while not answers:  # noqa: ASYNC110 -- the bridge notifies only the task that waits for it
                     await trio.sleep(0.01)
         assert answers == [100]
 

@@ -124,7 +124,7 @@ async def test_publishers_do_not_wait_for_a_tier_that_does_not_answer(
             await publish(node, range(20))
             client = BridgeClient(node, "bridge", patience=30)
             with trio.fail_after(60):
-                while (await read_status(client)).tiers[0].behind < 20:  # noqa: ASYNC110 -- nobody is told
+                while (await read_status(client)).tiers[0].behind < 20:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.05)
             await member._retain()
             assert [event["value"] async for event in read_events(client)] == list(range(20))
@@ -135,7 +135,7 @@ async def test_publishers_do_not_wait_for_a_tier_that_does_not_answer(
             await wait_left(member, tmp_path)
             assert [event["value"] async for event in read_events(client)] == list(range(20))
             with trio.fail_after(60):
-                while (await read_status(client)).tiers[0].problem:  # noqa: ASYNC110 -- nobody is told
+                while (await read_status(client)).tiers[0].problem:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.05)
     said = [record.message for record in caplog.records if record.name == "iris"]
     assert len([text for text in said if "stays on its disk, shard 0" in text]) == 1, "once, and not at each attempt"
@@ -200,7 +200,7 @@ async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch
                 await publish(node, range(100))
                 await wait_left(member, tmp_path)
                 with trio.fail_after(60):
-                    while local_segments(tmp_path / "copy"):  # noqa: ASYNC110 -- nobody is told
+                    while local_segments(tmp_path / "copy"):  # noqa: ASYNC110 -- there is no event
                         await trio.sleep(0.02)
                 await publish(node, range(100, 200))
             assert (await promote(operator, "bridge", 0)).lost == []
@@ -233,5 +233,5 @@ async def test_what_no_copy_has_does_not_go_to_the_tier(tmp_path: Path, monkeypa
             assert member.store.tiering.objects(0) == []
             async with open_follower(network, tmp_path / "copy"):
                 with trio.fail_after(60):
-                    while not member.store.tiering.objects(0):  # noqa: ASYNC110 -- nobody is told
+                    while not member.store.tiering.objects(0):  # noqa: ASYNC110 -- there is no event
                         await trio.sleep(0.05)

@@ -321,7 +321,7 @@ async def test_an_upload_that_dies_half_way_is_swept_and_named(
 
 
 async def test_a_bridge_on_a_copy_of_the_log_takes_the_tier_and_the_first_one_stops(tmp_path: Path) -> None:
-    """The directory of a log was copied, and both are run: in the index nothing tells them apart."""
+    """The directory of a log was copied, and both are run: in the index nothing distinguishes them."""
     with open_tiered(tmp_path / "log", tmp_path / "tier") as first:
         events = fill(first.store, 30)
         await first.move()
@@ -400,7 +400,7 @@ async def test_a_log_that_was_put_back_does_not_touch_what_the_tier_has_of_later
 
 
 async def test_the_tier_of_another_log_is_left_alone(tmp_path: Path) -> None:
-    """Epochs tell logs apart: one that was begun anew writes beside the former one's objects."""
+    """Epochs distinguish logs: one that was begun anew writes beside the former one's objects."""
     with open_tiered(tmp_path / "one", tmp_path / "tier") as log:
         events = fill(log.store, 30)
         await log.move_all()
@@ -511,7 +511,7 @@ async def test_a_flipped_bit_in_an_object_is_never_passed_on(tmp_path: Path) -> 
     assert wrong > 40, "most of the bytes are pages, which have checksums"
 
 
-# -- objects that somebody else has written ---------------------------------------------------------------------
+# -- objects that others have written ---------------------------------------------------------------------------
 
 
 def forge(path: Path, *, keeps_size: bool = True) -> None:

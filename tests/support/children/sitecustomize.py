@@ -68,7 +68,7 @@ WATCHED: dict[str, Callable[[Any, Tell, Tell], Undo]] = {
     "iris.security.identity.signing": lambda module, tell, _: _watch_constructor(module.SigningKey, tell),
     "iris.security.files.container": _watch_passphrases,
 }
-"""Where secrets are made: given the module, and whom to tell of secrets and passphrases, each returns its undoing."""
+"""Places that make secrets: called with a module and recorders of secrets and passphrases, each returns its undo."""
 
 
 class _Finder:

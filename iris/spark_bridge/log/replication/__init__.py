@@ -1,1 +1,1 @@
-"""Copies of a log: the journal of what a transaction changes, and how a copy takes it."""
+"""Copies of a log: the journal of what a transaction changes, and how a copy repeats it."""

@@ -25,16 +25,16 @@ from iris.spark_bridge.log.checked_table import Journaled
 
 @final
 class Write(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes of whole chunks, and their place."""
+    """Place of whole chunks that were written into a segment."""
 
     shard: int
     epoch: str
     segment: int
-    """Offset of the first event of the segment."""
+    """First offset of the segment."""
     position: int
     size: int
     revision: int = 0
-    """Of the segment's file."""
+    """Revision of the segment's file."""
 
 
 @final
@@ -42,11 +42,11 @@ class ChangeHead(msgspec.Struct, frozen=True, array_like=True):
     """A change without the bytes of its chunks, which follow in the order of ``writes``.
 
     Attributes:
-        number: of the transaction in the primary's log; they grow.  0: it is not committed yet, these are chunks of it.
-        whole: the copy is as the primary was at ``number``, and not somewhere on the way there.
-        cleared: for each range of records that are deleted first: table, first key, and the key behind the last.
-        records: written, or deleted, in this order.
-        writes: what is written into segments before.
+        number: number of the transaction in the primary's log; numbers grow.  0: chunks of one not committed yet.
+        whole: True if the copy then equals the primary at ``number``; False while it is catching up.
+        cleared: ranges of records to delete first, each as table, first key, and the key after the last.
+        records: records to write or delete, in this order.
+        writes: chunks to write into segments before the records.
     """
 
     number: int
@@ -59,11 +59,11 @@ class ChangeHead(msgspec.Struct, frozen=True, array_like=True):
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogChange:
-    """What a copy does in one transaction.
+    """Change that a copy repeats in one transaction.
 
     Attributes:
-        head: what it is.
-        data: the bytes of its chunks, in parts that lie anywhere.
+        head: records and places of the change.
+        data: bytes of its chunks, in parts that need not be contiguous.
     """
 
     head: ChangeHead
@@ -71,18 +71,18 @@ class LogChange:
 
     @property
     def size(self) -> int:
-        """Bytes of it, about."""
+        """Approximate size of the change, in bytes."""
         records = sum(64 + len(key) + len(value or b"") for _, key, value in self.head.records)
         return records + sum(map(len, self.data))
 
 
 ABANDONED: Final = LogChange(ChangeHead(0, False, (), (), ()), ())
-"""Says that the transaction of which chunks were handed on will not be committed."""
+"""Marker: the transaction of which chunks were handed on will not be committed."""
 
 
 _EARLY: Final = 1536 * KIB
-"""Bytes of chunks that do not wait until the transaction is committed: two of a busy log.  With each chunk alone an
-event of 1 KB took 0.4 us more of three processes, for what each change wakes."""
+"""Size of chunks, in bytes, that are not held until the transaction is committed: two of a busy log.  With each chunk
+alone an event of 1 KB took 0.4 us more of three processes, for what each change wakes."""
 
 _HEAD: Final = msgspec.msgpack.Decoder(ChangeHead)
 
@@ -125,12 +125,12 @@ class Journal:
         self._changed = changed
         self.records: list[Journaled] = []
         self.own: list[Journaled] = []
-        """What copies do not repeat; they learn that there was a change."""
+        """Records that copies do not repeat; they learn that there was a change."""
         self.writes: list[Write] = []
         self.data: list[bytes | memoryview] = []
         self._size = 0
         self._is_begun = False
-        """Whether chunks of the present transaction were handed on."""
+        """True once chunks of the present transaction were handed on."""
 
     def write(
         self, shard: int, epoch: str, segment: int, position: int, parts: Sequence[bytes | memoryview], revision: int

@@ -44,10 +44,10 @@ from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.topics.index import places_of
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-"""Of a change while a copy catches up: some 20 ms of a disk."""
+"""Largest change while a copy catches up, in bytes: some 20 ms of a disk."""
 
 _REST_BYTES: Final = 32 * 1024 * 1024
-"""Of the tables that a copy gets in one transaction."""
+"""Size of the tables that a copy gets in one transaction, in bytes."""
 
 _OF_EVENTS: Final[tuple[Literal["chunks", "segments"], ...]] = ("chunks", "segments")
 _STATE: Final = b"state"
@@ -67,7 +67,7 @@ class HeldSegment(msgspec.Struct, frozen=True, array_like=True):
 
 @final
 class HeldShard(msgspec.Struct, frozen=True, array_like=True):
-    """What a log has of a shard."""
+    """Events of a shard that a log has."""
 
     number: int
     epoch: str
@@ -77,7 +77,7 @@ class HeldShard(msgspec.Struct, frozen=True, array_like=True):
 
 @final
 class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """How far a log is as a copy: term of its primary, the last change that was repeated, whether it is whole since."""
+    """Progress of a copy: term of its primary, number of its last change, and True if it is whole since."""
 
     term: int
     number: int
@@ -87,12 +87,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How far a copy's shard is the same as the primary's, and what follows there.
+    """The part of a copy's shard that is the same as the primary's, and the segment in which it ends.
 
     Attributes:
-        shard: as the primary has it.
-        offset: the copy has the primary's events below; what it has from there on is not the primary's.
-        segment: that the offset lies in, as far as the copy has it; None: the next one begins at the offset.
+        shard: the primary's record of the shard.
+        offset: offset below which the copy has the primary's events; what it has from there on differs.
+        segment: segment in which the offset lies, as far as the copy has it. None: the next one begins at the offset.
     """
 
     shard: ShardRecord
@@ -105,9 +105,9 @@ class Replication:
     """The part of a store that copies are made with.  Every call blocks.
 
     Args:
-        index: of the log.
-        files: of the log.
-        writing: held by the caller that changes the log.
+        index: index of the log.
+        files: segments of the log.
+        writing: lock that the caller holds while it changes the log.
     """
 
     def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock) -> None:
@@ -115,7 +115,7 @@ class Replication:
         self._files = files
         self._writing = writing
         self._unsynced: tuple[int, int] | None = None
-        """Shard and segment of what was written last, and may not be on the disk."""
+        """Shard and segment that were written last and may not be on the disk. None: all is."""
         self._written: dict[tuple[int, int], str] = {}
         """Epochs of the segments into which something was written since a change was made."""
 
@@ -127,7 +127,7 @@ class Replication:
             return view.replication(_STATE)
 
     def put_state(self, state: bytes, *, position: Position | None = None) -> None:
-        """Write down what this log is, and with it how far it is if that is given; on the disk when it returns.
+        """Record this log's state, and its progress if that is given; both are on the disk when this returns.
 
         Raises:
             StoreFull: there is no room; it is what it was.
@@ -138,7 +138,7 @@ class Replication:
                 view.put_replication(_POSITION, msgspec.msgpack.encode(position))
 
     def position(self) -> Position:
-        """Return how far this log is as a copy."""
+        """Return the progress of this log as a copy."""
         with self._index.read() as view:
             record = view.replication(_POSITION)
         return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
@@ -242,8 +242,8 @@ class Replication:
         All have the same number, and the last one makes it whole.
 
         Args:
-            offsets: by shard.
-            begin: made by the copy together with it; None: it was made.
+            offsets: end of the copy's events in each shard.
+            begin: change that the copy makes together with the first one. None: it was made.
 
         Changes of the log with a greater number are not part of them.
 
@@ -429,11 +429,11 @@ def _left_to_tier(
     """Return the records of a shard's segments that only a tier has, and what they take the place of.
 
     Args:
-        view: of the log.
-        number: of the shard.
+        view: view of the log.
+        number: number of the shard.
         behind: the offset behind which they end.
         before: the offset before which they begin; None: there is none.
-        whole: whether the copy gets all tables with them.
+        whole: True if the copy gets all tables with them.
     """
     cleared: list[tuple[str, bytes, bytes]] = []
     records: list[Journaled] = []

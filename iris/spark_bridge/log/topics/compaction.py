@@ -55,20 +55,20 @@ class NewestKeys:
     """The newest event of each key in part of a shard."""
 
     offsets: Mapping[bytes, int]
-    """By topic and key."""
+    """Newest event of each key: its offset, by hash of topic and key."""
     end: int
-    """Up to this offset all events were looked at."""
+    """End of the range in which all events were looked at."""
     tombstones: Mapping[bytes, int]
-    """The timestamps of those that are tombstones."""
+    """Timestamps of the newest events that are tombstones, by the same hash."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstones:
-    """What is known of the tombstones of a shard."""
+    """Tombstones of a shard."""
 
     below: int = 0
-    """Up to this offset nothing is left of what they supersede."""
+    """End of the range in which nothing is left of what they supersede."""
     oldest: float = math.inf
     """Timestamp of the oldest one there."""
 
@@ -115,12 +115,12 @@ def _keys(events: pa.RecordBatch) -> Iterator[bytes]:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeptChunk:
-    """What stays of one or more chunks of a segment."""
+    """Chunk of the new file: the events kept of one or more chunks of a segment."""
 
     place: ChunkPlace
-    """In the new file."""
+    """Place in the new file."""
     topics: Mapping[str, int]
-    """How many events it holds of each."""
+    """Number of events on each topic."""
 
 
 @final
@@ -128,14 +128,14 @@ class SegmentCleaner:
     """Goes through a segment and leaves out what is to go.
 
     Args:
-        files: of the segments.
-        shard: its number.
-        epoch: of the shard.
-        segment: one that does not grow any more.
-        places: of its chunks.
-        rules: of topics.
+        files: files of the segments.
+        shard: number of the shard.
+        epoch: epoch of the shard.
+        segment: a segment that does not grow any more.
+        places: places of the segment's chunks.
+        rules: retention rules of topics.
         expired: numbers of the rules whose events in this segment go.
-        newest: what supersedes events of rules that keep the last value of each key; None: nothing does.
+        newest: newest event of each key, which supersedes others, for rules that keep the last value. None: none do.
         below: tombstones before this offset go
         before: if their timestamp is less than this.
     """
@@ -165,11 +165,11 @@ class SegmentCleaner:
         self._below = below
         self._before = before
         self.forgets = False
-        """Whether something of what goes belongs to a key that is gone: then the segment is written in any case."""
+        """True if an event that goes belongs to a key that is gone: then the segment is written in any case."""
         self.oldest_tombstone = math.inf
         """Timestamp of the oldest one before ``below`` that stays."""
         self.kept: Final[list[KeptChunk]] = []
-        """What ``frames`` has yielded, without the bytes."""
+        """Chunks that ``frames`` has yielded, without the bytes."""
 
     def count(self) -> tuple[int, int]:
         """Return how many events of the segment go, and how many it holds.
@@ -256,7 +256,7 @@ class SegmentCleaner:
         return chunk, events, None if len(keep) == len(topics) else keep
 
     def _is_superseded(self, key: bytes, offset: int, timestamp: int, is_tombstone: bool) -> bool:
-        """Tell whether an event of a rule that keeps the last value of each key is to go."""
+        """Return whether an event of a rule that keeps the last value of each key is to go."""
         if self._newest is not None and self._newest.offsets.get(key, -1) > offset:
             self.forgets = self.forgets or key in self._newest.tombstones
             return True
@@ -274,12 +274,12 @@ class LogCleaner:
     """Applies the rules of topics to a log.  One thread at a time may call it.
 
     Args:
-        index: of the log.
-        files: its segments.
-        writing: is held by the thread that changes the index.
+        index: index of the log.
+        files: segments of the log.
+        writing: lock held by the thread that changes the index.
         trim: removes the events of a shard below an offset.
         ended: shards whose last segment is not to grow any more; it adds to them.
-        topics: of the segments that are appended to, by shard; it takes out those that are no longer what they were.
+        topics: topics of the segments that are appended to, by shard; those that have changed are removed.
     """
 
     def __init__(
@@ -299,19 +299,19 @@ class LogCleaner:
         self._ended = ended
         self._topics = topics
         self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
-        """Of segments that do not grow any more, what they hold of the topics of each rule."""
+        """Shares of each rule in segments that do not grow any more."""
         self._cleaned: dict[int, int] = {}
-        """By shard, the offset up to which superseded events were looked for."""
+        """End of the range in which superseded events were looked for, by shard."""
         self._tombstones: dict[int, Tombstones] = {}
-        """By shard."""
+        """Tombstones by shard."""
         self._said: set[str] = set()
 
     def retain(self, number: int, rules: TopicRules, *, now: int, unread: int) -> int:
         """Remove from a shard what the rules of topics let go; return how many events.
 
         Args:
-            number: of the shard, which exists.
-            rules: of topics.
+            number: number of an existing shard.
+            rules: retention rules of topics.
             now: microseconds since 1970.
             unread: segments with events from this offset on stay as they are.
         """
@@ -450,7 +450,7 @@ class LogCleaner:
     def _replace(
         self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
     ) -> bool:
-        """Let the index name a segment's new file; tell whether the segment was still there."""
+        """Let the index name a segment's new file; return whether the segment was still there."""
         number = shard.number
         size = sum(chunk.place.size for chunk in kept)
         with self._writing, self._index.write() as view:

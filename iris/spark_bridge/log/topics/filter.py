@@ -22,14 +22,14 @@ from iris.spark_bridge.events.schema import NO_EVENTS, decode_events
 from iris.spark_bridge.log.chunk import Chunk, frame_header
 
 _REMEMBERED: Final = 512
-"""Topics of which a filter knows whether it wants them: 0.1 MB.  To look at one more takes about a microsecond.  Each
-open read, poll and consumer has a filter of its own."""
+"""Topics whose verdict a filter caches: 0.1 MB.  Matching another one takes about a microsecond.  Each open read, poll
+and consumer has a filter of its own."""
 
 MAX_REGEX: Final = 1024
-"""Bytes of an expression that a bridge matches."""
+"""Longest expression that a bridge matches, in bytes."""
 
 _WIDEST: Final = 2**32 - 1
-"""Offsets that one chunk may stand for."""
+"""Most offsets that one chunk may stand for."""
 
 
 @final
@@ -40,9 +40,9 @@ class WantedTopics:
     segment: tuple[str, int, int]
     """Epoch, first offset and revision."""
     known: int
-    """How many topics of the segment have been looked at."""
+    """Number of topics of the segment that have been looked at."""
     ids: bytes
-    """For each of these, by its number in the segment, whether it is wanted; empty if none is."""
+    """One byte for each of these topics up to the last wanted one, by number in the segment: 1 if it is wanted."""
 
 
 @final
@@ -50,7 +50,7 @@ class TopicFilter:
     """Keeps the events whose topic matches.  Safe in any thread.
 
     Args:
-        patterns: of topics, with ``*`` and ``>``; none for all.
+        patterns: topic patterns, with ``*`` and ``>``; none for all.
         regex: a regular expression for the whole topic, in the place of patterns.
 
     Raises:
@@ -67,7 +67,7 @@ class TopicFilter:
         """The topics, if all of them are named."""
         self._known: dict[str, bool] = {}
         self.newest_segments: Final[dict[int, WantedTopics]] = {}
-        """By shard, what it wants of the segment that is appended to; see ``iris.spark_bridge.log.topics.index``."""
+        """Wanted topics of each shard's last segment, which still grows; see ``iris.spark_bridge.log.topics.index``."""
         if patterns:
             self._matcher = Matcher()
             for pattern in patterns:
@@ -80,17 +80,17 @@ class TopicFilter:
 
     @property
     def is_everything(self) -> bool:
-        """Whether it keeps all topics."""
+        """True if it keeps all topics."""
         return not self.patterns and self.regex is None
 
     @property
     def remembered(self) -> int:
-        """What it knows of topics, in some hundred bytes: so much takes one of which it knows whether it is wanted."""
+        """Memory of cached verdicts on topics, in units of some hundred bytes: one for each topic by name."""
         return len(self._known) + sum(len(segment.ids) for segment in tuple(self.newest_segments.values())) // 128
 
     @property
     def is_linear(self) -> bool:
-        """Whether a bridge matches its expression, if it has one."""
+        """True if it has no expression, or one that a bridge matches."""
         return self.regex is None or (len(self.regex.encode()) <= MAX_REGEX and _is_known_to_re2(self.regex))
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -113,11 +113,11 @@ class TopicFilter:
         return batch.filter(pc.invert(pc.is_in(column, value_set=wanted)))
 
     def wants(self, topic: str) -> bool:
-        """Tell whether events of a topic are wanted."""
+        """Return whether events of a topic are wanted."""
         return self.is_everything or bool(self.choose((topic,)))
 
     def is_wanted_of(self, topics: AbstractSet[str]) -> bool:
-        """Tell whether one of some topics is wanted."""
+        """Return whether one of some topics is wanted."""
         if self.is_everything:
             return True
         return bool(self.choose(topics)) if self.names is None else not self.names.isdisjoint(topics)

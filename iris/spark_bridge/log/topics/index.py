@@ -28,8 +28,8 @@ class SegmentTopics:
     """The topics of the segment that a shard is appended to, by number.
 
     Args:
-        segment: its first offset.
-        topics: that it has.
+        segment: first offset of the segment.
+        topics: topics that it has.
     """
 
     def __init__(self, segment: int, topics: list[str]) -> None:
@@ -58,11 +58,11 @@ class Found(NamedTuple):
 
     place: ChunkPlace
     wanted: int
-    """How many; of a chunk of a former format as many as it holds."""
+    """Number of wanted events; of a chunk of a former format, number of all."""
     held: int
-    """How many events it holds."""
+    """Number of all events of the chunk."""
     is_known: bool
-    """Whether these numbers are exact."""
+    """True if these numbers are exact."""
 
 
 def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int) -> Iterator[Found]:
@@ -100,7 +100,7 @@ def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: Top
 
 
 def _check(shard: int, at: int, following: int) -> None:
-    """Make sure that nothing is left out between two offsets: it would be taken for what is not wanted."""
+    """Make sure that nothing is left out between two offsets: it would count as unwanted."""
     if at < following:
         raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 

@@ -17,14 +17,14 @@ from iris.spark_bridge.errors import LogDamaged
 
 @final
 class Division(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log of a bridge that divides its events knows of that.
+    """Division of a bridge's events among shards, as one of its logs has it.
 
     Attributes:
-        grown: how many shards the bridge had in each generation, the present one last.
-        marks: by number of shards, for generations after the first of this log: the offset at which it began in each
+        grown: number of shards of the bridge in each generation, the present one last.
+        marks: generations after the first of this log, by number of shards: the offset at which each began in each
             shard of this log.
-        after: for shards of this log that are not of the first generation: the offsets of shards of earlier ones, by
-            id, below which the events come before all of theirs.
+        after: for shards of this log that are not of the first generation: offsets of earlier shards, by id, below
+            which the events come before all of theirs.
     """
 
     grown: Sequence[int]
@@ -33,7 +33,7 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of(self) -> int:
-        """How many shards the bridge has now."""
+        """Number of shards of the bridge now."""
         return self.grown[-1]
 
     def divided(self, of: int, offsets: Mapping[int, int]) -> Division:
@@ -62,5 +62,5 @@ def decode_division(record: bytes | None) -> Division | None:
 
 
 def are_of_one_bridge(grown: Sequence[int], other: Sequence[int]) -> bool:
-    """Tell whether two members can be of one bridge: one has grown as the other, and perhaps further."""
+    """Return whether two members can be of one bridge: one has grown as the other, and perhaps further."""
     return all(one == another for one, another in zip(grown, other, strict=False))

@@ -14,18 +14,18 @@ from iris.spark_bridge.client import BridgeClient, RemoteShard
 from iris.spark_bridge.server.growth.newcomer import history_of, newcomers_cluster
 
 _PAUSE: Final = 0.2
-"""Seconds between looks who waits."""
+"""Seconds between looks for members that wait."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What a growth has done.
+    """Result of a growth.
 
     Attributes:
-        of: how many shards the bridge has now.
-        before: how many it had.
-        marks: by shard id, where the new generation begins in each of those that it had.
+        of: number of shards of the bridge now.
+        before: number of shards before.
+        marks: offset at which the new generation begins in each shard of before, by shard id.
     """
 
     of: int
@@ -40,8 +40,8 @@ async def grow(client: BridgeClient, of: int, *, patience: float = 3.0) -> Growt
     the new generation: it stores no more events of keys that belong to a new shard.  When all have, the new ones begin.
 
     Args:
-        client: of a node that speaks for the bridge's own cluster.
-        of: how many shards it is to have.
+        client: client whose node speaks for the bridge's own cluster.
+        of: number of shards that the bridge is to have.
         patience: seconds for new members to be found; one that has just come may not be known everywhere yet.
 
     Raises:

@@ -30,7 +30,7 @@ _PATIENCE: Final = 60.0
 """Seconds that a member of an earlier generation may be away while this one takes over; then it begins again."""
 
 _BLOCKS: Final = 2048
-"""Of what is known of publishers, in one answer: about 1 MiB."""
+"""Blocks of publishers' windows in one answer: about 1 MiB."""
 
 
 def newcomers_cluster(bridge: str) -> str:
@@ -56,13 +56,13 @@ def history_of(shards: Sequence[RemoteShard]) -> Sequence[int]:
 
 @final
 class Newcomer:
-    """A member that waits.
+    """A member that waits until the bridge has grown.
 
     Args:
-        node: of the member.
+        node: node of the member.
         bridge: name of the bridge.
-        shards: that it is to have.
-        of: how many there are to be.
+        shards: numbers of the shards that it is to have.
+        of: number of shards that the bridge is to have.
     """
 
     def __init__(self, node: Node, bridge: str, shards: Sequence[int], of: int) -> None:
@@ -75,7 +75,7 @@ class Newcomer:
         """Return how many shards, the lowest ones, have the events that come before this member's; 0: none.
 
         Args:
-            grown: how many shards the bridge had in each generation so far.
+            grown: number of shards of the bridge in each generation so far.
         """
         return max((of for of in grown if of <= min(self._shards)), default=0)
 

@@ -21,13 +21,13 @@ _PAUSE: Final = 0.25
 
 @final
 class Parents:
-    """What comes before the shards of one member.
+    """Events in other shards that come before the shards of one member.
 
     Args:
-        node: of the member.
+        node: node of the member.
         bridge: name of the bridge.
-        after: offsets of shards by id, up to which they come before.
-        address: returns where a shard is found; empty: the bridge was told to forget it.
+        after: other shards by id, with the offset up to which their events come before.
+        address: returns the cluster that serves a shard; empty: an operator made the bridge forget it.
     """
 
     def __init__(self, node: Node, bridge: str, after: Mapping[str, int], address: Callable[[int], str]) -> None:
@@ -38,7 +38,7 @@ class Parents:
         """Groups that have read all of it."""
 
     def has_read(self, group: str) -> bool:
-        """Tell whether a group is known to have read everything that comes before."""
+        """Return True if a group is known to have read everything that comes before."""
         return not self._after or group in self._passed
 
     def forget(self, group: str) -> None:
@@ -58,7 +58,7 @@ class Parents:
         self._passed.add(group)
 
     async def wait_begun(self, group: str) -> bool:
-        """Wait until a group is known to all; tell whether it began before the new shards did.
+        """Wait until a group is known to all; return whether it began before the new shards did.
 
         Then it reads these from their first event on, wherever new groups begin.
         """

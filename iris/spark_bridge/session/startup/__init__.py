@@ -1,4 +1,4 @@
-"""What the Python of Spark's workers runs when it starts: see ``sitecustomize``.
+"""Code that the Python of Spark's workers runs when it starts: see ``sitecustomize``.
 
 Not a part of Iris that anything imports: the folder is in the ``PYTHONPATH`` of these processes.
 """

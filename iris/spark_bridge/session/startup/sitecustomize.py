@@ -40,7 +40,7 @@ def without_zips(path: Sequence[str]) -> list[str]:
 
 
 def _is_copy(archive: str, package: str) -> bool:
-    """Tell whether a zip is one of the installed PySpark: the one beside it, or one of the same version."""
+    """Return whether a zip is one of the installed PySpark: the one beside it, or one of the same version."""
     beside = os.path.join(package, _LIBRARY, "pyspark.zip")  # noqa: PTH118
     try:
         if os.path.exists(beside) and os.path.samefile(archive, beside):  # noqa: PTH110, PTH121
@@ -54,7 +54,7 @@ def _is_copy(archive: str, package: str) -> bool:
 
 
 def is_parent_of_workers(command: Sequence[str]) -> bool:
-    """Tell whether a process waits to be the parent of workers that may have to do with Iris."""
+    """Return whether a process waits to be the parent of workers that may have to do with Iris."""
     return tuple(command[1:3]) == ("-m", "pyspark.daemon") and command[-1] != "pyspark.sql.worker.lookup_data_sources"
 
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: its numbers, what it tells of a killed member, what it does, and what it does not run."""
+"""The page in a real browser: its numbers, its report of a killed member, what it does, and what it does not run."""
 
 from __future__ import annotations
 

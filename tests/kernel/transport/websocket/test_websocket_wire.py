@@ -1,4 +1,4 @@
-"""WebSocket on the real network: what plain nng makes of it, what strangers may say, and breaks within a frame."""
+"""WebSocket on the real network: plain nng, limits of unauthenticated peers, and breaks within a frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is lost before the first event that arrives is told as missed as well, and never more than that."""
+"""Events lost before the first one that arrives are reported as missed as well, and never more than those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interest: what a node tells of its own, and what it knows of the others'."""
+"""Interest: a node's announcements of its own, and its knowledge of the others'."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_whatever_changes_the_other_side_knows_what_is_wanted(
         assert (change is None) == (model[terms] > (1 if adding else 0))
         if change is not None and data.draw(st.integers(0, 4)):
             assert table.receive_untrusted(NODE, over_the_wire(change)) == own.version
-        else:  # it is lost, or somebody else has just come: everything is told
+        else:  # it is lost, or another node has just come: everything is announced
             versions = [table.receive_untrusted(NODE, over_the_wire(message)) for message in own.whole()]
             assert versions[-1] == own.version
         wanted = +model
@@ -230,7 +230,7 @@ changes = st.tuples(st.integers(0, 2), st.booleans(), st.lists(any_terms, max_si
 
 @given(st.lists(changes, max_size=20))
 def test_what_terms_cost_is_counted_exactly(steps: list[tuple[int, bool, list[Terms], list[Terms]]]) -> None:
-    """Whatever is told, begun anew, left unended or too much."""
+    """It is so whatever is announced, begun anew, left unended or too much."""
     table = InterestTable(6 * EACH)
     for version, whole, added, removed in steps:
         with contextlib.suppress(RemoteProtocolError):

@@ -26,7 +26,7 @@ async def confirm(
 
 
 class Store:
-    """What a durable subscriber has stored, and whether it tells."""
+    """A durable subscriber: what it has stored, and whether it confirms."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

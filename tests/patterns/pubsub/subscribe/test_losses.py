@@ -1,4 +1,4 @@
-"""What a subscription has lost: told in its place where that is known, and all of it in any case."""
+"""Losses of a subscription: reported in their places where these are known, and all of them in any case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.subscriptions import Desk
 
 
 def told_while_taking(desk: Desk, losses: ToldLosses, count: int | None = None) -> int:
-    """Take what waits, or ``count`` events, and return how many losses were told."""
+    """Receive what waits, or ``count`` events, and return how many losses were reported."""
     told = taken = 0
     while taken != count and (event := desk.take_one()) is not None:
         told += losses.before(event)
@@ -80,7 +80,7 @@ def test_what_is_told_adds_up_to_what_is_lost(actions: list[tuple[str, str, int,
             return False
         missed = losses.before(event)
         assert missed >= 0
-        if topics == 1:  # then it is told where it is missing
+        if topics == 1:  # then it is reported where it is missing
             assert int(event.payload) == last + 1 + missed
             last = int(event.payload)
         told += missed

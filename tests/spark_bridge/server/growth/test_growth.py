@@ -128,7 +128,7 @@ async def test_what_was_stored_and_not_confirmed_is_a_repeat_in_the_new_shard(
             patch.setattr(Subscription, "_confirm_ranges", forget)
             nursery.start_soon(publish, publisher, range(LAST))
             with trio.fail_after(30):
-                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- nobody is told
+                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
         await wait_newcomer(nursery, network, tmp_path, 1, 2)
         done = await grow(client, 2)
@@ -343,7 +343,7 @@ async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same
                 async for job in queue.take(limit=1):
                     job.fail("broken")
                     break
-                while member.statistics().stored != 2:  # noqa: ASYNC110 -- nobody is told
+                while member.statistics().stored != 2:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
         state = next(iter(member.states.values()))
         (chunk,) = member.store.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
@@ -363,7 +363,7 @@ async def test_a_tunnel_that_was_open_during_the_growth_is_stored_in_full(tmp_pa
         for tunnel in tunnels:
             await tunnel.send(b"before")
         with trio.fail_after(60):
-            while member.statistics().stored < len(tunnels):  # noqa: ASYNC110 -- nobody is told
+            while member.statistics().stored < len(tunnels):  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.1)
         await grow(client, 2)
         for tunnel in tunnels:
@@ -524,7 +524,7 @@ async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
             patch.setattr(Subscription, "_confirm_ranges", forget)
             nursery.start_soon(publish, publisher, range(LAST))
             with trio.fail_after(30):
-                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- nobody is told
+                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
         waits, dies = trio.Event(), trio.Event()
 
@@ -581,7 +581,7 @@ async def test_a_copy_that_is_promoted_without_the_mark_of_its_primary_gets_one_
             await wait_newcomer(nursery, network, tmp_path, 1, 2)
             nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))  # nothing of it is confirmed here
             with trio.fail_after(60):
-                while member.statistics().stored == LAST:  # noqa: ASYNC110 -- nobody is told
+                while member.statistics().stored == LAST:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             with pytest.raises((NotCopied, BridgeUnreachable)):
                 await grow(impatient, 2)
