@@ -186,7 +186,7 @@ class SendLedger:
     """Rows of what one node has sent, by receiver, pattern and name.
 
     Args:
-        is_linked: tells whether a node is linked now, or this one.
+        is_linked: returns whether a node is linked now, or is this one.
     """
 
     def __init__(self, is_linked: Callable[[NodeId], bool]) -> None:
