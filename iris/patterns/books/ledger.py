@@ -284,7 +284,7 @@ class SendLedger:
                     row.due = row.asked
 
     def confirm(self, node: NodeId) -> None:
-        """Count what is missing at a receiver as lost: the time to settle is over."""
+        """Note that what is missing at a receiver does not come any more: the time to settle is over."""
         receiver = self._receivers.get(node)
         if receiver is not None:
             for pattern in _REPORTED:
