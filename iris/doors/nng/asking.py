@@ -21,10 +21,10 @@ class Asking:
     """Asks clusters for the client of a door.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it.
+        node: node whose place is lent.
+        clients: clients that may use it.
         name: name of the client.
-        max_payload: bytes.
+        max_payload: bytes of a payload at most.
     """
 
     def __init__(self, node: iris.aio.Node, clients: Clients, name: str, max_payload: int) -> None:

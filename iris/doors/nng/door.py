@@ -73,15 +73,15 @@ async def open_nng_door(
     """Let programs that speak nng use a node, for as long as the block lasts.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it.
+        node: node whose place is lent.
+        clients: clients that may use it.
         url: ``ipc:///PATH``: files ``PATH.req``, ``PATH.surveyor``, ``PATH.push`` and ``PATH.sub``, for this user
             alone; or ``tls+tcp://HOST:PORT``: four ports from that one on, or any free ones if it is 0.
-        client_name: the client whose rights those have who connect.
-        certificate: for TLS, a file in PEM: the certificate chain of this door.
+        client_name: client whose rights all connections have.
+        certificate: file in PEM, for TLS: the certificate chain of this door.
         private_key: its key.
-        client_ca: who signs the certificates of clients, without which nobody is let in.
-        max_connections: of each protocol, at a time; who comes then is turned away.
+        client_ca: authority that signs the certificates of clients, without which nobody is let in.
+        max_connections: connections of each protocol, at a time; further ones are turned away.
         max_payload: bytes of what a client sends, at most those of the node's ``Config``.
 
     Raises:

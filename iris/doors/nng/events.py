@@ -123,7 +123,7 @@ class Following:
             await asyncio.sleep(_PAUSE)
 
     def _hand_over(self, event: Event, missed: int) -> int:
-        """Send an event to all; return how many are missed that could not be told with it."""
+        """Send an event to all; return how many are missed that could not be reported with it."""
         number = self._numbers.next(event.topic)
         message = event_of(event.topic, event.payload, number, missed=missed, retained=event.retained)
         if len(message) > MAX_SENT:

@@ -186,7 +186,7 @@ class SendLedger:
     """Rows of what one node has sent, by receiver, pattern and name.
 
     Args:
-        is_linked: tells whether a node is linked now, or this one.
+        is_linked: returns whether a node is linked now, or is this one.
     """
 
     def __init__(self, is_linked: Callable[[NodeId], bool]) -> None:
@@ -284,7 +284,7 @@ class SendLedger:
                     row.due = row.asked
 
     def confirm(self, node: NodeId) -> None:
-        """Count what is missing at a receiver as lost: the time to settle is over."""
+        """Note that what is missing at a receiver does not come any more: the time to settle is over."""
         receiver = self._receivers.get(node)
         if receiver is not None:
             for pattern in _REPORTED:

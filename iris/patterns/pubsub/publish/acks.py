@@ -66,7 +66,7 @@ class Unconfirmed:
     Attributes:
         first: number of the first event among all that this node wants confirmed.
         size: bytes on the wire.
-        pending: for each node, the events that it has confirmed, as bits.
+        pending: events that each node has confirmed, as bits, by node; nodes that have confirmed all are in ``done``.
         is_confirmed: True once every durable subscriber has all of it.
         told: ranges that were withdrawn when it was sent first.  None before that.
     """

@@ -102,7 +102,7 @@ class GroupBooks:
         try:
             self._mesh.post(node, kinds.GroupSent(ledger.number, ledger.sent), 16, CONTROL_RESERVE)
         except NotSent:
-            return False  # it is told with the next event
+            return False  # it is sent with the next event
         return True
 
     def _receive(self, peer: Peer, message: kinds.GroupSettled) -> None:
