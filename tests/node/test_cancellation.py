@@ -162,7 +162,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
     autojump_clock: MockClock, operation: Callable[[Cast], Awaitable[None]], stride: int
 ) -> None:
     async with open_stage() as stage, open_cast(stage) as cast:
-        if operation is open_node:  # what a node that was opened in part has on its way comes after its end
+        if operation is open_node:  # messages of a node that was opened in part arrive after its end
             stage.harmless = ("unknown session", "of a peer that is gone")
         for _ in range(2):  # what is made once and kept, such as workers, is there before tasks are counted
             await operation(cast)

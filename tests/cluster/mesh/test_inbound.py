@@ -227,7 +227,7 @@ class Refusal:
 async def test_handshakes_that_one_member_hands_on_are_under_the_limits_of_one_address(
     autojump_clock: MockClock,
 ) -> None:
-    """Any member may say that it hands on a frame; those of gateways are under the limits of all together."""
+    """Any member may say that it forwards a frame; those of gateways are under the limits of all together."""
     async with open_meshes("a") as fleet:
         a = fleet["a"]
         frames = [first_frame(fleet, number) for number in range(1, 302)]  # each once: replays are dropped before

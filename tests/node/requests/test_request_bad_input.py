@@ -20,7 +20,7 @@ from tests.support.stages import open_stage
 
 
 def make_store() -> iris.Service:
-    """A service that gives back what it gets; ``wait`` takes half a second for it."""
+    """A service that echoes; ``wait`` needs half a second for it."""
     store = iris.Service("store")
 
     @store.request

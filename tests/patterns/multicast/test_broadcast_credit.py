@@ -37,7 +37,7 @@ def credit(seen: int, queued: int, size: int, refused: int) -> kinds.BroadcastCr
 
 
 class World:
-    """One sender and some members, with what is on its way between them."""
+    """One sender and some members, with the messages in flight between them."""
 
     def __init__(self, members: int = 1, *, seed: int = 0, loss: float = 0.0, limit: int = 64 * MIB) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""How much tunnel data is on the way: enough for any link, and little that only queues."""
+"""Flow control: tunnel data in flight is enough for any link, with little that only queues."""
 
 from __future__ import annotations
 
