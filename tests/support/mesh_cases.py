@@ -1,4 +1,4 @@
-"""What tests of the mesh share."""
+"""Support shared by tests of the mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole nodes for tests of what users call, whose counters have to add up when the test is over."""
+"""Complete nodes for tests of what users call, whose counters have to add up when the test is over."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ async def test_a_node_that_is_turned_away_each_time_comes_back_less_and_less_oft
 
 
 class Refusal:
-    """Who is not let in."""
+    """Refusals of peers."""
 
     def __init__(self, node: str) -> None:
         self._node = node

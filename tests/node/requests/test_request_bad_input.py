@@ -302,7 +302,7 @@ async def test_an_error_whose_text_cannot_travel_is_the_callers_like_any_other(
 
 
 class NoError(BaseException):
-    """As the cancellation of asyncio is none, which a handler that runs it in a thread may raise."""
+    """No ``Exception``, like the cancellation of asyncio, which a handler that runs it in a thread may raise."""
 
 
 @pytest.mark.parametrize("error", [NoError("mine"), BaseExceptionGroup("mine", [NoError()])])

@@ -86,7 +86,7 @@ class World:
         self.flow.receive(node, self.reports[node].popleft())
 
     def ask(self, node: NodeId) -> None:
-        """What follows a long wait, or a loss that was noticed: everything before it has come or is lost."""
+        """Ask a member after a long wait, or a loss that was noticed: everything before it has come or is lost."""
         while self.coming[node]:
             self.arrive(node)
         end = self.flow.windows[node].end
@@ -97,7 +97,7 @@ class World:
         return sum(price for _, price in self.waiting[node])
 
     def steps(self) -> list[tuple[str, NodeId]]:
-        """What can happen next."""
+        """Return the steps that can happen next."""
         return [
             *(("arrive", node) for node in self.members if self.coming[node]),
             *(("take", node) for node in self.members if self.waiting[node]),

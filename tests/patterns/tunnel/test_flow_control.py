@@ -18,7 +18,7 @@ class Pipe:
     """A link of some rate and latency in front of which data queues, and a sender that always has some."""
 
     rate: float
-    """Bytes per second."""
+    """Rate of the link, in bytes per second."""
     latency: float
     """Seconds there and back with an empty queue."""
     jitter: float = 0.0
