@@ -1,8 +1,8 @@
 """Hostile frames against everything that reads them: ``python -m benchmarks.fuzz_frames``.
 
-- Outsiders: frames changed at random, to a mesh, on the whole way from the transport to the dispatch of messages:
+- Outsiders: frames changed at random, to a mesh, on the whole path from the transport to the dispatch of messages:
   limits on unauthenticated peers, handshakes in every state, sessions.
-- Members: batches changed at random, sealed properly, on the same way; and straight into the decoder.
+- Members: batches changed at random, sealed properly, on the same path; and straight into the decoder.
   See ``benchmarks.fuzz_mesh``.
 - Members of a whole node, with everything that it can do: see ``benchmarks.fuzz_node``.
 

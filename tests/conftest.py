@@ -1,4 +1,4 @@
-"""What holds for every test.
+"""Fixtures and rules of every test.
 
 Trio runs its tasks in an order that comes from one seed, no secret shows anywhere, and the counters of every node,
 membership and subscription that a test makes add up at its end.

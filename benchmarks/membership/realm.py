@@ -1,4 +1,4 @@
-"""A realm on a heap: machines, messages on their way, faults.  Time passes only from event to event.
+"""A realm on a heap: machines, messages in flight, faults.  Time passes only from event to event.
 
 The same seed gives the same run, event by event; ``digest`` proves it.  Loss is the loss of whole messages, which is
 harsher than what membership meets over a transport that repeats; latency is that of a site.
@@ -283,7 +283,7 @@ class Realm:
             self._arm(node)
 
     def post(self, sender: NodeId, receiver: NodeId, message: kinds.OfMembership) -> None:
-        """Put a message on its way."""
+        """Send a message."""
         self.messages += 1
         if receiver in self._killed:
             self.after(_REFUSAL, self._refuse, sender, receiver)

@@ -95,7 +95,7 @@ async def cut_once(
 ) -> None:
     """Cut ``_AT_ONCE`` tunnels to a new member ``after`` so many seconds; add to ``seen`` how their ends saw it.
 
-    An end may come to be after the cut: what was on its way then still arrives.  And a node that opens waits for an
+    An end may come to be after the cut: what was in flight then still arrives.  And a node that opens waits for an
     answer for a shorter time than it takes to hold a node dead.  So all ends that have come to be are waited for, and
     what they saw is noted before the member leaves, which would end them as well.
     """

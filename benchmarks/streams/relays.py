@@ -1,6 +1,6 @@
 """One publisher, and so many nodes that they hand its events on to each other; then a process full of them is killed.
 
-The process with the nodes that have handed on most is stopped first, until others have had some events more: so it has
+The process with the nodes that have forwarded most is stopped first, until others have had some events more: so it has
 events in hand when it is killed, which those behind it miss.
 """
 
@@ -34,7 +34,7 @@ _SETTLED: Final = 400
 """Events after which the tree from before a kill has been left."""
 
 _WATCHED: Final = 100
-"""Messages that are handed on from then on: there is another tree."""
+"""Messages that are forwarded from then on: there is another tree."""
 
 
 def _config(task: Mapping[str, Any]) -> iris.Config:
@@ -42,7 +42,7 @@ def _config(task: Mapping[str, Any]) -> iris.Config:
 
 
 async def _readers(task: Mapping[str, Any]) -> None:
-    """Several nodes; answer each line with what they have received, and have handed on to others."""
+    """Several nodes; answer each line with what they have received, and have forwarded to others."""
     checks: list[Checked] = []
     nodes: list[iris.Node] = []
 
@@ -169,7 +169,7 @@ def _wait_more(readers: list[Part], count: int) -> None:
 
 
 def _wait_relayed(readers: list[Part]) -> dict[Part, int]:
-    """Wait until there is a tree, of which these processes are a part; return how many messages each has handed on."""
+    """Wait until there is a tree, of which these processes are a part; return how many messages each has forwarded."""
     first: int | None = None
     settled: int | None = None
     deadline = monotonic() + PATIENCE

@@ -120,7 +120,7 @@ def run(counts: Sequence[int], rounds: int) -> list[Cost]:
 
 
 def conduct(*, quick: bool) -> None:
-    """Publish to more and more nodes; beyond the limit of direct ways it must not cost twice as much."""
+    """Publish to more and more nodes; beyond the limit of direct routes it must not cost twice as much."""
     rounds = 50 if quick else 400
     heading(
         "What an event of 60 bytes costs its publisher",

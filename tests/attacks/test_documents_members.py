@@ -123,7 +123,7 @@ async def test_a_member_that_gives_little_by_little_keeps_nobody_from_coming(
 
 
 class Holds:
-    """How long the loop was held at most, in ms."""
+    """Longest time for which the loop was blocked, in ms."""
 
     def __init__(self) -> None:
         self.most = 0.0

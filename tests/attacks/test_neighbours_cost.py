@@ -1,4 +1,4 @@
-"""What a neighbour changes, or says with a small frame, costs that, whatever else there is."""
+"""The cost of a neighbour's change, or of its small frame, does not depend on what else there is."""
 
 from __future__ import annotations
 

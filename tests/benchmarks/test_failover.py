@@ -1,4 +1,4 @@
-"""What is taken for the gap after a kill."""
+"""The time that counts as the gap after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a realm of many bridges is from its limits: the arithmetic, and that each unit cost can be measured."""
+"""Distance of a realm of many bridges from its limits: the arithmetic, and that each unit cost can be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What work queues have to show among real processes, with few jobs; ``python -m benchmarks.queue`` has many."""
+"""Cases of work queues among real processes, with few jobs; ``python -m benchmarks.queue`` has many."""
 
 from __future__ import annotations
 

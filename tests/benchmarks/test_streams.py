@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Arrived:
-    """What ``Checked`` looks at of an event."""
+    """Fields of an event that ``Checked`` looks at."""
 
     def __init__(self, number: int, missed: int) -> None:
         self.payload = number.to_bytes(8, "little")

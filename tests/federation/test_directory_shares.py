@@ -1,4 +1,4 @@
-"""How much one neighbour can have a directory remember, what is passed on, and whom a lie about others reaches."""
+"""Limits of what one neighbour can have a directory remember and forward, and the reach of a lie about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators may have a member do: take no new work, and work again."""
+"""Drain: operators may have a member accept no new work, and work again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does not take: what exceeds its own ``Config``, and payloads that cannot be read.  It costs no link."""
+"""Messages that a node refuses: beyond its own ``Config``, or with unreadable payloads.  They cost no link."""
 
 from __future__ import annotations
 

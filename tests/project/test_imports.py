@@ -1,4 +1,4 @@
-"""What a start brings along, seen from a fresh interpreter: ``import iris``, a node that is up, the command."""
+"""Imports at a start, seen from a fresh interpreter: ``import iris``, a node that is up, the command."""
 
 from __future__ import annotations
 

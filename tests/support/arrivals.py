@@ -85,7 +85,7 @@ FORMATS: Mapping[int, Sequence[bytes]] = {
     6: (b"queues", b"keys", b"key_ends", b"key_counts", b"leases"),
     7: (b"division",),
 }
-"""For each former format of a log the tables that the next one has besides."""
+"""Tables that the next format of a log has besides, for each former format."""
 
 
 def make_former(directory: Path, version: int) -> None:

@@ -98,7 +98,7 @@ class Bulk:
 
 @asynccontextmanager
 async def open_link(config: Config = SMALL, way: Way | None = None) -> AsyncIterator[Link]:
-    """A link with its flusher; with a way it is up."""
+    """A link with its flusher; with a route it is up."""
     link = Link(NODE, config)
     if way is not None:
         link.use(PlainSession())

@@ -78,7 +78,7 @@ class StaticPicker:
 
 @final
 class StaticDirectory:
-    """Who serves what, as the test says."""
+    """Directory of the members of each cluster, as the test sets it."""
 
     def __init__(self) -> None:
         self.members: dict[str, list[NodeId]] = {}
@@ -200,7 +200,7 @@ class Fleet:
         self.directory: Final = StaticDirectory()
         self.nodes: Final[dict[str, MeshNode]] = {}
         self.has_bugs = False
-        """Whether the test has put errors in that nobody expects."""
+        """True if the test has planted unexpected errors."""
 
     def __getitem__(self, name: str) -> MeshNode:
         return self.nodes[name]

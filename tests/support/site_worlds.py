@@ -42,7 +42,7 @@ class Site:
 
 
 class World:
-    """Sites, links, and the messages on their way.
+    """Sites, links, and the messages in flight.
 
     Attributes:
         messages: how many were delivered.
@@ -77,7 +77,7 @@ class World:
             near.advertising.add(far.hop.gateway, far.hop.site)
 
     def cut(self, one: Site, other: Site) -> None:
-        """Cut a link; what was on its way is lost."""
+        """Cut a link; messages in flight are lost."""
         for near, far in ((one, other), (other, one)):
             self._links.discard((near.hop.gateway, far.hop.gateway))
             near.directory.forget(far.hop.gateway)

@@ -43,7 +43,7 @@ class Desk:
         self.holds: list[bool] = []
         self.unreadable: list[str] = []
         self.labels = 0
-        """Bytes of headers and key of each run."""
+        """Size of headers and key of each run, in bytes."""
         self.reported: Counter[str] = Counter()
         self.settled = 0
         self.beginnings = StartOffsets()

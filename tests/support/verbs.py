@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import IO, Any, Final, final
 
 _STARTING: Final = ("PYTHON", "LC_", "LANG", "MALLOC_", "LD_", "IRIS_TEST_SECRETS")
-"""How the names of variables begin that an interpreter has looked at before it runs anything."""
+"""Prefixes of variables that an interpreter has read before it runs anything."""
 
 _PATH: Final = "PYTHONPATH"
 """One of these to which a run may have something added."""

@@ -41,7 +41,7 @@ from iris.testing.shrinking import shrink
 SEEDS = 200
 MOST_FAULTS = 5
 STORM = Faults(kinds=CHAOS.kinds, pause=6.0, lasting=(0.2, 8.0))
-"""As much as happens in twenty minutes of ``CHAOS``, in two."""
+"""Faults of twenty minutes of ``CHAOS``, in two."""
 Patch = pytest.MonkeyPatch
 
 
@@ -53,12 +53,12 @@ class Planted:
     bridged: bool = False
     sites: bool = False
     kinds: tuple[type[Fault], ...] = CHAOS.kinds
-    """What is drawn, where only some faults can bring it to light."""
+    """Kinds of faults to draw, where only some can bring the bug to light."""
 
     pause: float = 6.0
     seconds: float = 120.0
     slow: bool = False
-    """Whether it takes more than a few runs."""
+    """True if it needs more than a few runs."""
 
 
 PLANTED: Final[dict[str, Planted]] = {}
@@ -102,7 +102,7 @@ def deduplication_off_by_one(patch: Patch) -> None:
 
 @planted(seconds=20.0)
 def credit_leak(patch: Patch) -> None:
-    """What has come through a tunnel gives its sender no new credit."""
+    """Plant a bug: what has come through a tunnel gives its sender no new credit."""
 
     def grant_nothing(half: ReceivingHalf) -> int:
         return half._window

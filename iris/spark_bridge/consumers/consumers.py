@@ -6,8 +6,8 @@ group begins that is new, or that is to be replayed: ``earliest``, ``latest``, {
 the group is served here: {at: {shard: offset}}, where it begins.
 
 ========== =========================================================================================
-consumer   {commit: {shard: offset}, taken: batches}: so far the group has come, and so many batches the program has
-           taken from this tunnel; one of the two may be missing
+consumer   {commit: {shard: offset}, taken: batches}: progress of the group, and number of batches that the program has
+           received through this tunnel; one of the two may be missing
 member     {committed: {shard: offset}}: that is on the disk
 member     {shard: id, end: offset, lag: events, missed: events, gaps: events, expired: events, events: a list of
            lists of offset, topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
@@ -43,7 +43,7 @@ _READ_BYTES: Final = 256 * KIB
 _AT_ONCE: Final = 1024
 """Events of one batch."""
 _AHEAD: Final = 8
-"""Batches that were sent and that the program has not taken.  What confirms its commits comes behind them."""
+"""Most batches that were sent and that the program has not received.  Confirmations of its commits follow them."""
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 _TIER_PAUSE: Final = 1.0

@@ -22,7 +22,7 @@ others answer {elsewhere: cluster}.  A key is that of a cluster, a caller's clus
 the cluster may name it.
 
 A claim is over when its time is, which its member measures too, or when the member is gone: this node has no link to it
-any more.  A bridge that has just started has not met everybody yet, so it calls nobody gone.
+any more.  A bridge that has just started has not met every node yet, so it calls none gone.
 """
 
 from __future__ import annotations

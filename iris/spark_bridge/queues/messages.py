@@ -11,7 +11,7 @@ worker    content
 begun     places of jobs on which it works from now on
 done      places
 failed    lists of shard, offset, attempt, error, permanent
-released  places of jobs that it gives back
+released  places of jobs that it returns
 expired   places of jobs that had expired before they were begun
 extended  places of jobs whose lease begins anew
 ========= ==========================================================================================
@@ -153,7 +153,7 @@ def encode_places(name: str, places: Sequence[Place]) -> Mapping[str, list[int]]
 def encode_settled(
     settled: Sequence[Place], taken: Sequence[Place], late: Collection[Place]
 ) -> Iterator[Mapping[str, list[int]]]:
-    """Make the messages that tell a worker what it need not remember any more; see above for the other two."""
+    """Make the messages that name the jobs which a worker may forget; see above for the other two."""
     for first in range(0, len(taken), MAX_LIMIT):
         some = taken[first : first + MAX_LIMIT]
         yield {**encode_places("settled", some), **encode_places("taken", some)}

@@ -1,10 +1,10 @@
-"""Permissions: who may call which operation of a bridge.  One table says it; docs/reference/spark.md prints it.
+"""Permissions: rights to call each operation of a bridge.  One table has them; docs/reference/spark.md prints it.
 
 Four things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
 of the caller's cluster permits at all; whether the caller may have the events of the topics, or of the queue, that it
 names; and whether the named group or query belongs to the caller's cluster.  It belongs to the cluster that has named
-it first, and the log remembers that: so who is refused for its rights has claimed nothing.  An operation without a row
-is refused to everybody.
+it first, and the log remembers that: so a caller that is refused for its rights has claimed nothing.  An operation
+without a row is refused to all.
 
 A reader has to be permitted to subscribe to what it reads.  The option ``--reader`` of a bridge overrides that:
 clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for every reader, as
@@ -49,7 +49,7 @@ An operation that owns a group needs the right to the topic of a queue besides, 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Permission:
-    """Permission for one operation: who may call it."""
+    """Permission for one operation: the rights that its caller needs."""
 
     caller: Caller
     topics: Topics = "none"
@@ -68,7 +68,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "tier": Permission("reader"),
     "cursors": Permission("reader"),
     "read": Permission("subscriber", "wanted"),
-    "locate": Permission("subscriber"),  # who may not have all events is told of no file
+    "locate": Permission("subscriber"),  # a caller that may not have all events gets no file
     "pin": Permission("subscriber", owns="group"),
     "move": Permission("subscriber", owns="group"),
     "consume": Permission("subscriber", "wanted", owns="group"),

@@ -1,4 +1,4 @@
-"""Whom to ask."""
+"""The balancer's choice of a member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gateways allow to cross the border of a site, as its nodes remember it."""
+"""Policy of gateways for what may cross the border of a site, as its nodes remember it."""
 
 from __future__ import annotations
 

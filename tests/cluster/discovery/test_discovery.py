@@ -23,7 +23,7 @@ REALM = "0" * 32
 
 
 class Names:
-    """What host names stand for, as the test says; others stand for themselves."""
+    """Addresses of host names, as the test sets them; other names stand for themselves."""
 
     def __init__(self, **names: tuple[str, ...]) -> None:
         self.names = {f"mem://{name}": urls for name, urls in names.items()}

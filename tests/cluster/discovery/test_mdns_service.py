@@ -35,7 +35,7 @@ URLS: Final = st.one_of(
 
 
 def found(info: zeroconf.ServiceInfo) -> tuple[str, ...]:
-    """What another node makes of an announcement."""
+    """Return the addresses that another node reads from an announcement."""
     return urls_untrusted(info.parsed_addresses(), info.port, info.properties)
 
 
@@ -127,7 +127,7 @@ async def test_without_news_the_wait_ends_with_its_patience(autojump_clock: Mock
 
 
 class Machinery:
-    """What the package does, without a network: it keeps what is registered, and closes on demand."""
+    """Stand-in for the package, without a network: it keeps what is registered, and closes on demand."""
 
     registered: list[str]
     closed: int
@@ -158,7 +158,7 @@ def pointer(name: str, ttl: int = 4500, created: float = 1.0) -> DNSPointer:
 
 
 class Heard:
-    """What comes through a sieve, and what is left out."""
+    """Announcements that pass a sieve, and those that are left out."""
 
     def __init__(self) -> None:
         self.lan = LocalNetwork(MARK, OWN)

@@ -95,7 +95,7 @@ def test_of_any_two_one_leaves_it_to_the_other_to_dial_and_each_dials_about_half
 
 
 class Links:
-    """As much of a mesh as linking needs, with nobody else in it."""
+    """The part of a mesh that linking needs, with no other peer in it."""
 
     def __init__(self, node: NodeId, *, answers: bool) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""How often one peer can have a revocation list sent to it, or looked at."""
+"""Limits on how often one peer can have a revocation list sent to it, or verified."""
 
 from __future__ import annotations
 

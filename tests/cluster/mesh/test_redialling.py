@@ -24,7 +24,7 @@ def make_peer(*addresses: str) -> Peer:
 
 
 class Line:
-    """What the attempts to reach one peer meet, in turn, and what came of them."""
+    """Results of the attempts to reach one peer, in turn, and their effects."""
 
     def __init__(
         self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: float, refused_grace: float

@@ -1,4 +1,4 @@
-"""What a node says about itself, down to its goodbye."""
+"""Statements of a node about itself, down to its goodbye."""
 
 from __future__ import annotations
 

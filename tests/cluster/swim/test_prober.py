@@ -1,4 +1,4 @@
-"""Who answers, who does not, and what a broken link means."""
+"""Probes: members that answer, members that do not, and the meaning of a broken link."""
 
 from __future__ import annotations
 

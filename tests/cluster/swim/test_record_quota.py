@@ -1,4 +1,4 @@
-"""How many records are held of each cluster's key, and who makes room."""
+"""Number of records kept of each cluster's key, and the records that make room."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NNGCAT = pytest.mark.skipif(shutil.which("nngcat") is None, reason="nngcat is no
 
 GREETINGS = {"req": b"\0SP\0\0\x30\0\0", "surveyor": b"\0SP\0\0\x62\0\0", "push": b"\0SP\0\0\x50\0\0"}
 GREETINGS["sub"] = b"\0SP\0\0\x21\0\0"
-"""What the sockets of nng say first, by the client's protocol."""
+"""First bytes of nng's sockets, by the client's protocol."""
 
 PUBLIC: Any = {"call": (">",), "publish": (">",), "subscribe": (">",)}
 

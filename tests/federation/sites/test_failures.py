@@ -284,7 +284,7 @@ async def test_a_cut_ring_is_used_the_other_way_round(autojump_clock: MockClock)
 
 
 def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
-    """Have a gateway hand on other frames than what it was given."""
+    """Have a gateway forward other frames than it received."""
     carrying = gateway._carrying
     carrying._near.shortcut = carrying._between.shortcut = None
     honest, honest_divide = carrying._carry, carrying._divide

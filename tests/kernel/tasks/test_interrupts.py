@@ -33,7 +33,7 @@ from tests.support.calls import call_to
 
 
 def is_protected(code: types.CodeType) -> bool:
-    """As trio finds it when a signal comes, and nothing around this code is marked."""
+    """Return what trio finds when a signal comes, and nothing around this code is marked."""
     marks: Any = trio._core._ki._CODE_KI_PROTECTION_STATUS_WMAP
     try:
         return bool(marks[code])

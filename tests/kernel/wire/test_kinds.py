@@ -1,4 +1,4 @@
-"""What the types of messages refuse, no matter who sends it."""
+"""Values that the types of messages refuse, no matter which peer sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: rules of a service, of a subscription, and of certificates, seen from both sides."""
+"""Permissions: rules of a service, of a subscription, and of certificates, seen from both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who subscribes to what and who publishes it, as a survey finds it."""
+"""Subscribers and publishers of each topic, as a survey finds them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Store:
 
 
 class Outcomes:
-    """What callers get, and when."""
+    """Outcomes of callers, with their times."""
 
     def __init__(self) -> None:
         self.of: dict[object, tuple[str, float]] = {}

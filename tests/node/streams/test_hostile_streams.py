@@ -22,7 +22,7 @@ Hostile = list[Message]
 
 
 def chunks(numbers: range, size: int, flags: int = END) -> Hostile:
-    """What an opener would send through its first tunnel."""
+    """Return the chunks that an opener would send through its first tunnel."""
     return [kinds.TunnelChunk(1, number, flags, bytes(size), 0) for number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""What a relay reports is believed within the bounds of what it was given: books balance, whatever it says."""
+"""Reports of a relay count within the bounds of what it received: accounting balances, whatever it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a survey ends, by each rule alone and together."""
+"""End of a survey, by each rule alone and together."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Elsewhere:
 
 
 class Local:
-    """What of the mesh is needed."""
+    """The part of the mesh that is needed."""
 
     identity = None
 

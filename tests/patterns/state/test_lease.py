@@ -22,7 +22,7 @@ class Bridge:
     def __init__(self) -> None:
         self.table = LeaseTable(0, {}, 0.0)
         self.at = ""
-        """Where it says that it grants leases; empty: where it was asked."""
+        """Cluster at which it says that it grants leases; empty: the one that was asked."""
         self.slow = 0.01
         """Seconds that its next answer takes."""
         self.cut = False
@@ -194,7 +194,7 @@ _HOLDERS = 3
 
 
 class Resource:
-    """What only a holder may change: it refuses tokens smaller than one it has seen."""
+    """A resource that only a holder may change: it refuses tokens smaller than one it has seen."""
 
     def __init__(self) -> None:
         self.greatest = 0

@@ -304,7 +304,7 @@ ACTIONS = {
     "wait": [0, 1, 16],
 }
 Step = tuple[str, int, int]
-"""What to do, at or behind which end, and how much."""
+"""Step of a run: what to do, at or behind which end, and how much."""
 STEP = st.sampled_from(sorted(ACTIONS)).flatmap(
     lambda what: st.tuples(st.just(what), st.sampled_from([0, 1]), st.sampled_from(ACTIONS[what]))
 )

@@ -1,4 +1,4 @@
-"""What a tunnel takes from the other end: the form of its messages, and what ends up in logs."""
+"""Messages that a tunnel accepts from the other end: their form, and what ends up in logs."""
 
 from __future__ import annotations
 

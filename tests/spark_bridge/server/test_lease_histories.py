@@ -1,6 +1,6 @@
 """Leases of a bridge whose primaries are cut off, killed and followed by others: never two holders, in any history.
 
-The leases and their holders are the real ones, on a virtual clock.  The log and its copies are played: a change is told
+The leases and their holders are the real ones, on a virtual clock.  The log and its copies are played: a grant counts
 when the copies have it, and a primary of a former term is followed by none of them.
 """
 
@@ -93,14 +93,14 @@ class World:
         self.rng = random.Random(seed)
         self.nursery = nursery
         self.copied: Mapping[bytes, bytes] = {}
-        """What the copies have."""
+        """Records that the copies have."""
         self.term = 1
-        """That the copies have promised to follow."""
+        """Term that the copies have promised to follow."""
         self.cut: set[Primary] = set()
         self.healed = trio.Event()
         self.primaries = [Primary(self, 1)]
         self.reached = dict.fromkeys(range(_HOLDERS), 0)
-        """For each holder the number of the primary that it reaches."""
+        """Number of the primary that each holder reaches."""
         self.held: dict[int, Lease] = {}
         self.tokens: list[int] = []
         self.lost = 0

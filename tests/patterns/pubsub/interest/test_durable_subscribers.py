@@ -24,7 +24,7 @@ from tests.support.realms import WALL
 
 
 class Store:
-    """What a durable subscriber has stored, over several runs."""
+    """Store of a durable subscriber, over several runs."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -144,7 +144,7 @@ def numbered(start: int, count: int) -> tuple[Terms, ...]:
 
 
 EACH = plain("t.00").size
-"""What each of the numbered terms takes."""
+"""Size of each of the numbered terms."""
 
 
 def held(table: InterestTable) -> int:

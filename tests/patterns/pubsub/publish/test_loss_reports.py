@@ -1,4 +1,4 @@
-"""What a publisher learns of events that its subscribers did not get, and when strict publishing raises."""
+"""Reports to a publisher of events that its subscribers did not get, and errors of strict publishing."""
 
 from __future__ import annotations
 

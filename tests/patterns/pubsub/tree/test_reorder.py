@@ -1,4 +1,4 @@
-"""Events of one publisher over changing ways: in order whatever overtakes what, complete as long as nothing is lost."""
+"""Events of one publisher over changing routes: in order whatever overtakes what, complete if nothing is lost."""
 
 from __future__ import annotations
 
