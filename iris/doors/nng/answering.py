@@ -115,8 +115,8 @@ class Answering:
         try:
             await asyncio.wait([call])
         finally:
-            call.cancel()
-            await asyncio.wait([call])
+            if call.cancel():  # else it is done, and what waits for it nevertheless waits for a turn of the loop
+                await asyncio.wait([call])
             calls.discard(call)
             if not calls:
                 self._calls.pop(connection.number, None)

@@ -195,8 +195,8 @@ class WorkerPool:
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
         "_adaptive", "_answer", "_arriving", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled",
-        "_concurrency", "_config", "_context", "_drained", "_expired", "_failed", "_forget", "_idle", "_latency",
-        "_nursery", "_queue", "_queue_bytes", "_queue_limit", "_reading", "_refused", "_running", "_served",
+        "_concurrency", "_config", "_context", "_drained", "_expired", "_failed", "_forget", "_hurried", "_idle",
+        "_latency", "_nursery", "_queue", "_queue_bytes", "_queue_limit", "_reading", "_refused", "_running", "_served",
         "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent",
         "_waiting", "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "flag", "kept", "observer",
         "paused", "received", "repeated", "service",
@@ -237,6 +237,8 @@ class WorkerPool:
         self._reading, self._answer, self._forget, self._arriving = reading, answer, forget, arriving
         self._queue: deque[PendingRequest] = deque()
         self._urgent: deque[PendingRequest] = deque()
+        self._hurried: set[str] = set()
+        """Callers of whom an important request has begun since the last one that is none."""
         self._waiting: Counter[str] = Counter()
         """Cost of what waits, by caller: bytes, and for each request as many as one place of the queue has."""
         self._shedding = LoadShedder(config.queue_delay_target)
@@ -446,7 +448,7 @@ class WorkerPool:
         Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
         idle: that costs 1.7 us where a scope for each request costs 5.3.
         """
-        queue, urgent = self._queue, self._urgent
+        queue, urgent, hurried = self._queue, self._urgent, self._hurried
         while self._workers <= self._concurrency:
             job: PendingRequest | None = None
             try:
@@ -456,7 +458,12 @@ class WorkerPool:
                             await self._wait_job(follower)
                         if scope.cancel_called:
                             break
-                        job = urgent.popleft() if urgent else queue.popleft()
+                        if urgent and self._hurries(urgent[0]):
+                            job = urgent.popleft()
+                        else:
+                            job = queue.popleft()
+                            if hurried:
+                                hurried.clear()
                         if job.account:
                             self._leave(job)
                         self._running.add(job)
@@ -474,6 +481,17 @@ class WorkerPool:
                 if job is not None:
                     self._end(job)
         self._workers -= 1
+
+    def _hurries(self, job: PendingRequest) -> bool:
+        """Tell whether an important request goes before the others, and count it.
+
+        Of one caller it is each second request that begins, as long as others wait: else its flood would be all that
+        is served.  What only that caller has waiting does not hold it up.
+        """
+        if self._queue and len(self._waiting) > 1 and job.account in self._hurried:
+            return False
+        self._hurried.add(job.account)
+        return True
 
     async def _wait_job(self, follower: InboxWaiter) -> None:
         self._idle.append(follower)
