@@ -20,16 +20,19 @@ def test_no_job_is_lost_with_a_primary_and_its_disk_and_no_more_is_done_twice_th
     assert found.good, found.figures
 
 
+@pytest.mark.long
 def test_workers_share_the_jobs_of_many_keys_evenly() -> None:
     found = shares(1_000, work=0.01)
     assert found.good, found.figures
 
 
+@pytest.mark.long  # tests/spark_bridge/queues/test_queues.py counts the attempts in one process
 def test_poison_is_a_dead_letter_after_exactly_five_attempts() -> None:
     found = poison(150, every=30)
     assert found.good, found.figures
 
 
+@pytest.mark.long
 def test_no_job_is_begun_after_it_has_expired() -> None:
     found = expiry(600)
     assert found.good, found.figures

@@ -58,6 +58,7 @@ def test_overload_is_served_or_refused_and_what_comes_after_it_is_served() -> No
         assert after.outcomes["reply"] >= 0.9 * after.asked
 
 
+@pytest.mark.long
 def test_processes_that_are_asked_twice_what_they_can_serve_answer_or_refuse() -> None:
     """How fast they are is the benchmark's question; here it is that every request has one of the two ends."""
     double, after = overload_processes.run((2.0,), 1.0, calm=1.0)

@@ -72,10 +72,12 @@ def test_an_event_for_a_hundred_nodes_is_no_more_messages_to_its_publisher_than_
     assert (ten.messages, hundred.messages) == (10, 10)
 
 
+@pytest.mark.long
 def test_no_slow_joiner_misses_the_first_event() -> None:
     assert "| 200 | 0 |" in run("joiner")
 
 
+@pytest.mark.long
 def test_four_processes_get_every_event_in_order() -> None:
     said = run("fifo")
     rows = re.findall(r"^\| (wait|drop_oldest) \| ([^|]*) \| ([^|]*) \| (\d+) \|", said, re.MULTILINE)
