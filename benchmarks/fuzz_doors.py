@@ -219,7 +219,7 @@ async def _serve(steps: _Steps) -> None:
         return request.payload
 
     everything: dict[str, Any] = {"call": (">",), "publish": (">",), "subscribe": (">",)}
-    tokens = {name: grant(home / "tokens", name, **everything) for name in ("fuzzer", "honest")}
+    tokens = {name: grant(home / "tokens", name, **everything) for name in ("fuzzer", "honest", "programs")}
     clients = Clients(home / "tokens", time.time)
     sockets = [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
@@ -229,7 +229,7 @@ async def _serve(steps: _Steps) -> None:
         iris.aio.open_node("door") as node,
         open_http_door(node, clients, sockets=sockets[:1]),
         open_mqtt_door(node, clients, sockets=sockets[1:]),
-        open_nng_door(node, clients, f"ipc://{home}/nng", "fuzzer"),
+        open_nng_door(node, clients, f"ipc://{home}/nng", "programs"),
     ):
         await node.wait_for("greeters")
         gc.collect()
