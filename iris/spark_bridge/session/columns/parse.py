@@ -150,9 +150,9 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
 _SUSPECT: Final = r"[\p{Nd}.,\\][eEu][\p{XDigit}\p{Nd},+-]"
 _EXPONENT: Final = (
     r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{%(digits)d}"
-    # In quotes there may be commas, which Spark removes, and escapes.
+    # In quotes there may be commas, which Spark removes, and escapes, but for those of what is no digit anywhere.
     r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE]"""
-    r"""(?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){%(digits)d}[\p{Nd},]*+["'])"""
+    r"""(?:[\p{Nd},+-]*+\\u(?!00[^23]|[2-9])|[0,+-]*+(?:\p{Nd},*+){%(digits)d}[\p{Nd},]*+["'])"""
 )
 _HOSTILE: Final = _EXPONENT % {"digits": 5} + r"|\\u00[46]5"
 """A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours."""
