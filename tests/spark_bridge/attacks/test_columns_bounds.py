@@ -95,8 +95,8 @@ def test_protobuf_that_does_not_parse_has_no_mark() -> None:
     files = descriptor_pb2.FileDescriptorSet()
     file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
-    for at, (name, kind) in enumerate((("item", 9), ("n", 5), ("data", 12), ("x", 1), ("y", 7)), 1):
-        order.field.add(name=name, number=at, type=kind, label=1)  # type: ignore[arg-type]
+    for at, (name, number) in enumerate((("item", 9), ("n", 5), ("data", 12), ("x", 1), ("y", 7)), 1):
+        order.field.add(name=name, number=at, type=number, label=1)
     order.field.add(name="list", number=6, type=11, type_name=".shop.Order", label=3)
     pool = descriptor_pool.DescriptorPool()
     for one in descriptor_pb2.FileDescriptorSet.FromString(marked(files.SerializeToString(), "shop.Order")[0]).file:
@@ -111,7 +111,7 @@ def test_protobuf_that_does_not_parse_has_no_mark() -> None:
 
     chosen = random.Random(4)
     tags = [bytes([number << 3 | wire]) for number in range(1, 16) for wire in range(8)]
-    # Without the mark itself: whoever publishes that may as well publish a message that is whole.
+    # Without the mark itself: a publisher that has it could as well publish a message that is whole.
     parts = [*tags, *tags, b"\0", b"\1", b"\2ab", b"\x80", b"\xff", b"12345678", b"1234", MARKED[1:], b"\x0c"]
     fits = 0
     for _ in range(60_000):
@@ -267,8 +267,9 @@ def test_msgpack_without_a_form_in_json_stays_wherever_it_is_nested() -> None:
         lambda x: {"a": {"b": [None, x]}},
         lambda x: [{"k": 1}] * 20 + [x],
     )
-    values = [(msgpack.packb(wrap(one)), False) for one in odd for wrap in wraps]
-    values += [(msgpack.packb(wrap(one)), True) for one in (0, None, {"": ""}, [[]]) for wrap in wraps]
+    values: list[tuple[bytes, bool | None]] = [(msgpack.packb(wrap(one)), False) for one in odd for wrap in wraps]
+    plain: list[Any] = [0, None, {"": ""}, [[]]]
+    values += [(msgpack.packb(wrap(one)), True) for one in plain for wrap in wraps]
     values += [
         (b"\xca\x3f\x80\0\0", None),
         (b"\xd3" + b"\0" * 7 + b"\1", None),

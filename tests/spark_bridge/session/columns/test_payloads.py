@@ -26,7 +26,7 @@ def test_payloads_of_real_shapes_are_read_as_from_json_reads_them(spark: SparkSe
     values = [*of_files(50_000, 1)]
     values += payloads(100_000 - len(values), 2)
     table = pa.table({"value": pa.array(values, pa.binary()), "raw": pa.array(values, pa.binary())})
-    pq.write_table(table, tmp_path / "payloads.parquet")
+    pq.write_table(table, str(tmp_path / "payloads.parquet"))
     schema = StructType.fromDDL(FIELDS)
     assert isinstance(schema, StructType)
     own = spark_bridge.parse(spark.read.parquet(str(tmp_path / "payloads.parquet")), FIELDS)
