@@ -38,13 +38,22 @@ from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
-from iris.patterns.state.entries import AT_A_TIME, Edit, Entry, Vector, check_key, encode, read_edit_untrusted
+from iris.patterns.state.entries import (
+    AT_A_TIME,
+    Edit,
+    Entry,
+    Vector,
+    check_key,
+    encode,
+    read_edit_untrusted,
+    read_untrusted,
+)
 from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.programs import serve_programs
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
-from iris.patterns.state.sync import Snapshot, in_steps, pull, read_untrusted, serve
+from iris.patterns.state.sync import Snapshot, in_steps, pull, serve
 from iris.patterns.state.watch import Changes, StateWatch
 from iris.patterns.tunnel import Tunnel
 
@@ -106,8 +115,6 @@ class StateStatistics:
     """Comparisons with other members that this one has begun and finished."""
     uncompared: int
     """Comparisons that failed; they are begun again."""
-    exchanged: int
-    """Bytes that came by comparing."""
     evicted: int
     """Entries removed here because the document had more than twice its bytes."""
     unsaved: int
@@ -117,7 +124,7 @@ class StateStatistics:
 
 
 _COUNTED: Final = (
-    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged", "unsaved",
+    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "unsaved",
 )  # fmt: skip
 
 
@@ -507,7 +514,6 @@ class SharedState(SharedMap):
                 if snapshot is not None:
                     for number in snapshot.header.claimed:
                         self._claims.setdefault(number, member)
-                    self._counts["exchanged"] += snapshot.received
                     await self._merge(snapshot)
                 if caught_up:
                     self._caught_up.set()
@@ -562,7 +568,7 @@ class SharedState(SharedMap):
         await self._check_member(request.sender)
         node = request.sender.node
         try:
-            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes])
+            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes], "a question")
         except RemoteProtocolError as error:
             self._refuse(request.sender, "malformed", str(error))
             raise RemoteError("malformed", str(error)) from None

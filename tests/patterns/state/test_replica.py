@@ -24,9 +24,10 @@ from iris.patterns.state.entries import (
     WRITERS,
     Edit,
     Entry,
+    check_entries_untrusted,
     encode,
     read_edit_untrusted,
-    read_entries_untrusted,
+    read_untrusted,
     write_value,
 )
 from iris.patterns.state.replica import Replica
@@ -154,7 +155,7 @@ def test_a_value_of_many_lists_is_read_without_looks_for_garbage() -> None:
             came = encode([Entry(WRITERS, VALUE, "", "", "k", b"\xdd" + count.to_bytes(4) + b"\x90" * count)])
             looks = sum(generation["collections"] for generation in gc.get_stats())
             with refusal:
-                read_entries_untrusted(came)
+                check_entries_untrusted(read_untrusted(came, list[Entry], "entries"))
             assert sum(generation["collections"] for generation in gc.get_stats()) - looks < 10
     finally:
         gc.set_threshold(*thresholds)
@@ -397,7 +398,7 @@ def test_an_entry_that_somebody_could_not_read_is_refused(entry: Entry) -> None:
     with pytest.raises(RemoteProtocolError, match="an entry is malformed"):
         read_edit_untrusted(data)
     with pytest.raises(RemoteProtocolError, match="an entry is malformed"):
-        read_entries_untrusted(encode([entry]))
+        check_entries_untrusted(read_untrusted(encode([entry]), list[Entry], "entries"))
 
 
 @pytest.mark.parametrize(
