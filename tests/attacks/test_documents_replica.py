@@ -111,7 +111,7 @@ def hot(one: Replica, count: int) -> None:
 def test_entries_that_are_all_in_one_bucket_hold_nobody_up() -> None:
     one = replica(max_bytes=MOST)
     hot(one, 60_000)
-    assert sum(map(bool, one._contents.buckets)) == 1
+    assert sum(map(bool, one.contents.buckets)) == 1
     assert longest(one.refresh()) < 50
     two = replica(1, max_bytes=MOST)
     lacking = one.difference(())

@@ -64,12 +64,12 @@ def edit(one: Replica, kind: int, rng: random.Random) -> None:
 def content(one: Replica) -> dict[str, Any]:
     """Return all that a reader sees of a document."""
     shown: dict[str, Any] = {}
-    for kind, place, name in sorted(one._contents.groups):
+    for kind, place, name in sorted(one.contents.groups):
         values = SharedMap(one, place)
         if kind == VALUE:
             shown[f"value {place}"] = repr(dict(values))
         elif kind == COUNTER:
-            counters = {key: SharedCounter(one, place, key).value for key in one.keys((kind, place, name))}
+            counters = {key: SharedCounter(one, place, key).value for key in one.contents.keys((kind, place, name))}
             shown[f"counter {place}"] = counters
         elif kind == SET:
             shown[f"set {place} {name}"] = sorted(SharedSet(one, place, name), key=repr)
@@ -117,7 +117,7 @@ def forged(rng: random.Random, known: Replica) -> Edit:
                 ]
             )
         )
-    there = list(rng.choice(known._contents.buckets))
+    there = list(rng.choice(known.contents.buckets))
     removed = rng.sample(there, min(2, len(there)))
     return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
 

@@ -299,7 +299,7 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
 def _of_state(cluster: str, state: StateStatistics) -> Iterator[Sample]:
     for gauge in ("keys", "bytes", "writers"):
         yield Sample(f"iris_state_{gauge}", (cluster,), getattr(state, gauge))
-    for what in ("edits", "announced", "unsent", "received", "applied", "early"):
+    for what in ("edits", "received", "early"):
         yield Sample("iris_state_edits_total", (cluster, what), getattr(state, what))
     for outcome in ("compared", "uncompared"):
         yield Sample("iris_state_comparisons_total", (cluster, outcome), getattr(state, outcome))

@@ -296,7 +296,7 @@ def read_element(key: str) -> Any:
     Raises:
         ValueError: it is no JSON.
     """
-    return _tuples(json.loads(key))
+    return as_element(json.loads(key))
 
 
 def _element(value: object, depth: int = 0) -> object:
@@ -316,10 +316,11 @@ def _element(value: object, depth: int = 0) -> object:
     )
 
 
-def _tuples(value: Any) -> Any:
-    if not isinstance(value, list):
+def as_element(value: object) -> Any:
+    """Return an element as a set has it: what are lists elsewhere are tuples."""
+    if not isinstance(value, list | tuple):
         return value
-    return tuple(map(_tuples, cast("list[object]", value)))
+    return tuple(map(as_element, cast("list[object]", value)))
 
 
 def check_key(key: object, what: str = "key") -> str:

@@ -63,10 +63,25 @@ class EntryIndex:
             copy.groups[group] = {key: cell.copy() if type(cell) is dict else cell for key, cell in cells.items()}
         return copy
 
+    def keys(self, group: Group) -> list[str]:
+        """Return the keys of a group, sorted."""
+        return sorted(self.groups.get(group, ()))
+
+    def count(self, group: Group) -> int:
+        """Return how many keys a group has."""
+        return len(self.groups.get(group, ()))
+
+    def has(self, group: Group, key: str) -> bool:
+        """Tell whether a key is there."""
+        return key in self.groups.get(group, ())
+
     def at(self, group: Group, key: str) -> tuple[Entry, ...]:
-        """Return the entries of a key."""
-        cell = self.groups.get(group, {}).get(key, {})
-        return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
+        """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
+        return _entries(self.groups.get(group, {}).get(key, {}))
+
+    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
+        """Return the entries of all keys of a group, as they are now."""
+        return {key: _entries(cell) for key, cell in self.groups.get(group, {}).items()}
 
     def names(self, kind: Kind) -> Collection[str]:
         """Return what a watcher sees of a kind: keys of values, and names of what is not in a map."""
@@ -141,6 +156,10 @@ class EntryIndex:
             entries = sorted(self.buckets[bucket].values(), key=by_dot)
             self.digests[bucket] = hashlib.blake2b(encode(entries), digest_size=16).digest()
         return self.digests[bucket]
+
+
+def _entries(cell: Cell) -> tuple[Entry, ...]:
+    return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
 
 
 def bucket_of(dot: int) -> int:

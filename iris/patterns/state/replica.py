@@ -34,7 +34,6 @@ from iris.patterns.state.entries import (
     Edit,
     Entry,
     Group,
-    Kind,
     Vector,
     by_dot,
     dot_of,
@@ -85,6 +84,8 @@ class Replica:
         claimed: Callable[[], Collection[int]],
     ) -> None:
         self.vector: Final[Vector] = {}
+        self.contents = EntryIndex()
+        """What is there, for readers: a merge may put another one in its place."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
         self.hidden = 0
@@ -98,7 +99,6 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._contents = EntryIndex()
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
         self._starts: dict[int, int] = {}
@@ -114,44 +114,14 @@ class Replica:
         """What is to be written anew, of a counter with the number that is to be added."""
         self._lost_bytes = 0
 
-    # -- reading --------------------------------------------------------------------------------------------
-
     @property
     def size(self) -> int:
         """Bytes of all entries."""
-        return self._contents.size
-
-    def keys(self, group: Group) -> list[str]:
-        """Return the keys of a group, sorted."""
-        return sorted(self._contents.groups.get(group, ()))
-
-    def count(self, group: Group) -> int:
-        """Return how many keys a group has."""
-        return len(self._contents.groups.get(group, ()))
-
-    def has(self, group: Group, key: str) -> bool:
-        """Tell whether a key is there."""
-        return key in self._contents.groups.get(group, ())
-
-    def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
-        """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
-        return self._contents.at(group, key)
-
-    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
-        """Return the entries of all keys of a group, as they are now."""
-        return {key: self._contents.at(group, key) for key in self._contents.groups.get(group, ())}
+        return self.contents.size
 
     def all_entries(self) -> list[Entry]:
         """Return the entries of the whole document."""
-        return [entry for bucket in self._contents.buckets for entry in bucket.values()]
-
-    def names(self, kind: Kind) -> Collection[str]:
-        """Return what a watcher sees of a kind: keys of values, and names of what is not in a map."""
-        return self._contents.names(kind)
-
-    def shows(self, kind: Kind, name: str) -> bool:
-        """Tell whether a watcher sees something of a name."""
-        return name in self._contents.names(kind)
+        return [entry for bucket in self.contents.buckets for entry in bucket.values()]
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -162,7 +132,7 @@ class Replica:
             Overloaded: the document is full.
         """
         self._check_open()
-        self._write(group, key, payload, self.entries(group, key))
+        self._write(group, key, payload, self.contents.at(group, key))
 
     def add(self, group: Group, name: str, number: int) -> None:
         """Add to what this writer has added to a counter.
@@ -189,13 +159,13 @@ class Replica:
 
     def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
         """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
-        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
+        own = [entry for entry in self.contents.at(group, name) if entry.dot % WRITERS == writer]
         return max(own, key=by_dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
         self._check_open()
-        entries = self.entries(group, key)
+        entries = self.contents.at(group, key)
         if entries:
             self._choose_writer()
             self._remove(entries)
@@ -206,25 +176,25 @@ class Replica:
         number = self.vector.get(self.writer, 0) + 1
         entry = Entry(dot_of(self.writer, number), *group, key, payload)
         growth = entry.size - sum(one.size for one in replaced)
-        share = self._contents.bytes[self.writer] + entry.size
+        share = self.contents.bytes[self.writer] + entry.size
         if growth > 0 and self.size + growth > self._max_bytes and share > self._max_bytes // _RESERVED:
             raise Overloaded(f"the document has {self.size} bytes: {self._max_bytes} are the most")
         self._remove(replaced)
-        self._contents.insert((entry,))
+        self.contents.insert((entry,))
         self._added[entry.dot] = entry
         self._count()
 
     def _count(self) -> None:
         """Count a write, which is done."""
         self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
-        self._note(*self._contents.take_changes())
+        self._note(*self.contents.take_changes())
         self._note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            self._contents.drop(entry)
+            self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
@@ -250,7 +220,7 @@ class Replica:
         number = self.vector.get(self.writer, 0)
         if self.writer >= 0 and number > self._sent:
             needs = {writer: count for writer, count in self._seen.items() if writer != self.writer}
-            added = [entry for dot, entry in self._added.items() if self._contents.find(dot) is entry]
+            added = [entry for dot, entry in self._added.items() if self.contents.find(dot) is entry]
             removed = self._removed
             self._outbox.append(Edit(self.writer, self._sent + 1, number - self._sent, needs, added, removed))
             self._added, self._removed, self._seen, self._sent = {}, [], {}, number
@@ -278,7 +248,7 @@ class Replica:
         if edit.first > self.vector.get(edit.writer, 0) + 1 or not self.covers(edit.needs):
             return False
         vector = {edit.writer: edit.first + edit.count - 1}
-        for _ in self._merge(self._contents, vector, edit.removed, {entry.dot: entry for entry in edit.added}.values()):
+        for _ in self._merge(self.contents, vector, edit.removed, {entry.dot: entry for entry in edit.added}.values()):
             pass
         return True
 
@@ -292,7 +262,7 @@ class Replica:
         """
         bound = self._bound()  # if a clock is ahead, what its writers have written waits for the date
         theirs = {writer: number for writer, number in vector.items() if number <= bound}
-        contents = self._contents
+        contents = self.contents
         there = {bucket: contents.buckets[bucket] for bucket in buckets}
         is_long = len(entries) + sum(map(len, there.values())) > AT_A_TIME
         if is_long:
@@ -321,7 +291,7 @@ class Replica:
             gone: dots of entries that they have removed.
             entries: what they have, each dot once.
         """
-        live, known, own = self._contents, self.vector.copy(), self._starts
+        live, known, own = self.contents, self.vector.copy(), self._starts
         passed = {writer for writer, number in vector.items() if number > known.get(writer, 0)}
         writers, doubled, mine = {self.writer}, set[int](), list[Entry]()
 
@@ -357,7 +327,7 @@ class Replica:
             put(there)
             mine += [entry for entry in there if entry.dot % WRITERS in own]
             mine = [entry for entry in mine if live.find(entry.dot) is not None]  # else it was removed meanwhile
-            self._contents, self._meanwhile = contents, None
+            self.contents, self._meanwhile = contents, None
         writers.add(self.writer)  # it may have been chosen meanwhile
         for writer in passed:
             if vector[writer] > self.vector.get(writer, 0):
@@ -416,7 +386,7 @@ class Replica:
             with suppress(Overloaded, OverflowError):
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif not self.has(entry.group, entry.key):
+                elif not self.contents.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
         if self._lost:
             self._note_edit()
@@ -462,14 +432,14 @@ class Replica:
     def refresh(self) -> Iterator[None]:
         """Compute digests of buckets that have changed, some in each step."""
         for bucket in range(BUCKETS):
-            if bucket not in self._contents.digests:
-                self._contents.digest(bucket)
+            if bucket not in self.contents.digests:
+                self.contents.digest(bucket)
                 if bucket % _DIGESTS_AT_A_TIME == 0:
                     yield
 
     def digests(self) -> list[bytes]:
         """Return the digests of all buckets: equal ones have equal entries."""
-        return list(map(self._contents.digest, range(BUCKETS)))
+        return list(map(self.contents.digest, range(BUCKETS)))
 
     def digest(self) -> bytes:
         """Return the digest of what is known: 16 bytes, or none for nothing.  Replicas with the same one are equal."""
@@ -481,8 +451,8 @@ class Replica:
         """Return the buckets whose digests differ, with their entries; without digests all."""
         return {
             bucket: list(entries.values())
-            for bucket, entries in enumerate(self._contents.buckets)
-            if not digests or self._contents.digest(bucket) != digests[bucket]
+            for bucket, entries in enumerate(self.contents.buckets)
+            if not digests or self.contents.digest(bucket) != digests[bucket]
         }
 
 

@@ -101,14 +101,8 @@ class StateStatistics:
     """Numbers of writers that have been used; at most 1,024."""
     edits: int
     """Edits sent to the other members; what is written between two waits of the program is one."""
-    announced: int
-    """Edits that were too large for a broadcast: members came for them."""
-    unsent: int
-    """Edits whose broadcast failed.  Members get them when they compare."""
     received: int
     """Edits of others that came."""
-    applied: int
-    """Edits of others that were merged."""
     early: int
     """Edits that built on what had not come, so that they were fetched with it."""
     compared: int
@@ -123,9 +117,7 @@ class StateStatistics:
     """Messages that were refused, by reason: ``malformed``, ``stranger``."""
 
 
-_COUNTED: Final = (
-    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "unsaved",
-)  # fmt: skip
+_COUNTED: Final = ("edits", "received", "early", "compared", "uncompared", "unsaved")
 
 
 @final
@@ -428,12 +420,9 @@ class SharedState(SharedMap):
                 self._counts["edits"] += 1
                 data = b"" if max(len(edit.added), len(edit.removed)) > AT_A_TIME else encode(edit)
                 if not 0 < len(data) <= _BROADCAST:
-                    self._counts["announced"] += 1
                     data = encode(Edit(edit.writer, 0, 0, dict(self._replica.vector), [], []))
-                try:
+                with suppress(DeliveryError):  # members get it when they compare
                     await self._members.broadcast(data)
-                except DeliveryError:
-                    self._counts["unsent"] += 1
 
     def _receive_edit(self, message: Message) -> None:
         sender = message.sender
@@ -456,7 +445,6 @@ class SharedState(SharedMap):
             self._counts["early"] += 1
             self._want(sender.node)
         elif edit.count:
-            self._counts["applied"] += 1
             self._claims[edit.writer] = sender.node
             self._note_news()
 
