@@ -95,31 +95,33 @@ class EntryIndex:
 
     def insert(self, entries: Iterable[Entry]) -> None:
         """Put in entries with dots that are not there."""
+        buckets, groups, came = self.buckets, self.groups, self.came
         for entry in entries:
-            dot, group, size = entry.dot, (entry.kind, entry.map, entry.name), entry.size
-            bucket = (dot // _WRITES + dot) % BUCKETS
-            self.buckets[bucket][dot] = entry
-            self.digests.pop(bucket, None)
+            dot, key, size = entry.dot, entry.key, entry.size
+            bucket = (dot // _WRITES + dot) % BUCKETS  # as in bucket_of
+            buckets[bucket][dot] = entry
+            if self.digests:
+                self.digests.pop(bucket, None)
             self.bytes[dot % WRITERS] += size
             self.size += size
             self.changed.append(entry)
-            cells = self.groups.get(group)
+            cells = groups.get((entry.kind, entry.map, entry.name))
             if cells is None:
-                cells = self.groups[group] = {}
+                cells = groups[entry.group] = {}
                 if entry.map or entry.kind == SET:
                     kind, name = entry.shown
                     self.named[kind][name] += 1
                     if self.named[kind][name] == 1:
-                        self.came.add(dot)
-            cell = cells.get(entry.key)
+                        came.add(dot)
+            cell = cells.get(key)
             if cell is None:
-                cells[entry.key] = entry
+                cells[key] = entry
                 if not entry.map and entry.kind != SET:
-                    self.came.add(dot)
+                    came.add(dot)
             elif isinstance(cell, dict):
                 cell[dot] = entry
             else:
-                cells[entry.key] = {cell.dot: cell, dot: entry}
+                cells[key] = {cell.dot: cell, dot: entry}
 
     def drop(self, entry: Entry) -> None:
         """Take out an entry that is there."""

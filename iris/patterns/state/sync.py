@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Annotated, Final, final
 
+import msgspec
 import trio
 from msgspec import Meta, Struct
 
@@ -32,8 +33,8 @@ from iris.patterns.state.entries import (
 from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
 
-_PIECE: Final = 128 * KIB
-"""Bytes of entries, see ``Entry.size``, after which a piece ends: some ms of checks."""
+_PIECE: Final = 64 * KIB
+"""Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
 
 _DIFFERENT: Final = 1
@@ -92,11 +93,12 @@ class Snapshot:
 
 def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
     """Encode entries in pieces."""
-    piece, size = list[Entry](), 0
-    for entry in entries:
-        piece.append(entry)
-        size += entry.size
-        if size >= _PIECE:
+    piece: list[msgspec.Raw] = []
+    size = 0
+    for entry in map(encode, entries):
+        piece.append(msgspec.Raw(entry))
+        size += len(entry)
+        if size >= _PIECE or len(piece) == AT_A_TIME:
             yield encode(piece)
             piece, size = [], 0
     if piece:
