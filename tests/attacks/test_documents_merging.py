@@ -115,7 +115,7 @@ def test_a_merge_in_steps_is_the_join_of_a_naive_model(short_steps: None, seed: 
                     sent.append(made)
             case 2 if sent:
                 made = rng.choice(sent)
-                if one.apply(made):
+                if made.writer != one.writer and one.apply(made):
                     model.take(made)
             case 3 if at not in running:
                 source = rng.randrange(4)
@@ -205,8 +205,8 @@ def test_three_with_one_number_lose_nothing_between_the_steps_of_each_other(shor
     for at, one in enumerate(replicas):
         one.writer, one._starts[7] = 7, at + 1
         for number in range(30 * at):
-            SharedMap(one, "")[f"own {at}"] = number  # which leaves one entry of many writes
-    wrote, counted = {"own 1", "own 2"}, 0
+            SharedMap(one, "")[f"own {at} {number % 9}"] = number  # which leaves few entries of many writes
+    wrote, counted = {f"own {at} {number}" for at in (1, 2) for number in range(9)}, 0
     for turn in range(12):
         at = turn % 3
         one, source = replicas[at], replicas[rng.randrange(3)]
@@ -229,6 +229,49 @@ def test_three_with_one_number_lose_nothing_between_the_steps_of_each_other(shor
     for one in replicas:
         assert set(SharedMap(one, "")) == wrote
         assert SharedCounter(one, "", "c").value == counted
+
+
+@pytest.mark.parametrize("writes", [(30, 60), (60, 30), (40, 40)])
+@pytest.mark.parametrize("order", range(6))
+def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int], order: int) -> None:
+    """Their entries have no dot in common, and who hears of one first takes writes of the other one for removed."""
+    one, other, third = replica(1), replica(2), replica(3)
+    for at, (each, count) in enumerate(zip((one, other), writes, strict=True)):
+        each.writer, each._starts[7] = 7, at + 1
+        for number in range(count):
+            SharedMap(each, "")[f"{at} {number % 3}"] = number
+            SharedCounter(each, "", "c").add(1)
+        SharedMap(each, "")[f"{at} last"] = 1
+        SharedSet(each, "", "s").add(at)
+    edits = [made for each in (one, other) for made in each.take_edits()]
+    ways = [(one, third), (other, third), (third, one), (third, other), (one, other), (other, one)]
+    match order:
+        case 0 | 1:
+            for made in edits if order else reversed(edits):
+                third.apply(made)
+            give(third, one)
+            give(third, other)
+        case 2 | 3:
+            assert all(other.apply(made) for made in edits[:1])
+            assert all(one.apply(made) for made in edits[1:])
+        case _:
+            random.Random(order).shuffle(ways)
+    for _ in range(5):
+        for source, target in ways:
+            give(source, target)
+            source.take_edits()
+    for each in (one, other, third):
+        assert set(SharedMap(each, "")) == {f"{at} {key}" for at in range(2) for key in (0, 1, 2, "last")}
+        assert SharedCounter(each, "", "c").value == sum(writes)
+        assert set(SharedSet(each, "", "s")) == {0, 1}
+    for key in list(SharedMap(third, "")):
+        del SharedMap(third, "")[key]
+    for _ in range(4):
+        for source, target in ways:
+            give(source, target)
+            source.take_edits()
+    assert not SharedMap(one, ""), "what is removed later does not come back"
+    assert not SharedMap(other, "")
 
 
 @SEEDS

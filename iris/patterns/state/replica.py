@@ -7,8 +7,8 @@ replicas that were joined in any order and any number of times are equal (causal
 "Delta state replicated data types", 2018).
 
 Where two entries have one dot, since two writers took one number or a member forges, the one with the greater hash
-counts.  A writer that sees its number used by another one takes a free number, and writes anew what it lost by that.
-The number of a write has a bound that grows with the date: nobody can use up all numbers.
+counts.  A writer that sees its number used by another one takes a free number, and writes anew what it has written with
+the old one.  The number of a write has a bound that grows with the date: nobody can use up all numbers.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class Replica:
         if edit.first > self.vector.get(edit.writer, 0) + 1 or not self.covers(edit.needs):
             return False
         vector = {edit.writer: edit.first + edit.count - 1}
-        for _ in self._merge(self.contents, vector, edit.removed, {entry.dot: entry for entry in edit.added}.values()):
-            pass
+        added = {entry.dot: entry for entry in edit.added}
+        deque(self._merge(self.contents, vector, edit.removed, added.values(), {edit.writer}), maxlen=0)
         return True
 
     def absorb(
@@ -281,7 +281,12 @@ class Replica:
             deque(steps, maxlen=0)
 
     def _merge(
-        self, contents: EntryIndex, vector: Mapping[int, int], gone: Iterable[int], entries: Iterable[Entry]
+        self,
+        contents: EntryIndex,
+        vector: Mapping[int, int],
+        gone: Iterable[int],
+        entries: Iterable[Entry],
+        users: Collection[int] = (),
     ) -> Iterator[None]:
         """Merge into contents, and have them be those of this replica, in steps of some ms.
 
@@ -290,6 +295,7 @@ class Replica:
             vector: of those who have written the entries.
             gone: dots of entries that they have removed.
             entries: what they have, each dot once.
+            users: numbers that others certainly write with.
         """
         live, known, own = self.contents, self.vector.copy(), self._starts
         passed = {writer for writer, number in vector.items() if number > known.get(writer, 0)}
@@ -332,11 +338,10 @@ class Replica:
         for writer in passed:
             if vector[writer] > self.vector.get(writer, 0):
                 self.vector[writer] = self._seen[writer] = vector[writer]
-        used = not writers.isdisjoint(passed | doubled)
-        lost = self._lost_of(mine, contents, used=used)
-        if used:
-            self._finish_edit()
-            self.writer = -1
+        used = writers & {*passed, *doubled, *users}
+        lost = self._lost_of(mine, contents, used)
+        if self.writer in used:
+            self._leave_number()
         changed, came = contents.take_changes()
         for some in _parts(changed):
             self._note(some, came)
@@ -357,10 +362,11 @@ class Replica:
         self._note_changes(changed, came)
 
     @staticmethod
-    def _lost_of(mine: list[Entry], contents: EntryIndex, *, used: bool) -> Collection[Entry]:
-        """Return which entries of this writer are to be written anew of those that may be gone.
+    def _lost_of(mine: list[Entry], contents: EntryIndex, used: Collection[int]) -> list[Entry]:
+        """Return which entries of this writer are to be written anew: those that may be gone, and all of used numbers.
 
-        Where another one uses its number, nobody can tell those that were removed from those that were never known.
+        Where another one uses its number, nobody can tell those that were removed from those that were never known; and
+        what is here may be taken for removed by those who heard of the other one first.
         """
         last: dict[object, Entry] = {}
         for entry in sorted(mine, key=by_dot):
@@ -369,7 +375,16 @@ class Replica:
                 last[entry.group, entry.key, entry.dot % WRITERS] = entry
             elif now != entry and (now is not None or used):
                 last[entry.dot] = entry
-        return last.values()
+        there = chain.from_iterable(bucket.values() for bucket in contents.buckets) if used else ()
+        still = [entry for entry in there if entry.dot % WRITERS in used and entry.kind != COUNTER]
+        return [*last.values(), *still]
+
+    def _leave_number(self) -> None:
+        """Take another number for the next write; that this one has one write more tells who uses it as well."""
+        self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+        self._finish_edit()
+        self.writer = -1
+        self._note_edit()
 
     def _write_later(self, entry: Entry) -> None:
         number = self._missing(entry) if entry.kind == COUNTER else 0
@@ -386,8 +401,8 @@ class Replica:
             with suppress(Overloaded, OverflowError):
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif not self.contents.has(entry.group, entry.key):
-                    self._write(entry.group, entry.key, entry.payload, ())
+                elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
+                    self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
         if self._lost:
             self._note_edit()
 
