@@ -35,7 +35,21 @@ from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.sync import Header, pieces
 from iris.patterns.state.watch import Changes, StateWatch
 from iris.testing import Network
-from tests.support.states import ALL, EDITS, NOW, absorb, attack, content, edit, forged, give, replica, send
+from tests.support.states import (
+    ALL,
+    EDITS,
+    NOW,
+    absorb,
+    agree,
+    attack,
+    edit,
+    forged,
+    give,
+    merging,
+    replica,
+    send,
+    with_number,
+)  # fmt: skip
 
 SEEDS: Final = pytest.mark.parametrize("seed", range(8))
 
@@ -120,9 +134,7 @@ def test_a_merge_in_steps_is_the_join_of_a_naive_model(short_steps: None, seed: 
             case 3 if at not in running:
                 source = rng.randrange(4)
                 if source not in running:
-                    lacking = replicas[source].difference(one.digests())
-                    entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-                    steps = one.absorb(dict(replicas[source].vector), lacking, entries)
+                    steps = merging(replicas[source], one)
                     next(steps, None)
                     running[at] = steps, set(models[source].seen), dict(models[source].there)
             case _ if at in running and next(running[at][0], "ended") == "ended":
@@ -156,13 +168,7 @@ def test_an_edit_that_names_a_dot_twice_leaves_all_counts_right(seed: int) -> No
         for one in rng.sample(replicas, 2):
             attack(one, made)
             check(one)
-    for _ in range(4):
-        for one in replicas:
-            for other in replicas:
-                one.take_edits()
-                give(one, other)
-    assert len({one.digest() for one in replicas}) == 1
-    assert len({repr(content(one)) for one in replicas}) == 1
+    agree(*replicas)
 
 
 @SEEDS
@@ -176,7 +182,7 @@ def test_what_is_removed_while_a_long_comparison_is_merged_stays_removed(short_s
     theirs.update({f"k{number}": 1 for number in range(20)})
     for number in range(20, 30):
         del theirs[f"k{number}"]
-    steps = one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()})
+    steps = merging(other, one)
     left = [f"k{number}" for number in range(20, 40)]
     deleted = set[str]()
     for _ in steps:
@@ -189,11 +195,7 @@ def test_what_is_removed_while_a_long_comparison_is_merged_stays_removed(short_s
     assert deleted
     assert not deleted & set(mine)
     assert "x" not in SharedSet(one, "", "s")
-    for _ in range(3):
-        one.take_edits()
-        give(one, other)
-        give(other, one)
-    assert content(one) == content(other)
+    agree(one, other)
     assert set(theirs) == {f"k{number}" for number in (*range(20), *range(30, 40))} - deleted
 
 
@@ -201,17 +203,15 @@ def test_what_is_removed_while_a_long_comparison_is_merged_stays_removed(short_s
 def test_three_with_one_number_lose_nothing_between_the_steps_of_each_other(short_steps: None, seed: int) -> None:
     """Each merges what the others have in steps, and writes and counts in between."""
     rng = random.Random(seed)
-    replicas = [replica(at) for at in range(3)]
+    replicas = [with_number(at, 7) for at in range(3)]
     for at, one in enumerate(replicas):
-        one.writer, one._starts[7] = 7, at + 1
         for number in range(30 * at):
             SharedMap(one, "")[f"own {at} {number % 9}"] = number  # which leaves few entries of many writes
     wrote, counted = {f"own {at} {number}" for at in (1, 2) for number in range(9)}, 0
     for turn in range(12):
         at = turn % 3
         one, source = replicas[at], replicas[rng.randrange(3)]
-        entries = {entry.dot: entry for entry in source.all_entries()}
-        for _ in one.absorb(dict(source.vector), ALL, entries):
+        for _ in merging(source, one):
             for _ in range(rng.randrange(3)):
                 key = f"{at} {len(wrote)}"
                 SharedMap(one, "")[key] = 1
@@ -221,11 +221,7 @@ def test_three_with_one_number_lose_nothing_between_the_steps_of_each_other(shor
             if rng.random() < 0.3:
                 send(one, *(other for other in replicas if other is not one))
         check(one)
-    for _ in range(30):
-        for one in replicas:
-            for other in replicas:
-                one.take_edits()
-                give(one, other)
+    agree(*replicas)
     for one in replicas:
         assert set(SharedMap(one, "")) == wrote
         assert SharedCounter(one, "", "c").value == counted
@@ -235,9 +231,8 @@ def test_three_with_one_number_lose_nothing_between_the_steps_of_each_other(shor
 @pytest.mark.parametrize("order", range(6))
 def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int], order: int) -> None:
     """Their entries have no dot in common, and who hears of one first takes writes of the other one for removed."""
-    one, other, third = replica(1), replica(2), replica(3)
+    one, other, third = with_number(1, 7), with_number(2, 7), replica(3)
     for at, (each, count) in enumerate(zip((one, other), writes, strict=True)):
-        each.writer, each._starts[7] = 7, at + 1
         for number in range(count):
             SharedMap(each, "")[f"{at} {number % 3}"] = number
             SharedCounter(each, "", "c").add(1)
@@ -292,12 +287,7 @@ def test_forged_edits_and_little_room_leave_all_counts_right(short_steps: None, 
         for each in (one, other):
             check(each)
             assert each.size <= 2 * 6000 + 6000 // 32
-    for _ in range(20):
-        for one in replicas:
-            for other in replicas:
-                one.take_edits()
-                give(one, other)
-    assert len({one.digest() for one in replicas}) == 1
+    agree(*replicas)
 
 
 @SEEDS
@@ -331,7 +321,7 @@ async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, sho
         if turn % 40 == 0:
             views.append((StateWatch(">", changes), {}))
         if rng.random() < 0.2:
-            for _ in one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()}):
+            for _ in merging(other, one):
                 edit(one, rng.randrange(EDITS), rng)
                 await read(*rng.choice(views), rng.randrange(3))
         send(other, one)

@@ -33,7 +33,21 @@ from iris.patterns.state.entries import (
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.sync import Header, Snapshot
-from tests.support.states import ALL, EDITS, NOW, absorb, attack, content, edit, forged, give, mutated, replica, send
+from tests.support.states import (
+    ALL,
+    EDITS,
+    NOW,
+    absorb,
+    attack,
+    content,
+    edit,
+    forged,
+    give,
+    merging,
+    mutated,
+    replica,
+    send,
+)
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, EDITS + 3), st.integers(0, 2)),
@@ -131,7 +145,7 @@ def test_a_large_document_is_merged_in_steps_and_seen_at_once() -> None:
             SharedMap(other, "")[f"key.{number}"] = 2
         else:
             del SharedMap(other, "")[f"key.{number}"]
-    steps = one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()})
+    steps = merging(other, one)
     longest, began = 0.0, time.thread_time()
     seen: set[tuple[Any, ...]] = set()
     for _ in steps:
