@@ -139,6 +139,8 @@ def test_a_merge_in_steps_is_the_join_of_a_naive_model(short_steps: None, seed: 
                     running[at] = steps, set(models[source].seen), dict(models[source].there)
             case _ if at in running and next(running[at][0], "ended") == "ended":
                 finish(at)
+            case _:
+                pass
         if at not in running:
             assert {entry.dot: entry for entry in one.all_entries()} == model.there
             check(one)
@@ -294,11 +296,13 @@ def test_forged_edits_and_little_room_leave_all_counts_right(short_steps: None, 
 async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, short_steps: None, seed: int) -> None:
     """It is read now and then, while edits and long comparisons come; so are several that began later."""
     rng = random.Random(seed)
-    notes: list[Changes] = []
     one = replica(seed)
-    one._note_changes = lambda changed, came: notes[0].note(changed, came)
     changes = Changes(one)
-    notes.append(changes)
+
+    def note(changed: list[Entry], came: set[int]) -> None:
+        changes.note(changed, came)
+
+    one._note_changes = note
     other = replica(seed + 1)
     views: list[tuple[StateWatch, dict[tuple[str, str], Any]]] = []
 

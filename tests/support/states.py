@@ -100,6 +100,8 @@ def agree(*replicas: Replica) -> None:
     for _ in range(40):
         for one in replicas:
             one.take_edits()
+            while one.is_rewriting:  # some at a time
+                one.take_edits()
             for other in replicas:
                 give(one, other)
         if len({one.digest() for one in replicas}) == 1 and not any(one.take_edits() for one in replicas):

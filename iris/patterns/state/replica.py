@@ -113,6 +113,8 @@ class Replica:
         self._lost: deque[tuple[Entry, int]] = deque()
         """What is to be written anew, of a counter with the number that is to be added."""
         self._lost_bytes = 0
+        self._left: dict[int, int] = {}
+        """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
 
     @property
     def size(self) -> int:
@@ -230,7 +232,7 @@ class Replica:
     @property
     def is_rewriting(self) -> bool:
         """Whether something is still to be written anew, as another one has used this writer's number."""
-        return bool(self._lost)
+        return bool(self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Tell whether everything that a vector counts is known."""
@@ -338,10 +340,9 @@ class Replica:
         for writer in passed:
             if vector[writer] > self.vector.get(writer, 0):
                 self.vector[writer] = self._seen[writer] = vector[writer]
-        used = writers & {*passed, *doubled, *users}
-        lost = self._lost_of(mine, contents, used)
-        if self.writer in used:
-            self._leave_number()
+        if not writers.isdisjoint({*passed, *doubled, *users}):
+            self._leave_number(writers)
+        lost = self._lost_of(mine)
         changed, came = contents.take_changes()
         for some in _parts(changed):
             self._note(some, came)
@@ -361,30 +362,32 @@ class Replica:
             self._meanwhile += changed
         self._note_changes(changed, came)
 
-    @staticmethod
-    def _lost_of(mine: list[Entry], contents: EntryIndex, used: Collection[int]) -> list[Entry]:
-        """Return which entries of this writer are to be written anew: those that may be gone, and all of used numbers.
+    def _leave_number(self, writers: Iterable[int]) -> None:
+        """Take another number for the next write, and write anew what was written with those that others use as well.
 
-        Where another one uses its number, nobody can tell those that were removed from those that were never known; and
-        what is here may be taken for removed by those who heard of the other one first.
+        What is here may be taken for removed by those who have heard of the other one first.  That the number has one
+        write more tells the other one.
+        """
+        self._left.update((writer, 0) for writer in writers if writer >= 0)
+        if self.writer >= 0:
+            self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+            self._finish_edit()
+            self.writer = -1
+            self._note_edit()
+
+    def _lost_of(self, mine: list[Entry]) -> Collection[Entry]:
+        """Return which entries of this writer are to be written anew of those that may be gone.
+
+        Where another one uses its number, nobody can tell those that were removed from those that were never known.
         """
         last: dict[object, Entry] = {}
         for entry in sorted(mine, key=by_dot):
-            now = contents.find(entry.dot)
+            now = self.contents.find(entry.dot)
             if entry.kind == COUNTER and now != entry:  # of several of one number, as a member may forge, the last
                 last[entry.group, entry.key, entry.dot % WRITERS] = entry
-            elif now != entry and (now is not None or used):
+            elif now != entry and (now is not None or entry.dot % WRITERS in self._left):
                 last[entry.dot] = entry
-        there = chain.from_iterable(bucket.values() for bucket in contents.buckets) if used else ()
-        still = [entry for entry in there if entry.dot % WRITERS in used and entry.kind != COUNTER]
-        return [*last.values(), *still]
-
-    def _leave_number(self) -> None:
-        """Take another number for the next write; that this one has one write more tells who uses it as well."""
-        self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
-        self._finish_edit()
-        self.writer = -1
-        self._note_edit()
+        return last.values()
 
     def _write_later(self, entry: Entry) -> None:
         number = self._missing(entry) if entry.kind == COUNTER else 0
@@ -395,6 +398,13 @@ class Replica:
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
+        while self._left and len(self._lost) < _WRITTEN_ANEW:
+            writer, bucket = self._left.popitem()
+            if self.contents.bytes[writer] and bucket + 1 < BUCKETS:
+                self._left[writer] = bucket + 1
+            for dot, entry in self.contents.buckets[bucket].items():
+                if dot % WRITERS == writer and entry.kind != COUNTER:
+                    self._write_later(entry)
         for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
             entry, number = self._lost.popleft()
             self._lost_bytes -= entry.size
@@ -403,7 +413,7 @@ class Replica:
                     self._add(entry.group, entry.key, number)
                 elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
-        if self._lost:
+        if self.is_rewriting:
             self._note_edit()
 
     def _missing(self, entry: Entry) -> int:
