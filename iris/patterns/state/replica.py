@@ -340,8 +340,7 @@ class Replica:
         for writer in passed:
             if vector[writer] > self.vector.get(writer, 0):
                 self.vector[writer] = self._seen[writer] = vector[writer]
-        if not writers.isdisjoint({*passed, *doubled, *users}):
-            self._leave_number(writers)
+        self._leave(writers & {*passed, *doubled, *users})
         lost = self._lost_of(mine)
         changed, came = contents.take_changes()
         for some in _parts(changed):
@@ -362,14 +361,14 @@ class Replica:
             self._meanwhile += changed
         self._note_changes(changed, came)
 
-    def _leave_number(self, writers: Iterable[int]) -> None:
-        """Take another number for the next write, and write anew what was written with those that others use as well.
+    def _leave(self, used: set[int]) -> None:
+        """Write with none of the numbers that others use as well, and write anew what was written with them.
 
         What is here may be taken for removed by those who have heard of the other one first.  That the number has one
         write more tells the other one.
         """
-        self._left.update((writer, 0) for writer in writers if writer >= 0)
-        if self.writer >= 0:
+        self._left.update(dict.fromkeys(used, 0))
+        if self.writer in used:
             self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
             self._finish_edit()
             self.writer = -1
