@@ -52,6 +52,8 @@ _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
+_LEFT: Final = 2**20
+"""Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Where entries are removed for want of room, so much of the bound more is: not at each edit."""
@@ -364,12 +366,12 @@ class Replica:
     def _leave(self, used: set[int]) -> None:
         """Write with none of the numbers that others use as well, and write anew what was written with them.
 
-        What is here may be taken for removed by those who have heard of the other one first.  That the number has one
-        write more tells the other one.
+        What is here may be taken for removed by those who have heard of the other one first.  That the number has many
+        writes more tells the other one, whatever it writes until it hears of that.
         """
         self._left.update(dict.fromkeys(used, 0))
         if self.writer in used:
-            self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+            self.vector[self.writer] = self.vector.get(self.writer, 0) + _LEFT
             self._finish_edit()
             self.writer = -1
             self._note_edit()
