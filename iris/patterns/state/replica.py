@@ -371,7 +371,8 @@ class Replica:
         """
         self._left.update(dict.fromkeys(used, 0))
         if self.writer in used:
-            self.vector[self.writer] = self.vector.get(self.writer, 0) + _LEFT
+            number = self.vector.get(self.writer, 0)
+            self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
             self._finish_edit()
             self.writer = -1
             self._note_edit()
