@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -64,12 +65,12 @@ def edit(one: Replica, kind: int, rng: random.Random) -> None:
 def content(one: Replica) -> dict[str, Any]:
     """Return all that a reader sees of a document."""
     shown: dict[str, Any] = {}
-    for kind, place, name in sorted(one._contents.groups):
+    for kind, place, name in sorted(one.contents.groups):
         values = SharedMap(one, place)
         if kind == VALUE:
             shown[f"value {place}"] = repr(dict(values))
         elif kind == COUNTER:
-            counters = {key: SharedCounter(one, place, key).value for key in one.keys((kind, place, name))}
+            counters = {key: SharedCounter(one, place, key).value for key in one.contents.keys((kind, place, name))}
             shown[f"counter {place}"] = counters
         elif kind == SET:
             shown[f"set {place} {name}"] = sorted(SharedSet(one, place, name), key=repr)
@@ -81,14 +82,39 @@ def absorb(target: Replica, vector: dict[int, int], buckets: Collection[int], en
     return 1 + sum(1 for _ in target.absorb(vector, buckets, entries))
 
 
-def give(source: Replica, target: Replica) -> int:
-    """Give one replica what another one has and it lacks, as by comparing; return how many entries that were."""
-    if source.digest() == target.digest():
-        return 0
+def merging(source: Replica, target: Replica) -> Iterator[None]:
+    """Return the steps in which a replica merges what another one has and it lacks, as by comparing."""
     lacking = source.difference(target.digests())
     entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    absorb(target, dict(source.vector), lacking, entries)
-    return len(entries)
+    return target.absorb(dict(source.vector), lacking, entries)
+
+
+def give(source: Replica, target: Replica) -> None:
+    """Give one replica what another one has and it lacks, as by comparing."""
+    if source.digest() != target.digest():
+        deque(merging(source, target), maxlen=0)
+
+
+def agree(*replicas: Replica) -> None:
+    """Compare all with all, and let each go on with what it has to write, until nothing changes."""
+    for _ in range(40):
+        for one in replicas:
+            one.take_edits()
+            while one.is_rewriting:  # some at a time
+                one.take_edits()
+            for other in replicas:
+                give(one, other)
+        if len({one.digest() for one in replicas}) == 1 and not any(one.take_edits() for one in replicas):
+            assert len({repr(content(one)) for one in replicas}) == 1
+            return
+    raise AssertionError("the replicas go on changing")
+
+
+def with_number(seed: int, number: int, **options: Any) -> Replica:
+    """Return a replica that has drawn a number which another one has drawn as well."""
+    one = replica(seed, **options)
+    one.writer, one._starts[number] = number, seed + 77
+    return one
 
 
 def send(source: Replica, *targets: Replica) -> None:
@@ -117,7 +143,7 @@ def forged(rng: random.Random, known: Replica) -> Edit:
                 ]
             )
         )
-    there = list(rng.choice(known._contents.buckets))
+    there = list(rng.choice(known.contents.buckets))
     removed = rng.sample(there, min(2, len(there)))
     return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
 

@@ -38,13 +38,22 @@ from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
-from iris.patterns.state.entries import AT_A_TIME, Edit, Entry, Vector, check_key, encode, read_edit_untrusted
+from iris.patterns.state.entries import (
+    AT_A_TIME,
+    Edit,
+    Entry,
+    Vector,
+    check_key,
+    encode,
+    read_edit_untrusted,
+    read_untrusted,
+)
 from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.programs import serve_programs
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
-from iris.patterns.state.sync import Snapshot, in_steps, pull, read_untrusted, serve
+from iris.patterns.state.sync import Snapshot, in_steps, pull, serve
 from iris.patterns.state.watch import Changes, StateWatch
 from iris.patterns.tunnel import Tunnel
 
@@ -92,22 +101,14 @@ class StateStatistics:
     """Numbers of writers that have been used; at most 1,024."""
     edits: int
     """Edits sent to the other members; what is written between two waits of the program is one."""
-    announced: int
-    """Edits that were too large for a broadcast: members came for them."""
-    unsent: int
-    """Edits whose broadcast failed.  Members get them when they compare."""
     received: int
     """Edits of others that came."""
-    applied: int
-    """Edits of others that were merged."""
     early: int
     """Edits that built on what had not come, so that they were fetched with it."""
     compared: int
     """Comparisons with other members that this one has begun and finished."""
     uncompared: int
     """Comparisons that failed; they are begun again."""
-    exchanged: int
-    """Bytes that came by comparing."""
     evicted: int
     """Entries removed here because the document had more than twice its bytes."""
     unsaved: int
@@ -116,9 +117,7 @@ class StateStatistics:
     """Messages that were refused, by reason: ``malformed``, ``stranger``."""
 
 
-_COUNTED: Final = (
-    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged", "unsaved",
-)  # fmt: skip
+_COUNTED: Final = ("edits", "received", "early", "compared", "uncompared", "unsaved")
 
 
 @final
@@ -421,12 +420,9 @@ class SharedState(SharedMap):
                 self._counts["edits"] += 1
                 data = b"" if max(len(edit.added), len(edit.removed)) > AT_A_TIME else encode(edit)
                 if not 0 < len(data) <= _BROADCAST:
-                    self._counts["announced"] += 1
                     data = encode(Edit(edit.writer, 0, 0, dict(self._replica.vector), [], []))
-                try:
+                with suppress(DeliveryError):  # members get it when they compare
                     await self._members.broadcast(data)
-                except DeliveryError:
-                    self._counts["unsent"] += 1
 
     def _receive_edit(self, message: Message) -> None:
         sender = message.sender
@@ -449,7 +445,6 @@ class SharedState(SharedMap):
             self._counts["early"] += 1
             self._want(sender.node)
         elif edit.count:
-            self._counts["applied"] += 1
             self._claims[edit.writer] = sender.node
             self._note_news()
 
@@ -507,7 +502,6 @@ class SharedState(SharedMap):
                 if snapshot is not None:
                     for number in snapshot.header.claimed:
                         self._claims.setdefault(number, member)
-                    self._counts["exchanged"] += snapshot.received
                     await self._merge(snapshot)
                 if caught_up:
                     self._caught_up.set()
@@ -562,7 +556,7 @@ class SharedState(SharedMap):
         await self._check_member(request.sender)
         node = request.sender.node
         try:
-            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes])
+            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes], "a question")
         except RemoteProtocolError as error:
             self._refuse(request.sender, "malformed", str(error))
             raise RemoteError("malformed", str(error)) from None

@@ -10,7 +10,7 @@ them.  What it sends is its document at one moment, so the one that asks takes i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Annotated, Final, TypeVar, final
+from typing import Annotated, Final, final
 
 import msgspec
 import trio
@@ -26,13 +26,12 @@ from iris.patterns.state.entries import (
     WRITERS,
     Entry,
     Vector,
+    check_entries_untrusted,
     encode,
-    read_entries_untrusted,
+    read_untrusted,
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
-
-_T = TypeVar("_T")
 
 _PIECE: Final = 64 * KIB
 """Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
@@ -67,8 +66,7 @@ class Snapshot:
     def __init__(self, header: Header, max_bytes: float) -> None:
         self.header: Final = header
         self.entries: Final[dict[int, Entry]] = {}
-        self.received = 0
-        """Bytes of the pieces."""
+        self._size = 0
         self._max_bytes = max_bytes
 
     def add_untrusted(self, piece: bytes) -> None:
@@ -77,15 +75,16 @@ class Snapshot:
         Raises:
             RemoteProtocolError: it is malformed, or there is more than a document has.
         """
+        entries = read_untrusted(piece, list[Entry], "a piece")
+        self._size += len(piece) + OVERHEAD * len(entries)
+        if len(piece) > _LONGEST or len(entries) > AT_A_TIME or self._size > self._max_bytes:
+            raise RemoteProtocolError(f"a piece is too long, or more than {self._max_bytes} bytes are no document")
+        check_entries_untrusted(entries)
         vector = self.header.vector
-        for entry in read_entries_untrusted(piece):
-            number, writer = divmod(entry.dot, WRITERS)
-            if number > vector.get(writer, 0):
+        for entry in entries:
+            if entry.dot // WRITERS > vector.get(entry.dot % WRITERS, 0):
                 raise RemoteProtocolError("a replica has entries that its vector does not count")
             self.entries[entry.dot] = entry
-        self.received += len(piece)
-        if len(piece) > _LONGEST or self.received + OVERHEAD * len(self.entries) > self._max_bytes:
-            raise RemoteProtocolError(f"a piece is too long, or more than {self._max_bytes} bytes are no document")
 
     def merge(self, replica: Replica) -> Iterator[None]:
         """Merge it into a replica; see ``Replica.absorb``."""
@@ -130,7 +129,7 @@ async def pull(
     if digest:
         await in_steps(replica.refresh())
         await tunnel.send(encode(_Question(replica.vector, replica.digests())))
-    snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header), max_bytes)
+    snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header, "what comes before entries"), max_bytes)
     while piece := await _receive(tunnel):
         snapshot.add_untrusted(piece)
         progress()
@@ -155,7 +154,7 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int], *, c
         await tunnel.send(bytes([answer]))
         return {}
     await tunnel.send(bytes([answer | _DIFFERENT]))
-    question = read_untrusted(await _receive(tunnel), _Question) if digest else None
+    question = read_untrusted(await _receive(tunnel), _Question, "a question") if digest else None
     await in_steps(replica.refresh())
     lacking = replica.difference(question.digests if question else ())
     await tunnel.send(encode(Header(replica.vector, sorted(claimed), list(lacking))))
@@ -184,17 +183,3 @@ async def _receive(tunnel: Tunnel) -> bytes:
     if not isinstance(message, bytes):
         raise RemoteProtocolError("a member sent something else than bytes")
     return message
-
-
-def read_untrusted(data: object, kind: type[_T]) -> _T:
-    """Read a message of another member.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
-    try:
-        if not isinstance(data, bytes):
-            raise RemoteProtocolError("a message about a document is no bytes")
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a message about a document is malformed: {error}") from None
