@@ -1,4 +1,4 @@
-"""Figures of a tree: entries of folders, floors, circles, class names that stand twice, lines of code.
+"""Figures of a tree: floors, circles, lines of code.
 
 ``python docs/rooms.py [CHECKOUT]`` prints them.  A floor stands above all that it imports; a circle is a set of
 modules that import each other.  Every import counts, also those within functions and those for type checkers.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -88,14 +87,6 @@ def floors(graph: Graph) -> int:
     return max(map(climb, graph), default=0)
 
 
-def twice(files: Iterable[Path]) -> list[str]:
-    """Return the names of classes that more than one class has."""
-    names = Counter(
-        node.name for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    )
-    return sorted(name for name, count in names.items() if count > 1)
-
-
 def code_lines(path: Path) -> int:
     """Return how many lines of a file have code: neither blank, nor a comment, nor of a text that is no value."""
     text = path.read_text()
@@ -109,25 +100,17 @@ def code_lines(path: Path) -> int:
     return sum(bool(line) and not line.startswith("#") and number not in prose for number, line in lines)
 
 
-def entries(folder: Path) -> int:
-    """Return how many entries ``ls`` shows in a folder that was never used."""
-    return sum(path.name != "__pycache__" for path in folder.iterdir())
-
-
 def main(root: Path) -> None:
     """Print the figures of a checkout."""
     files = sources(root)
     graph = imports(files)
     lengths = [len(path.read_text().splitlines()) for path in files.values()]
-    folders = {path.parent for path in files.values()}
     print(f"files {len(files)}, lines {sum(lengths)}, median {median(lengths):.0f}, longest {max(lengths)}")
-    print(f"largest folder {max(map(entries, folders))} entries, circles of files {len(circles(graph))}")
-    names = twice(files.values())
-    print(f"class names twice {len(names)} {' '.join(names)}")
-    print("\n| layer | entries | floors | circles |\n|---|---|---|---|")
+    print(f"circles of files {len(circles(graph))}")
+    print("\n| layer | floors | circles |\n|---|---|---|")
     for layer in LAYERS:
         inside = rooms(graph, layer)
-        print(f"| {layer} | {entries(root / 'iris' / layer)} | {floors(inside)} | {len(circles(inside))} |")
+        print(f"| {layer} | {floors(inside)} | {len(circles(inside))} |")
     print("\n| package | lines | of them code |\n|---|---|---|")
     packages: dict[str, list[Path]] = {}
     for path in files.values():
