@@ -29,12 +29,12 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 from benchmarks import fuzz_mesh, fuzz_node
-from benchmarks.damage import malformed
-from benchmarks.messages import fields_of
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import BatchDecoder
+from tests.support.damage import malformed
+from tests.support.messages import fields_of
 
 F = TypeVar("F")
 

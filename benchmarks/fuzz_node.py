@@ -25,8 +25,6 @@ import trio
 
 import iris
 import iris.testing
-from benchmarks.damage import changed_field, damaged, malformed
-from benchmarks.messages import made_up, raw, torn
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import Gateway, open_gateway
@@ -34,6 +32,8 @@ from iris.federation.policy import Policy
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import encode_batch
 from iris.kernel.wire.kinds import Message
+from tests.support.damage import changed_field, damaged, malformed
+from tests.support.messages import made_up, raw, torn
 
 _TURN: Final = 16
 """Frames that are sent before the node gets to work on them."""

@@ -27,7 +27,6 @@ import trio
 from trio.testing import MockClock
 
 from benchmarks.fuzz_node import Stage
-from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -47,6 +46,7 @@ from tests.support.attacks import (
     numbers_in,
     with_numbers,
 )
+from tests.support.messages import fields_of, raw
 
 SLOW: Final = 2 * 0.1
 """Seconds until 99 of 100 honest requests behind a hostile frame are answered: twice what is promised, see above."""

@@ -17,7 +17,6 @@ from trio.testing import MockClock
 
 import iris
 from benchmarks import interrupts
-from benchmarks.messages import array
 from benchmarks.requests.kill import own_realm
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.names import NodeId
@@ -28,6 +27,7 @@ from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.request.attempt import Attempt
 from iris.testing import open_network
 from tests.support.calls import call_to
+from tests.support.messages import array
 
 # -- marks --------------------------------------------------------------------------------------------------
 
