@@ -26,7 +26,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.fuzz_node import Stage
 from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -46,6 +45,7 @@ from tests.support.attacks import (
     numbers_in,
     with_numbers,
 )
+from tests.support.hostile_stage import Stage
 from tests.support.messages import fields_of, raw
 
 SLOW: Final = 2 * 0.1
