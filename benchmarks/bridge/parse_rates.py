@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 import iris
-from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.spark_rates import open_session
 from iris import spark_bridge
+from tests.support.processes import bridge_child, open_realm
 
 FIELDS = "carrier STRING, flight BIGINT, delay DOUBLE, origin STRING, at TIMESTAMP"
 ROUNDS = 7

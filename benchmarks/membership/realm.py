@@ -14,7 +14,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, cast, final, get_args
 
-from benchmarks.membership.population import Population
 from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
@@ -24,6 +23,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.support.population import Population
 
 Effects = list[Effect]
 

@@ -26,7 +26,7 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.requests.task_time import TaskTime, marked, unmark
+from benchmarks.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
 from iris.bench.cases import MEMBERS
 from iris.cluster.balancing.balancer import Balancer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.gateway import PAUSE, GatewayRoute
@@ -15,6 +14,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
+from tests.support.messages import array
 
 ONE, TWO = (FrameFlow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
 LIMIT = 16 * MIB

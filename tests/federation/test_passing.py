@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
@@ -18,6 +17,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.wire import kinds
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
+from tests.support.messages import raw
 
 FRAME = bytes((wire.DATA,)) + bytes(63)
 """Like a frame of a session; no session opens it."""

@@ -26,8 +26,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.fuzz_node import Stage
-from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -47,6 +45,8 @@ from tests.support.attacks import (
     numbers_in,
     with_numbers,
 )
+from tests.support.hostile_stage import Stage
+from tests.support.messages import fields_of, raw
 
 SLOW: Final = 2 * 0.1
 """Seconds until 99 of 100 honest requests behind a hostile frame are answered: twice what is promised, see above."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import runpy
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,56 @@ def test_a_room_is_entered_by_its_facade() -> None:
     assert entered == set()
 
 
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imported(root: str) -> dict[str, set[str]]:
+    """Return the modules that each file below a folder imports; what a package hands on is of the package."""
+    found: dict[str, set[str]] = {}
+    for file in sorted((ROOT / root).rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        names = found.setdefault(module, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                inner = (f"{node.module}.{alias.name}" for alias in node.names)
+                names |= {name if is_module(name) else str(node.module) for name in inner}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+    return found
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
-    figures = runpy.run_path(str(ROOT / "docs" / "rooms.py"))
-    assert figures["circles"](figures["imports"](figures["sources"](ROOT))) == []
+    graph = imported("iris")
+    TopologicalSorter({module: (names & graph.keys()) - {module} for module, names in graph.items()}).prepare()
+
+
+def test_imports_lead_from_measuring_programs_to_what_tests_share_and_from_there_to_the_package() -> None:
+    """``iris`` <- ``tests.support`` <- tests and ``benchmarks`` <- ``tests.benchmarks``, and never back."""
+    beyond = {
+        "iris": ("tests", "benchmarks"),
+        "tests": ("benchmarks",),
+        "benchmarks": ("tests",),
+        "examples": ("tests", "benchmarks"),
+    }
+    back = [
+        (module, name)
+        for root, others in beyond.items()
+        for module, names in imported(root).items()
+        for name in names
+        if name.split(".")[0] in others
+        and not (root == "tests" and module.startswith("tests.benchmarks."))
+        and not (root == "benchmarks" and name.startswith("tests.support"))
+    ]
+    assert back == []
+    apart = [
+        (module, name)
+        for module, names in imported("tests").items()
+        for name in names
+        if module.startswith("tests.support.") and name.startswith("tests.") and not name.startswith("tests.support")
+    ]
+    assert apart == []
 
 
 def test_the_layers_are_linked_at_the_root() -> None:

@@ -10,7 +10,6 @@ import trio
 from msgspec.structs import replace
 
 import iris
-from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.swim.gossip import Claim, Evidence
 from iris.kernel.config import Config
@@ -22,6 +21,7 @@ from iris.kernel.wire.kinds import Message
 from iris.patterns.multicast import tree as relay
 from iris.patterns.pubsub.interest.durable_names import sign_record
 from iris.patterns.pubsub.tree import topology as event_tree
+from tests.support.messages import fields_of, raw
 
 MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
 """Largest frame that a node with the usual limits accepts, in bytes."""

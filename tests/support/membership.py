@@ -8,7 +8,6 @@ from typing import cast
 
 from msgspec import structs
 
-from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Send
 from iris.cluster.swim.gossip import Claim, Evidence, Update, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
@@ -16,6 +15,7 @@ from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds
+from tests.support.messages import fields_of
 
 
 def node(number: int) -> NodeId:

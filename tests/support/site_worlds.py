@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from benchmarks.messages import decoded
 from iris.cluster.directory.directory import SiteDirectory
 from iris.cluster.directory.messages import CLUSTER, COMPANION, Export, Hop
 from iris.federation.advertising import Advertiser
@@ -14,6 +13,7 @@ from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
+from tests.support.messages import decoded
 
 
 def export_just(advertising: Advertiser, entries: Iterable[Export]) -> None:

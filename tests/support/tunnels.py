@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from benchmarks.messages import decoded
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.bulk import BulkSource
@@ -24,6 +23,7 @@ from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.messages import Refusal
 from iris.patterns.tunnel.table import TunnelTable
 from iris.patterns.tunnel.tunnel import Tunnel
+from tests.support.messages import decoded
 
 FRAME = 64 * 1024
 

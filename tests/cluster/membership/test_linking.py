@@ -12,7 +12,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array
 from iris.cluster.directory import SiteTag
 from iris.cluster.membership.linking import Linking, dials_second
 from iris.cluster.mesh.dialer import DialLimiter
@@ -24,6 +23,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.names import NodeId
 from iris.testing import open_network
 from tests.support.membership import node, record
+from tests.support.messages import array
 
 
 @asynccontextmanager

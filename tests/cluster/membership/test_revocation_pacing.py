@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import fields_of
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
 from iris.cluster.membership.revocation_pacing import RevocationPacing
 from iris.cluster.mesh.peer import Peer
@@ -24,6 +23,7 @@ from iris.kernel.tasks.background import open_background
 from iris.kernel.wire import kinds
 from iris.security.identity.revocation import NewestRevocations, RevocationList, issue_revocations
 from tests.support.meshes import Fleet, open_meshes
+from tests.support.messages import fields_of
 from tests.support.realms import WALL
 
 A, B = NodeId("aa" * 16), NodeId("bb" * 16)

@@ -9,13 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import arrived
 from iris.cluster.mesh.control import PingBarrier
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived
 from tests.support.realms import seeded_entropy
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)

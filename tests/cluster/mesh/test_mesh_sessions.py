@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.cluster.mesh.handshakes import parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
@@ -24,6 +23,7 @@ from iris.kernel.wire import kinds
 from iris.security.channel.handshake import Initiator
 from iris.security.identity.identity import NodeIdentity
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.realms import WALL, TestRealm
 from tests.support.scheduling import seed_scheduler
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
 from iris.cluster.swim.gossip import Evidence
 from iris.cluster.swim.records import MemberState
@@ -19,6 +18,7 @@ from tests.support.membership import (
     run,
     sends,
 )
+from tests.support.messages import fields_of
 
 
 def test_a_probe_is_answered_with_the_queue_delay() -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived, raw
 from iris.cluster.swim.gossip import Accusation, Renewal
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.swim import Swim
@@ -30,6 +29,7 @@ from tests.support.membership import (
     run,
     sends,
 )
+from tests.support.messages import arrived, raw
 
 
 def test_a_stall_of_this_process_makes_nobody_a_suspect() -> None:

@@ -12,7 +12,6 @@ from msgspec import structs
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import arrived, fields_of
 from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
@@ -25,6 +24,7 @@ from iris.patterns.pubsub.sealed.sender import SealedSender
 from iris.security.channel.sender_key import read_copy_header_untrusted
 from iris.security.identity.revocation import issue_revocations
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
+from tests.support.messages import arrived, fields_of
 
 
 def _ignore(*_: object) -> None:

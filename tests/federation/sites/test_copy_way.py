@@ -7,7 +7,6 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.copies import CopyRoute
@@ -17,6 +16,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
+from tests.support.messages import array
 
 OWN, ONE, TWO = (NodeId(f"{number:032x}") for number in range(1, 4))
 EAR = bytes(range(16))

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
 from iris.cluster.routes.copies import Targets
 from iris.federation.gateway import Gateway, open_gateway
@@ -36,6 +35,7 @@ from tests.support.federations import (
     open_federation,
     reports_of,
 )
+from tests.support.messages import raw
 
 
 async def two_by_two(federation: Federation) -> iris.Node:

@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
@@ -23,6 +22,7 @@ from tests.support.links import (
     fill,
     open_link,
 )
+from tests.support.messages import array
 from tests.support.subscriptions import Ticking
 
 # -- batching ----------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import arrived
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived
 
 
 @pytest.mark.parametrize("number", [0, 1, 2**62])

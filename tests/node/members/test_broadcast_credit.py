@@ -7,11 +7,11 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 PATIENCE = iris.Config().broadcast_patience

@@ -13,13 +13,13 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.wire import kinds
 from iris.patterns.multicast.survey import StopRules, Surveys
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import raw
 
 
 class Store:

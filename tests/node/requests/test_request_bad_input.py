@@ -13,9 +13,9 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array, raw
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import array, raw
 from tests.support.stages import open_stage
 
 

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import raw
 from iris.kernel.errors import NotSent
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.messages import END
+from tests.support.messages import raw
 
 WINDOW = 64 * 1024
 PAYLOAD = 32 * 1024

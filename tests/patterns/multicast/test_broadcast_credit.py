@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -23,6 +22,7 @@ from iris.patterns.multicast.broadcast_credit import (
     ReceiveWindows,
     cost,
 )
+from tests.support.messages import arrived
 
 WINDOW: Final = 4 * MIB
 SMALL: Final = OVERHEAD

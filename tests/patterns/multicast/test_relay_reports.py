@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from iris.patterns.books import Tally
 from iris.patterns.multicast.relay import RelayPlan
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import raw
 
 BEHIND = 2
 """Nodes behind the relay."""

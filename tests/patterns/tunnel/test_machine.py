@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -19,6 +18,7 @@ from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
 from iris.patterns.tunnel.states import TunnelState
+from tests.support.messages import arrived, fields_of
 from tests.support.tunnel_wire import SMALL, TwoMachines
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -18,6 +17,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.topics import MAX_TOPIC
 from iris.patterns.pubsub.publish.retained import check_retained_untrusted
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, payload_bytes
+from tests.support.messages import arrived
 
 SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)

@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -17,6 +16,7 @@ from iris.patterns.pubsub.subscribe.events import check_run_untrusted
 from iris.patterns.pubsub.subscribe.subscription import Overflow, SubscriptionLimits
 from tests.support.events import collect
 from tests.support.meshes import check_subscription, open_meshes
+from tests.support.messages import arrived, fields_of
 from tests.support.subscriptions import (
     GOOD,
     PUBLISHERS,

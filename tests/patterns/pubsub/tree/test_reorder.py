@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.tree.reorder import LATE, PATIENCE, STRAY, ReorderBuffer
 from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
+from tests.support.messages import arrived, fields_of
 
 CHILD = Child(NodeId("c" * 32), 0b10)
 ME = 0b01
