@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_ENTRIES = 14
 LONGEST_FACADE = 40
 LOADING_PARTS = {
-    "iris.__init__",  # each published name comes from where it is defined
+    "iris.api",  # each published name comes from where it is defined
     "iris.cli.bridge_log",  # verbs load what they need when they are typed
     "iris.spark_bridge.session.columns.dead_letters",  # the data source loads pyarrow
     "iris.spark_bridge.session.registration",
     "iris.spark_bridge.session.session",
 }
-OF_PYTHON = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
-"""What the language asks for by name, and no reader looks for."""
 SAME_NAMES_ON_PURPOSE = ("aio", "sync")
 """A program moves from trio to asyncio or plain calls by another import."""
 MESSAGES = ROOT / "iris/kernel/wire/kinds.py"
@@ -40,15 +37,6 @@ FOLDERS = [path for path in (ROOT / "iris").rglob("*") if path.is_dir() and path
 
 def test_every_folder_of_the_package_is_a_package() -> None:
     assert [str(path) for path in FOLDERS if any(path.glob("*.py")) and not (path / "__init__.py").exists()] == []
-
-
-def test_no_folder_has_more_entries_than_a_reader_takes_in_at_a_look() -> None:
-    crowded = {
-        str(path.relative_to(ROOT)): len(entries)
-        for path in [ROOT / "iris", *FOLDERS]
-        if len(entries := [entry for entry in path.iterdir() if entry.name not in OF_PYTHON]) > MOST_ENTRIES
-    }
-    assert crowded == {}
 
 
 def test_the_page_for_engineers_names_every_room() -> None:
