@@ -149,21 +149,45 @@ async def open_node(
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     check_trio()
-    opener = OPENER.get(None)
-    if opener is not None and environment is None:
-        async with opener(
-            name,
-            credential=credential,
-            site=site,
-            prefer_site=prefer_site,
-            config=config,
-            operators=operators,
-            client=client,
-            dial_only=dial_only,
-            dial_networks=dial_networks,
-        ) as node:
-            yield node
-        return
+    opener = OPENER.get(open_outside)
+    async with opener(
+        name,
+        credential=credential,
+        listen=listen,
+        seeds=seeds,
+        site=site,
+        prefer_site=prefer_site,
+        config=config,
+        revocations=revocations,
+        lan=lan,
+        operators=operators,
+        client=client,
+        dial_only=dial_only,
+        dial_networks=dial_networks,
+        environment=environment,
+    ) as node:
+        yield node
+
+
+@protected_context
+async def open_outside(
+    name: str | None = None,
+    *,
+    credential: Credential | CredentialWatch | Path | str | None = None,
+    listen: Iterable[str] = (),
+    seeds: Iterable[str] = (),
+    site: str | None = None,
+    prefer_site: str | Mapping[str, int] | None = None,
+    config: Config | None = None,
+    revocations: Path | str | None = None,
+    lan: bool = True,
+    operators: bool = True,
+    client: bool = False,
+    dial_only: bool = False,
+    dial_networks: Iterable[str] = (),
+    environment: Environment | None = None,
+) -> AsyncIterator[Node]:
+    """Bring a node up as ``open_node`` does, whether the program runs in a simulation or not."""
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)

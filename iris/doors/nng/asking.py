@@ -52,8 +52,7 @@ class Asking:
     async def survey(self, data: bytes) -> bytes:
         """Ask all members, and return the answer of the door: those of all, who lacks, and what went wrong.
 
-        A RESPONDENT may answer a survey once.  nng's raw one can send several answers, but keeps only two for a
-        connection that is busy, and drops the others without a word.
+        It is one message, as a RESPONDENT answers a survey once.
 
         Raises:
             Problem, IrisError: what the client is told.

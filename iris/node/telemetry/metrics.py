@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from iris import aio, sync
 
-__all__ = ("FAMILIES", "MetricsEndpoint", "serve")
-
 PORT: Final = 9464
 """Port of OpenTelemetry's exporter for Prometheus."""
 

@@ -98,15 +98,15 @@ class Place:
 
     async def ask(self, message: bytes) -> bytes:
         """Ask as a REQ does, by a socket of its own."""
-        with self.socket(pynng.Req0, "req") as socket:
+        with await self.socket(pynng.Req0, "req") as socket:
             await socket.asend(message)
             return await socket.arecv()
 
-    def socket(self, kind: type[pynng.Socket], protocol: str, **options: Any) -> pynng.Socket:
+    async def socket(self, kind: type[pynng.Socket], protocol: str, **options: Any) -> pynng.Socket:
         """Return a connected socket of nng that takes messages of 1 MiB, as those of C do."""
         options = {"recv_timeout": 30_000, "send_timeout": 30_000, "recv_max_size": 1 << 20, **options}
         socket = kind(**options)
-        socket.dial(self.door.addresses[protocol], block=True)
+        await asyncio.to_thread(socket.dial, self.door.addresses[protocol], block=True)  # the door is in this thread
         return socket
 
     async def nngcat(self, protocol: str, *options: str) -> tuple[int | None, str, str]:
