@@ -26,8 +26,7 @@ import trio
 
 import iris
 from iris.cluster.mesh.mesh import Mesh
-from iris.cluster.mesh.peer import Peer
-from iris.kernel.names import NodeId
+from iris.cluster.mesh.peer import Peer, PeerObserver
 
 _STOLEN: Final = "stolen"
 _PATIENCE: Final = 120.0
@@ -48,7 +47,7 @@ class Outcome:
 
 
 @final
-class Links:
+class Links(PeerObserver):
     """The links of one node, as they come and go."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -63,12 +62,6 @@ class Links:
         """See ``PeerObserver.peer_connected``."""
         self.returned += self.cut is not None and peer.identity.cluster == _STOLEN
         self._news.set()
-
-    def frames_lost(self, peer: Peer) -> None:
-        """See ``PeerObserver.frames_lost``."""
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """See ``PeerObserver.peer_unreachable``."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- as the protocol has it
         """See ``PeerObserver.peer_removed``."""

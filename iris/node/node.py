@@ -69,7 +69,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, callers
+from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, WorkerPools, callers
 from iris.patterns.state import (
     MAX_BYTES,
     MAX_TTL,
@@ -131,6 +131,7 @@ class Node:
         site: str,
         sites: Sites | None,
         lookups: Lookups | None = None,
+        pools: WorkerPools,
     ) -> None:
         self.id: Final = mesh.node
         """This boot of this process: 32 hexadecimal digits."""
@@ -181,10 +182,9 @@ class Node:
         )
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
-        self._serving = Server(mesh, config, self._relays, self._books)
+        self._serving = Server(mesh, config, self._relays, self._books, pools)
         self._serving.asking = self._ask_bridge, environment.entropy
         self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
-        membership.queue_delay = lambda: self._serving.queue_delay
         if (reach := self._reach) is not None:
             self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_unreachable)

@@ -16,7 +16,7 @@ import trio
 from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
-from iris.cluster.directory import SiteTag
+from iris.cluster.directory import Border, Hop, SiteTag
 from iris.cluster.discovery import (
     AddressBook,
     AddressFile,
@@ -31,16 +31,20 @@ from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
     Forwarder,
+    LinkStates,
     Lookups,
     Membership,
+    MembershipPorts,
     NodeAdmission,
     ProofVerifier,
+    RelayedRoutes,
     RevocationExchange,
     proof_of,
 )  # fmt: skip
-from iris.cluster.mesh import Mesh, open_mesh, own_addresses
-from iris.cluster.sites import Sites
-from iris.cluster.swim import ClientView, NodeRecord, Swim
+from iris.cluster.mesh import Mesh, MeshPorts, MeshSetting, PeerTable, open_mesh, own_addresses
+from iris.cluster.routes import Carriers
+from iris.cluster.sites import RemoteMembers, SiteNetwork, Sites
+from iris.cluster.swim import ClientView, NodeRecord, Swim, SwimPorts
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -53,6 +57,7 @@ from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_crede
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
+from iris.patterns.service import WorkerPools
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
 
@@ -172,7 +177,8 @@ async def open_node(
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
     seeds = tuple(map(environment.check_url, seeds)) or _seeds_of(environment)
-    rules = AddressRules(networks=dial_networks)
+    networks = tuple(dial_networks)
+    AddressRules(networks=networks)  # checks them
     if site is not None:
         check_name(site, "site")
     elif prefer_site is not None:
@@ -191,6 +197,7 @@ async def open_node(
     registry: Registry | None = None
     place: MeetingPlace | None = None
     follows = False
+    sockets: str | None = None
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
         directory = await environment.in_thread(make)
@@ -199,18 +206,40 @@ async def open_node(
         follows = not local and not listen
         listen = listen or await way_back(seeds, environment.source)
         listen = (f"ipc://{directory}/{identity.node_id}", *listen)
-        rules.sockets = str(directory)
+        sockets = str(directory)
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
         verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
+        # What a mesh asks while it handles its first frame is made before it: who is linked, who is alive, which way
+        # leads to whom, and what passes.
+        own, peers, pools = identity.node_id, PeerTable(), WorkerPools()
+        links = LinkStates(own, peers)
         make_view = ClientView if client else Swim
         view = make_view(
-            record=_record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only)),
-            trust=verifier,
+            record=_record(identity, site or "", own_addresses(own, bound, dial_only=dial_only)),
+            ports=SwimPorts(trust=verifier, links=links, workload=pools),
             config=config,
             random=environment.random,
             now=trio.current_time(),
+        )
+        network = None if site is None or client else SiteNetwork(Hop(site, own), peers)
+        relayed = RelayedRoutes(own, peers)
+        ports = MeshPorts(
+            admission=NodeAdmission(revoked, view, verifier),
+            peers=peers,
+            frames=None if network is None else network.relay,
+            punctuality=view,
+            carriers=Carriers(None if network is None else network.routes, relayed),
+            border=Border() if network is None else network.border,
+        )
+        setting = MeshSetting(
+            config=config,
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=site or "", client=client),
+            dial_only=dial_only,
+            rules=AddressRules(networks=networks, sockets=sockets),
         )
     except BaseException:
         transport.close()
@@ -218,43 +247,33 @@ async def open_node(
     async with (
         _noting_unexpected(),
         _sweeping(registry),
-        open_mesh(
-            identity,
-            transport,
-            bound,
-            admission=NodeAdmission(revoked, view, verifier),
-            config=config,
-            entropy=environment.entropy,
-            wall_clock=environment.wall_clock,
-            tag=SiteTag(site=site or "", client=client),
-            dial_only=dial_only,
-            rules=rules,
-        ) as mesh,
+        open_mesh(identity, transport, bound, ports, setting) as mesh,
         _open_parts(mesh) as nursery,
     ):
-        Forwarder(mesh)
+        Forwarder(mesh, relayed)
         if environment.descriptors is not None:
             DescriptorWatch(mesh, environment.descriptors)
         look = LOCAL_LOOK if local else LOOK
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
-        membership = Membership(
-            mesh,
-            view,
-            verifier,
-            nursery,
-            config=config,
+        remote = None if network is None else RemoteMembers(mesh, network.directory, order)
+        of_membership = MembershipPorts(
+            verifier=verifier,
+            links=links,
+            workload=pools,
+            order=order,
+            remote=remote,
             random=environment.random,
             processor_time=environment.processor_time,
         )
+        membership = Membership(mesh, view, nursery, of_membership)
         joined = Joined(mesh, membership, revoked.check, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
-        membership.order = order
         lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
         sites: Sites | None = None
-        if site is not None and not client:
-            sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
+        if network is not None and remote is not None:
+            sites = Sites(mesh, membership, nursery, network, remote, verifier)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
         node = Node(
@@ -268,6 +287,7 @@ async def open_node(
             site=site or "",
             sites=sites,
             lookups=lookups,
+            pools=pools,
         )
         if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
             from iris.node.telemetry.tracing import Tracing
@@ -494,7 +514,7 @@ async def _keep_identity_fresh(
             early = early + pause if is_early else 0.0
             due = due or (early > 0 and not mesh.peers) or early > mesh.config.session_rejected
             if changed or (due and not credential.sealed):
-                mesh.identity = credential.renew_identity(mesh.identity, now)
+                mesh.renew_identity(credential.renew_identity(mesh.identity, now))
                 joined.renew()  # first: a record without a right to what it says it serves would be refused
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
                 changed = False

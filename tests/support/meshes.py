@@ -15,7 +15,8 @@ import trio
 
 from iris.cluster.balancing.locality import AtSite
 from iris.cluster.mesh.mesh import Mesh, open_mesh
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerObserver
+from iris.cluster.mesh.ports import FrameFilter, MeshPorts, MeshSetting
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
@@ -105,7 +106,7 @@ class StaticDirectory:
 
 
 @final
-class PeerLog:
+class PeerLog(PeerObserver):
     """Events of a mesh on its peers, as short texts."""
 
     def __init__(self) -> None:
@@ -207,7 +208,13 @@ class Fleet:
 
     @asynccontextmanager
     async def open_node(
-        self, name: str, *, realm: TestRealm | None = None, rights: Rights | None = None, url: str | None = None
+        self,
+        name: str,
+        *,
+        realm: TestRealm | None = None,
+        rights: Rights | None = None,
+        url: str | None = None,
+        frames: FrameFilter | None = None,
     ) -> AsyncIterator[MeshNode]:
         """Add a node on a host of its own; it speaks for the cluster of its name."""
         began = trio.current_time()
@@ -216,15 +223,13 @@ class Fleet:
         transport = self.network.transport(name, limit)
         listening = await transport.listen([url or f"mem://{name}"])
         admission = TestAdmission()
-        async with open_mesh(
-            realm.identity(name, rights),
-            transport,
-            listening,
-            admission=admission,
+        setting = MeshSetting(
             config=self.config,
             entropy=realm.entropy,
             wall_clock=lambda: WALL + trio.current_time() - began,
-        ) as mesh:
+        )
+        ports = MeshPorts(admission=admission, frames=frames)
+        async with open_mesh(realm.identity(name, rights), transport, listening, ports, setting) as mesh:
             node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory, admission)
             mesh.begin_reading()
             async with open_background() as nursery:

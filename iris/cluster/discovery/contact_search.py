@@ -18,7 +18,7 @@ from iris.cluster.discovery.address_book import AddressBook
 from iris.cluster.discovery.dns import Resolve
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.registry import Registry
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup, first_of
@@ -47,7 +47,7 @@ _LAN_PATIENCE: Final = 0.5
 
 
 @final
-class ContactSearch:
+class ContactSearch(PeerObserver):
     """Searches for a node to begin with.
 
     Args:
@@ -154,7 +154,7 @@ class ContactSearch:
         if source != _SEED:
             _log.debug("%s", error, extra={"address": url})
             return
-        self._mesh.cut_off = str(error)
+        self._mesh.note_cut_off(error)
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -170,12 +170,6 @@ class ContactSearch:
             self._met[url] = None
         while len(self._met) > _REMEMBERED:
             del self._met[next(iter(self._met))]
-
-    def frames_lost(self, peer: Peer) -> None:
-        """Do nothing: nothing depends on it."""
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the node is being dialled."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Wake the search: it may have been the last linked node."""

@@ -377,7 +377,7 @@ class Discovery:
 
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""
-        self._mesh.cut_off = str(error)
+        self._mesh.note_cut_off(error)
         if where not in self._warned:
             if len(self._warned) >= _REMEMBERED:
                 self._warned.clear()

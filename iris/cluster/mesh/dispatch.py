@@ -17,6 +17,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.cluster.work import Work
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import LinkOwner
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.security.identity import PeerIdentity
 
@@ -122,9 +123,11 @@ class _Back:
         """See ``OutgoingConnection.close``."""
 
 
-def loopback(identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None]) -> Peer:
+def loopback(
+    identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None], owner: LinkOwner | None = None
+) -> Peer:
     """Return the node as its own peer; ``receive`` is called with each batch."""
-    peer = Peer(identity, None, (), config)
+    peer = Peer(identity, None, (), config, owner=owner)
     peer.link.use(_Unsealed())
     peer.link.attach(_Back(lambda batch: receive(peer, batch)))
     return peer

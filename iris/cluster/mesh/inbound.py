@@ -71,6 +71,16 @@ class InboundConnections:
     def __len__(self) -> int:
         return len(self._addresses)
 
+    def begin_carried(self, carrier: str | None) -> tuple[bool, str | None]:
+        """A frame is handled that came inside of another, until ``end_carried`` is called with what is returned."""
+        outer = self.carried, self.carrier
+        self.carried, self.carrier = True, carrier
+        return outer
+
+    def end_carried(self, outer: tuple[bool, str | None]) -> None:
+        """That frame was handled."""
+        self.carried, self.carrier = outer
+
     def address(self) -> str | None:
         """Return whose limits count for the frame received last; None if they are only those of all together.
 

@@ -5,13 +5,13 @@ Each RESET, and each gap in a peer's frames, is work for all patterns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, final
 
 import trio
 
 from iris.cluster.mesh.peer import Peer
-from iris.kernel.names import NodeId
+from iris.cluster.mesh.peer_table import PeerTable
 from iris.kernel.token_bucket import TokenBucket
 
 AT_ONCE: Final = 64
@@ -33,7 +33,7 @@ class Resets:
         repeat: has both ends say everything again; called for those that had to wait.
     """
 
-    def __init__(self, peers: Mapping[NodeId, Peer], nursery: trio.Nursery, repeat: Callable[[Peer], None]) -> None:
+    def __init__(self, peers: PeerTable, nursery: trio.Nursery, repeat: Callable[[Peer], None]) -> None:
         self._peers = peers
         self._nursery = nursery
         self._repeat = repeat

@@ -14,7 +14,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
@@ -48,7 +48,7 @@ _ELEMENTS: Final = 9 * wire.ELEMENT
 
 
 @final
-class Bookkeeper:
+class Bookkeeper(PeerObserver):
     """The books of one node, as a sender and as a receiver."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -184,9 +184,6 @@ class Bookkeeper:
     def frames_lost(self, peer: Peer) -> None:
         """Report everything to the peer again: reports may be lost."""
         self._receipts.repeat(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: it shows later whether the node is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Leave in doubt what the node has not accounted for."""

@@ -15,15 +15,15 @@ from typing import Final, final
 import trio
 from msgspec.structs import replace
 
-from iris.cluster.mesh import Mesh, Peer
-from iris.cluster.sites import Sites
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
+from iris.cluster.sites import Relay, Sites
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId, check_name, qualified
 from iris.kernel.tasks import protected_context
-from iris.kernel.wire import kinds
+from iris.kernel.wire import kinds, node_of
 from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.observer import Observer
@@ -78,7 +78,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @final
-class PubSub:
+class PubSub(PeerObserver):
     """All subscriptions and publications of one node.
 
     Args:
@@ -164,7 +164,7 @@ class PubSub:
     def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
         """Send events to nodes of other sites, and receive them from there; to be called before there are any."""
         self.publishing.abroad = SealedSender(self._mesh, sites.copies, self._config, entropy)
-        sites.hear = self.heard.take
+        self._mesh.register(kinds.Copy, partial(self._receive_copy, sites.relay))
         self.durable.border = sites.border
 
     @property
@@ -679,6 +679,10 @@ class PubSub:
         """Return whether an event may go to a subscription of its group, which has the shard, or there are none."""
         share = self._every[subscription].share
         return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
+
+    def _receive_copy(self, relay: Relay, peer: Peer, message: kinds.Copy) -> None:
+        if relay.receive_copy(peer, message):
+            self.heard.take(message.source_site, node_of(message.source), message.frame)
 
     def _receive_copies_lost(self, peer: Peer, _: kinds.CopiesLost) -> None:
         self._mesh.work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))

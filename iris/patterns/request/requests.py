@@ -32,7 +32,7 @@ from typing import Any, Final, final
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import InboxWaiter, Mesh, Peer
+from iris.cluster.mesh import InboxWaiter, Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -112,7 +112,7 @@ _GONE: Final = "the member is gone"
 
 
 @final
-class Requests:
+class Requests(PeerObserver):
     """All outstanding requests of this node."""
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
@@ -612,9 +612,6 @@ class Requests:
             self.gathering[outcome.id](peer.node, outcome)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
-
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
         """Send idempotent requests again, as frames may be lost; the member knows those it has.

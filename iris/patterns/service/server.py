@@ -9,7 +9,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
@@ -43,7 +43,7 @@ from iris.patterns.request import (
 from iris.patterns.service.outcomes import Ask, KeptOutcomes, not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
-from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
+from iris.patterns.service.worker_pool import PendingRequest, WorkerPool, WorkerPools
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -67,11 +67,17 @@ def paused_text(service: Service) -> str:
 
 
 @final
-class Server:
-    """The answering side of one node: its memberships, and the requests in them."""
+class Server(PeerObserver):
+    """The answering side of one node: its memberships, and the requests in them.
 
-    def __init__(self, mesh: Mesh, config: Config, relays: Relays, books: Bookkeeper) -> None:
-        self.memberships: dict[str, WorkerPool] = {}
+    Args:
+        pools: table of the memberships.  None: nobody else needs it.
+    """
+
+    def __init__(
+        self, mesh: Mesh, config: Config, relays: Relays, books: Bookkeeper, pools: WorkerPools | None = None
+    ) -> None:
+        self.memberships: Final = WorkerPools() if pools is None else pools
         self._mesh = mesh
         self._config = config
         self._account = books.account
@@ -135,11 +141,6 @@ class Server:
     def _check_free(self, cluster: str) -> None:
         if cluster in self.memberships:
             raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
-
-    @property
-    def queue_delay(self) -> float:
-        """Time that requests wait for a handler here, in seconds, in the slowest membership."""
-        return max((membership.queue_delay for membership in self.memberships.values()), default=0.0)
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -324,9 +325,6 @@ class Server:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Send the caller a list of its requests, as frames may be lost: it cancels again what it has cancelled."""
         for (node, identifier), job in list(self._jobs.items()):
@@ -335,9 +333,6 @@ class Server:
                     peer.link.post(kinds.Running(identifier), 0, CONTROL_RESERVE)
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: it shows later whether the caller is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""

@@ -8,7 +8,7 @@ from typing import Final, final, get_args
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -53,7 +53,7 @@ _MAX_ATTEMPTS: Final = 4
 
 
 @final
-class Tunnels:
+class Tunnels(PeerObserver):
     """The tunnels of one node: those that it opens and those that its handlers serve."""
 
     def __init__(
@@ -226,15 +226,9 @@ class Tunnels:
     def _receive_marked(self, peer: Peer, marked: kinds.TunnelMarked) -> None:
         self._table.receive_marked(peer.node, marked.mark)
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Compare the progress of both ends: frames may be lost."""
         self._table.link_reset(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the mesh tries to reach the node again, and tunnels wait for the outcome."""
 
     def member_expelled(self, node: NodeId, cluster: str) -> None:
         """Break the tunnels that were opened to a node as a member of a cluster that it may serve no more."""

@@ -748,3 +748,13 @@ async def _talk(handler: TunnelHandler, tunnel: Tunnel) -> None:
     talking = handler(tunnel)
     if talking is not None:
         await talking
+
+
+@final
+class WorkerPools(dict[str, WorkerPool]):
+    """The memberships of one node by cluster.  The table is made before the parts that announce how busy a node is."""
+
+    @property
+    def queue_delay(self) -> float:
+        """Time that requests wait for a handler here, in seconds, in the slowest membership."""
+        return max((membership.queue_delay for membership in self.values()), default=0.0)

@@ -28,9 +28,12 @@ class Place:
 
     def __init__(self) -> None:
         self.links: dict[NodeId, Link] = {node: Link(node, Config()) for node in (ONE, TWO)}
-        self.way = CopyRoute(("own", OWN), self._route, self.links.get)
+        self.way = CopyRoute(("own", OWN), self)
 
-    def _route(self, site: str) -> SitePath | None:
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        return self.links.get(neighbour)
+
+    def path(self, site: str) -> SitePath | None:
         return SitePath(ROUTES[site], (Hop(site, ROUTES[site]),)) if site in ROUTES else None
 
     def posted(self, node: NodeId) -> int:
