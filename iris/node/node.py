@@ -160,7 +160,7 @@ class Node:
         """The clusters that an operator has drained here."""
         self._books = Bookkeeper(mesh)
         ledger = self._books.ledger
-        self._requests = Requests(mesh, membership, config, ledger)
+        self._requests = Requests(mesh, membership, config, ledger, self._reach)
         self._books.under_way.append(self._requests.under_way)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays, ledger)
@@ -185,8 +185,6 @@ class Node:
         self._serving.asking = self._ask_bridge, environment.entropy
         self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
         membership.queue_delay = lambda: self._serving.queue_delay
-        if (reach := self._reach) is not None:
-            self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_unreachable)
         membership.proofs.on_lost(self._tunnels.member_expelled)
 
