@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -47,14 +47,21 @@ from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
+from iris.node.build import build_patterns
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
+from iris.node.operators import answer_operators
+from iris.node.parts import NodeParts
 from iris.node.run_guard import check_trio
+from iris.patterns.service import WorkerPools
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
+
+if TYPE_CHECKING:
+    from iris.node.telemetry.tracing import Tracing
 
 _log: Final = logging.getLogger("iris")
 
@@ -237,6 +244,7 @@ async def open_node(
             DescriptorWatch(mesh, environment.descriptors)
         look = LOCAL_LOOK if local else LOOK
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
+        memberships = WorkerPools()
         membership = Membership(
             mesh,
             view,
@@ -244,6 +252,7 @@ async def open_node(
             nursery,
             config=config,
             random=environment.random,
+            queue_delay=memberships.queue_delay,
             processor_time=environment.processor_time,
         )
         joined = Joined(mesh, membership, revoked.check, environment)
@@ -257,25 +266,20 @@ async def open_node(
             sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
-        node = Node(
-            mesh,
-            membership,
-            revoking,
-            config,
-            joined,
-            credential=credential,
-            environment=environment,
-            site=site or "",
-            sites=sites,
-            lookups=lookups,
-        )
+        tracing: Tracing | None = None
         if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
             from iris.node.telemetry.tracing import Tracing
 
-            node._trace(Tracing(node.id))
-        revoking.on_newer(node._parts.pubsub.durable.recheck)
+            tracing = Tracing(mesh.node)
+        patterns = build_patterns(
+            mesh, membership, memberships, sites=sites, lookups=lookups, environment=environment, tracing=tracing
+        )
+        pubsub = patterns.pubsub
+        parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
+        node = Node(parts, patterns, credential)
+        revoking.on_newer(pubsub.durable.recheck)
         if sites is not None:
-            node._parts.pubsub.publish_abroad(sites, environment.entropy)
+            pubsub.publish_abroad(sites, environment.entropy)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
@@ -332,7 +336,7 @@ async def open_node(
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 answering: trio.CancelScope | None = None
                 if operators and not client:
-                    answering = await nursery.start(node._answer_operators)
+                    answering = await nursery.start(answer_operators, node)
                 try:
                     yield node
                 finally:
@@ -349,10 +353,10 @@ async def open_node(
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
-                    await node._parts.pubsub.wait_copies_sent()
-                node._books.flush()
+                    await pubsub.wait_copies_sent()
+                patterns.books.flush()
                 membership.leave()
-                await node._parts.pubsub.publishing.trees.close(_GOODBYE)
+                await pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 

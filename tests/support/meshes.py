@@ -29,7 +29,7 @@ from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import WorkerPool
+from iris.patterns.service.worker_pool import WorkerPool, WorkerPools
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.admission import TestAdmission
@@ -152,7 +152,7 @@ class MeshNode:
         self.books: Final = Bookkeeper(mesh)
         self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
         self.relays: Final = Relays(mesh, config)
-        self.serving: Final = Server(mesh, config, self.relays, self.books)
+        self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
         self.pubsub: Final = PubSub(mesh, config, self.books)
         self.memberships: Final[list[WorkerPool]] = []

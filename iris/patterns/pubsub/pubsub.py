@@ -98,6 +98,7 @@ class PubSub:
         avoid: Callable[[NodeId], bool] = lambda _: False,
         relayed: Tally | None = None,
         roster: ServedClusters | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config
@@ -133,8 +134,7 @@ class PubSub:
             lost=self._reports.note,
         )
         self.publishing.trees.cut_off = self.retention.frames_lost
-        self.observer: Observer | None = None
-        """Observer of the subscriptions that are opened from now on, as they receive events.  None if there is none."""
+        self._observer = observer
         self.ended: SubscriptionStatistics | None = None
         """Sum of the counters of all subscriptions that have ended.  None if there was none."""
         self.unconfirmed_subscriptions = 0
@@ -309,7 +309,7 @@ class PubSub:
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
             settled=self._groups.settled,
             unreadable=self._note_unreadable,
-            observer=self.observer,
+            observer=self._observer,
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
