@@ -387,7 +387,7 @@ class Forwarding:
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:
                 self.carried += 1
-                self._sites.hear(message.source_site, node_of(message.source), message.frame)
+                self._sites.receive_sealed(message.source_site, node_of(message.source), message.frame)
                 continue
             peer = self._near.peers.get(NodeId(node.hex()))
             if peer is None or peer.foreign:

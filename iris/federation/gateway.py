@@ -163,7 +163,7 @@ class Gateway:
         self._membership.on_placed(self._place)
         for subscriber, pattern in self._pubsub.wanted():
             self._contents.subscribe(subscriber, pattern, 1)
-        self._pubsub.interest_changed = self._interest_changed
+        self._pubsub.on_interest_changed(self._interest_changed)
         for mesh in (self._near, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
         between.register(kinds.Route, self._receive_route)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from iris.cluster.membership import Lookups, Membership
 from iris.cluster.mesh import Mesh
-from iris.cluster.sites import Sites
+from iris.cluster.sites import Reach
 from iris.node.calls import Calls, FirstMembers
 from iris.node.environment import Environment
 from iris.node.run_guard import RunGuard
 from iris.patterns.books import Bookkeeper
 from iris.patterns.multicast import Broadcasts, Relays, Surveys
-from iris.patterns.pubsub import PubSub, RemoteSubscribers
+from iris.patterns.pubsub import Elsewhere, OpenSubscriptions, PubSub
 from iris.patterns.request import Requests
 from iris.patterns.service import Server, Tunnels, WorkerPools
 
@@ -25,7 +25,6 @@ class Patterns(NamedTuple):
     """The patterns of a node.
 
     Attributes:
-        foreign: subscribers at other sites.  None if the node is at no named site.
         tracing: joins calls and handlers to traces.  None if the program traces nothing.
     """
 
@@ -39,7 +38,6 @@ class Patterns(NamedTuple):
     broadcasts: Broadcasts
     surveys: Surveys
     pubsub: PubSub
-    foreign: RemoteSubscribers | None
     serving: Server
     tunnels: Tunnels
 
@@ -49,7 +47,8 @@ def build_patterns(
     membership: Membership,
     memberships: WorkerPools,
     *,
-    sites: Sites | None,
+    reach: Reach | None,
+    elsewhere: Elsewhere | None,
     lookups: Lookups | None,
     environment: Environment,
     tracing: Tracing | None,
@@ -57,8 +56,8 @@ def build_patterns(
     """Make the patterns of a node.  Nothing runs before ``Node`` runs it."""
     config = mesh.config
     guard = RunGuard()
-    reach = lookups or sites
-    books = Bookkeeper(mesh)
+    subscriptions = OpenSubscriptions(tracing)
+    books = Bookkeeper(mesh, subscriptions)
     ledger = books.ledger
     requests = Requests(mesh, membership, config, ledger, reach)
     books.under_way.append(requests.under_way)
@@ -67,18 +66,11 @@ def build_patterns(
     relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
     broadcasts = Broadcasts(mesh, membership, config, relays, ledger)
     surveys = Surveys(mesh, requests, membership, relays, config)
-    pubsub = PubSub(
-        mesh, config, books, avoid=membership.is_suspected, relayed=relays.tally, roster=membership, observer=tracing
-    )
-    foreign = (
-        None if sites is None else RemoteSubscribers(sites, mesh, pubsub.has_heard, pubsub.publishing.count_unlinked)
-    )
-    if foreign is not None:
-        pubsub.confirming.look_abroad = foreign.begin
+    pubsub = PubSub(mesh, books, subscriptions, membership, relays.tally, elsewhere)
     serving = Server(mesh, relays, books, memberships, bridges=calls, observer=tracing)
     tunnels = Tunnels(mesh, membership, serving, config, books)
     membership.on_suspected(requests.peer_unreachable)
     membership.proofs.on_lost(tunnels.member_expelled)
     return Patterns(
-        guard, tracing, books, requests, first, calls, relays, broadcasts, surveys, pubsub, foreign, serving, tunnels
+        guard, tracing, books, requests, first, calls, relays, broadcasts, surveys, pubsub, serving, tunnels
     )

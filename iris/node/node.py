@@ -111,7 +111,7 @@ class Node:
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
-        self._pubsub, self._foreign, self._serving = patterns.pubsub, patterns.foreign, patterns.serving
+        self._pubsub, self._foreign, self._serving = patterns.pubsub, patterns.pubsub.foreign, patterns.serving
         self._tunnels = patterns.tunnels
         self._publishing = self._pubsub.publishing
 

@@ -56,6 +56,7 @@ from iris.node.node import Node
 from iris.node.operators import answer_operators
 from iris.node.parts import NodeParts
 from iris.node.run_guard import check_trio
+from iris.patterns.pubsub import Elsewhere, SealedReceiver
 from iris.patterns.service import WorkerPools
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
@@ -262,8 +263,11 @@ async def open_node(
         membership.order = order
         lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
         sites: Sites | None = None
+        elsewhere: Elsewhere | None = None
         if site is not None and not client:
-            sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
+            receiver = SealedReceiver(mesh)
+            sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config, opener=receiver)
+            elsewhere = Elsewhere(sites, receiver, environment.entropy)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
         tracing: Tracing | None = None
@@ -272,14 +276,19 @@ async def open_node(
 
             tracing = Tracing(mesh.node)
         patterns = build_patterns(
-            mesh, membership, memberships, sites=sites, lookups=lookups, environment=environment, tracing=tracing
+            mesh,
+            membership,
+            memberships,
+            reach=lookups or sites,
+            elsewhere=elsewhere,
+            lookups=lookups,
+            environment=environment,
+            tracing=tracing,
         )
         pubsub = patterns.pubsub
         parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
         node = Node(parts, patterns, credential)
         revoking.on_newer(pubsub.durable.recheck)
-        if sites is not None:
-            pubsub.publish_abroad(sites, environment.entropy)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)

@@ -16,7 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -90,12 +90,21 @@ _RETRY: Final = 0.25
 """Seconds between attempts to reach a peer whose site cannot be reached."""
 
 
+class CopyOpener(Protocol):
+    """Opens events of other sites."""
+
+    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive a frame of a site's publisher from a gateway, not verified yet.  Does not block."""
+        ...
+
+
 @final
 class Sites:
     """Other sites, as this node reaches them.  Made for every node that is at a named site.
 
     Args:
         may_serve: tells whether a linked peer may serve a cluster, with the proof that its site has shown.
+        opener: opens events of other sites that are for this node.
     """
 
     def __init__(
@@ -106,6 +115,7 @@ class Sites:
         *,
         may_serve: Callable[[PeerIdentity, str, bytes], bool],
         config: Config,
+        opener: CopyOpener,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
@@ -122,8 +132,7 @@ class Sites:
         """Returns the link to the first gateway of a route; replaced by a gateway."""
         self.copies: Final = CopyRoute((self._site, mesh.node), self._way, self._first_link)
         """Route of events for several nodes of other sites."""
-        self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
-        """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
+        self._opener = opener
         self.divide: Callable[[Peer, kinds.Copy], None] | None = None
         """Takes those for several nodes, to be handed on; set by a gateway."""
         self.border: Final = Border()
@@ -426,6 +435,10 @@ class Sites:
         else:
             raise RemoteProtocolError("this node is no gateway")
 
+    def receive_sealed(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive events for this node, sealed by a publisher of another site."""
+        self._opener.take(site, source, frame)
+
     def _receive_copy(self, peer: Peer, message: kinds.Copy) -> None:
         if peer.foreign:
             raise RemoteProtocolError("a copy comes from a gateway")
@@ -433,7 +446,7 @@ class Sites:
             self.divide(peer, message)
         elif targets_untrusted(message.targets) == {self._site: bytes.fromhex(self._mesh.node)}:
             peer.check_gateway()
-            self.hear(message.source_site, node_of(message.source), message.frame)
+            self.receive_sealed(message.source_site, node_of(message.source), message.frame)
         else:
             raise RemoteProtocolError("this node is no gateway")
 
