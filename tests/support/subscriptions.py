@@ -85,9 +85,8 @@ class Desk:
     ) -> None:
         size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
-        self.subscription._deliver(
-            EventRun(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
-        )
+        events = kinds.Events(topic, first, confirm, None, None, None, tuple(payloads), milestones)
+        self.subscription._deliver(EventRun(sender, events, {}, size, plain=plain))
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""

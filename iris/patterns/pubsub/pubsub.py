@@ -527,8 +527,8 @@ class PubSub:
                 self._check_own_untrusted(topic)
         elif not realm.may_listen(topic):
             raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
-        named = topic if realm is None else qualified(realm.alias, topic)
-        wanted = (self._subscriptions if realm is None else self._foreign).match(named)
+        local = topic if realm is None else qualified(realm.alias, topic)
+        wanted = (self._subscriptions if realm is None else self._foreign).match(local)
         if not wanted:
             self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             if group:
@@ -537,8 +537,8 @@ class PubSub:
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
-        if peer.border is not None and not peer.border.may_enter(named):
-            raise RemoteProtocolError(f"events on {named!r} from other sites are not let in")
+        if peer.border is not None and not peer.border.may_enter(local):
+            raise RemoteProtocolError(f"events on {local!r} from other sites are not let in")
         known = self._senders.get(peer.node)
         if known is None:
             found = Sender(peer.identity.caller, peer.node)
@@ -547,7 +547,7 @@ class PubSub:
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
             self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
-            self._refuse_events(peer, named, group, excess, len(payloads), message.confirm)
+            self._refuse_events(peer, local, group, excess, len(payloads), message.confirm)
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
@@ -571,20 +571,9 @@ class PubSub:
         account.arrived += len(payloads)
         if len(takers) != 1:
             _count_copies(account, len(payloads), len(takers))
+        named = message if realm is None else replace(message, topic=local)
         for subscription in takers:
-            run = EventRun(
-                sender,
-                named,
-                message.sequence,
-                message.confirm,
-                decoded,
-                key,
-                payloads,
-                size,
-                plain=plain,
-                milestones=message.milestones,
-                account=account,
-            )
+            run = EventRun(sender, named, decoded, size, plain=plain, account=account)
             for part in run.each() if EXPIRES in decoded else (run,):
                 subscription._deliver(part)
 
@@ -703,11 +692,9 @@ class PubSub:
         size += labels_size(headers, key)
         takers = [one for one in self._subscriptions.match(topic) if one.group is None and not one.durable]
         account = self._count_arrived(peer.node, topic, 1, len(takers), relayed=False)
+        event = kinds.Events(topic, message.sequence, 0, None, headers, key, (payload,), message.milestones)
         for subscription in takers:
-            run = EventRun(
-                sender, topic, message.sequence, 0, decoded, key, (payload,), size,
-                plain=plain, milestones=message.milestones, account=account,
-            )  # fmt: skip
+            run = EventRun(sender, event, decoded, size, plain=plain, account=account)
             subscription._deliver_retained(run, message.last)
 
     # -- Upstream -------------------------------------------------------------------------------------------
