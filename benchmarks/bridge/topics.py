@@ -19,6 +19,7 @@ import iris
 from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.rates import SIZE, payload, processor_time, row
 from iris.kernel.names import NodeId
+from iris.kernel.wire.kinds import Events
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.log import Store, TopicFilter, open_store
@@ -91,7 +92,8 @@ def _runs(topics: Sequence[str], count: int) -> Iterator[list[EventRun]]:
         runs: list[EventRun] = []
         for number, topic in enumerate(islice(chosen, _GROUP), begin):
             first = numbers[topic] = numbers.get(topic, 0) + 1
-            runs.append(EventRun(sender, topic, first, number, {}, f"k{number % _KEYS}", [data], SIZE, plain=True))
+            events = Events(topic, first, number, None, None, f"k{number % _KEYS}", (data,), ())
+            runs.append(EventRun(sender, events, {}, SIZE, plain=True))
         yield runs
 
 

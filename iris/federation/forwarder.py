@@ -95,10 +95,6 @@ class HomeSite(Protocol):
         """Return whether a node of this site has gone; None if it is not known at all."""
         ...
 
-    def deliver_copy(self, source_site: str, source: NodeId, frame: bytes) -> None:
-        """Take events for this very node."""
-        ...
-
 
 class ForwardingLimits(NamedTuple):
     """The limits of one gateway."""
@@ -423,7 +419,7 @@ class Forwarding:
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:
                 self.carried += 1
-                self._home.deliver_copy(message.source_site, node_of(message.source), message.frame)
+                self._sites.receive_sealed(message.source_site, node_of(message.source), message.frame)
                 continue
             peer = self._near.peers.get(NodeId(node.hex()))
             if peer is None or peer.foreign:

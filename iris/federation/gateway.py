@@ -135,7 +135,6 @@ class GatewayParts:
             directory,
             self.lists,
             self.advertising,
-            of_node.pubsub.heard,
             of_node.config.site_settling,
         )
         self.carrying: Final = Forwarding(near, peers, sites, home, ForwardingLimits(policy.transit, rate))
@@ -180,7 +179,7 @@ class Gateway:
         self._membership.on_placed(self._place)
         for subscriber, pattern in self._pubsub.wanted():
             self._contents.subscribe(subscriber, pattern, 1)
-        self._pubsub.interest_changed = self._interest_changed
+        self._pubsub.on_interest_changed(self._interest_changed)
         self._carrying.receive_from(between)
         sites.relay.serve(self._carrying)
         for mesh in (self._near, between):

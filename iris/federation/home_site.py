@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, final
+from typing import Final, final
 
 import trio
 
@@ -11,14 +11,6 @@ from iris.cluster.membership import Membership
 from iris.federation.advertising import Advertiser
 from iris.federation.policy import Lists
 from iris.kernel.names import NodeId
-
-
-class CopyReceiver(Protocol):
-    """The receiver of events that were sealed for several nodes, of which this is one."""
-
-    def take(self, site: str, source: NodeId, frame: bytes) -> None:
-        """Open a frame of a publisher, and dispatch the events in it.  Must not block."""
-        ...
 
 
 @final
@@ -35,7 +27,6 @@ class GatewaySite:
         directory: SiteDirectory,
         lists: Lists,
         advertising: Advertiser,
-        copies: CopyReceiver,
         settling: float,
     ) -> None:
         self.exports: Final[ExportIndex] = advertising.index
@@ -44,7 +35,6 @@ class GatewaySite:
         self._directory = directory
         self._lists = lists
         self._advertising = advertising
-        self._copies = copies
         self._settling = settling
         self._settles = trio.current_time() + settling
 
@@ -64,7 +54,3 @@ class GatewaySite:
         """See ``HomeSite.is_gone``."""
         known = self._membership.knows(node) or self._membership.is_gone(node)
         return self._membership.is_gone(node) if known else None
-
-    def deliver_copy(self, source_site: str, source: NodeId, frame: bytes) -> None:
-        """See ``HomeSite.deliver_copy``."""
-        self._copies.take(source_site, source, frame)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -51,15 +51,22 @@ from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
+from iris.node.build import build_patterns
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
+from iris.node.operators import answer_operators
+from iris.node.parts import NodeParts
 from iris.node.run_guard import check_trio
+from iris.patterns.pubsub import Elsewhere, SealedReceiver
 from iris.patterns.service import WorkerPools
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
+
+if TYPE_CHECKING:
+    from iris.node.telemetry.tracing import Tracing
 
 _log: Final = logging.getLogger("iris")
 
@@ -272,30 +279,32 @@ async def open_node(
         revoking.on_newer(membership.news)
         lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
         sites: Sites | None = None
+        elsewhere: Elsewhere | None = None
         if network is not None and remote is not None:
-            sites = Sites(mesh, membership, nursery, network, remote, verifier)
+            receiver = SealedReceiver(mesh)
+            sites = Sites(mesh, membership, nursery, network, remote, verifier, receiver)
+            elsewhere = Elsewhere(sites, receiver, environment.entropy)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
-        node = Node(
-            mesh,
-            membership,
-            revoking,
-            config,
-            joined,
-            credential=credential,
-            environment=environment,
-            site=site or "",
-            sites=sites,
-            lookups=lookups,
-            pools=pools,
-        )
+        tracing: Tracing | None = None
         if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
             from iris.node.telemetry.tracing import Tracing
 
-            node._trace(Tracing(node.id))
-        revoking.on_newer(node._parts.pubsub.durable.recheck)
-        if sites is not None:
-            node._parts.pubsub.publish_abroad(sites, environment.entropy)
+            tracing = Tracing(mesh.node)
+        patterns = build_patterns(
+            mesh,
+            membership,
+            pools,
+            reach=lookups or sites,
+            elsewhere=elsewhere,
+            lookups=lookups,
+            environment=environment,
+            tracing=tracing,
+        )
+        pubsub = patterns.pubsub
+        parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
+        node = Node(parts, patterns, credential)
+        revoking.on_newer(pubsub.durable.recheck)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
@@ -352,7 +361,7 @@ async def open_node(
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 answering: trio.CancelScope | None = None
                 if operators and not client:
-                    answering = await nursery.start(node._answer_operators)
+                    answering = await nursery.start(answer_operators, node)
                 try:
                     yield node
                 finally:
@@ -369,10 +378,10 @@ async def open_node(
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
-                    await node._parts.pubsub.wait_copies_sent()
-                node._books.flush()
+                    await pubsub.wait_copies_sent()
+                patterns.books.flush()
                 membership.leave()
-                await node._parts.pubsub.publishing.trees.close(_GOODBYE)
+                await pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import trio
 
 from iris.cluster.balancing.locality import AtSite
+from iris.cluster.membership import Member
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer, PeerObserver
 from iris.cluster.mesh.ports import FrameFilter, MeshPorts, MeshSetting
@@ -25,12 +26,13 @@ from iris.kernel.wire.header import largest_frame
 from iris.patterns.books import Bookkeeper, PatternStatistics, Tally
 from iris.patterns.multicast.broadcast import Broadcasts
 from iris.patterns.multicast.relay import Relays
+from iris.patterns.pubsub import OpenSubscriptions
 from iris.patterns.pubsub.pubsub import PubSub
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import WorkerPool
+from iris.patterns.service.worker_pool import WorkerPool, WorkerPools
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.admission import TestAdmission
@@ -106,6 +108,20 @@ class StaticDirectory:
 
 
 @final
+class AllWell:
+    """Members of which none is suspected, and that serve nothing."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        return False
+
+    def clusters(self) -> Sequence[str]:
+        return ()
+
+    def members(self, cluster: str) -> Sequence[Member]:
+        return ()
+
+
+@final
 class PeerLog(PeerObserver):
     """Events of a mesh on its peers, as short texts."""
 
@@ -150,12 +166,13 @@ class MeshNode:
         self.directory: Final = directory
         self.log: Final = PeerLog()
         mesh.observe(self.log)
-        self.books: Final = Bookkeeper(mesh)
+        subscriptions = OpenSubscriptions()
+        self.books: Final = Bookkeeper(mesh, subscriptions)
         self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
         self.relays: Final = Relays(mesh, config)
-        self.serving: Final = Server(mesh, config, self.relays, self.books)
+        self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
-        self.pubsub: Final = PubSub(mesh, config, self.books)
+        self.pubsub: Final = PubSub(mesh, self.books, subscriptions, AllWell(), self.relays.tally, None)
         self.memberships: Final[list[WorkerPool]] = []
 
     @property

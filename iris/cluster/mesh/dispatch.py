@@ -87,6 +87,12 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
                 self._failed(peer, type(message).__name__, error)
 
+    def deliver(self, peer: Peer, message: Message) -> None:
+        """Hand out a message that came inside of another one; raises what its receiver raises."""
+        receiver = self.own.get(type(message))
+        if receiver is not None:
+            receiver(peer, message)
+
     def clear(self) -> None:
         """Hand out nothing any more."""
         self.own.clear()

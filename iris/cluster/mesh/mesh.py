@@ -185,6 +185,10 @@ class Mesh:
         """Hand messages of a kind to ``receiver``."""
         self._receivers.add(kind, receiver)
 
+    def deliver(self, peer: Peer, message: Message) -> None:
+        """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
+        self._receivers.deliver(peer, message)
+
     def begin_reading(self) -> None:
         """Read what arrives, and answer handshakes, from now on: everybody who must see what comes is there.
 

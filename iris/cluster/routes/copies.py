@@ -67,7 +67,7 @@ class CopyRoute:
     """
 
     def __init__(self, own: tuple[str, NodeId], paths: CopyPaths) -> None:
-        self.targets: Targets = {}
+        self._targets: Targets = {}
         """Receivers of the frame that is offered next."""
         self.lost: Counter[str] = Counter()
         """Copies that did not leave, one for each node, by reason."""
@@ -82,13 +82,17 @@ class CopyRoute:
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"
 
+    def address(self, targets: Targets) -> None:
+        """Name the receivers of the frame that is offered next, and of those after it."""
+        self._targets = targets
+
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
         if self._paused_until > trio.current_time():
             return False
         hops: dict[Link, dict[str, bytes]] = {}
         homeless = 0
-        for site, nodes in self.targets.items():
+        for site, nodes in self._targets.items():
             way = self._paths.path(site)
             link = None if way is None else self._paths.link_to(way.neighbour)
             if link is None:

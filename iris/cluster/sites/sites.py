@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -56,6 +56,14 @@ _RETRY: Final = 0.25
 """Seconds between attempts to reach a peer whose site cannot be reached."""
 
 
+class CopyOpener(Protocol):
+    """Opens events of other sites."""
+
+    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive a frame of a site's publisher from a gateway, not verified yet.  Does not block."""
+        ...
+
+
 @final
 class Sites(PeerObserver):
     """Other sites, as this node reaches them.  Made for every node that is at a named site.
@@ -64,6 +72,7 @@ class Sites(PeerObserver):
         network: what leads to other sites, made before the mesh.
         foreigners: the members at other sites.
         verifier: tells whether a linked peer may serve a cluster.
+        opener: opens events of other sites that are for this node.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class Sites(PeerObserver):
         network: SiteNetwork,
         foreigners: RemoteMembers,
         verifier: ProofVerifier,
+        opener: CopyOpener,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
@@ -90,6 +100,7 @@ class Sites(PeerObserver):
         """Route of events for several nodes of other sites."""
         self._routes: Final = network.routes
         self.border: Final = network.border
+        self._opener = opener
         self.subscribers_version = 0
         """Number that grows when subscribers at other sites, or the links to them, may have changed."""
         self._clusters: dict[NodeId, set[str]] = {}
@@ -120,6 +131,7 @@ class Sites(PeerObserver):
         mesh.register(kinds.CarryRefused, self._receive_refused)
         mesh.register(kinds.Trace, self._receive_trace)
         mesh.register(kinds.Traced, self._receive_traced)
+        mesh.register(kinds.Copy, self._receive_copy)
         mesh.register(kinds.Allowed, self._receive_allowed)
         mesh.register(kinds.Route, self._receive_route)
         mesh.register(kinds.Exports, self._receive_exports)
@@ -310,6 +322,14 @@ class Sites(PeerObserver):
             self._mesh.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
         else:
             self.relay.forward(peer, message)
+
+    def receive_sealed(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive events for this node, sealed by a publisher of another site."""
+        self._opener.take(site, source, frame)
+
+    def _receive_copy(self, peer: Peer, message: kinds.Copy) -> None:
+        if self.relay.receive_copy(peer, message):
+            self.receive_sealed(message.source_site, node_of(message.source), message.frame)
 
     def _receive_refused(self, peer: Peer, message: kinds.CarryRefused) -> None:
         if peer.foreign:

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -47,17 +47,28 @@ takes 60 ms, and 1,000 receivers may report at the same time."""
 _ELEMENTS: Final = 9 * wire.ELEMENT
 
 
+class PendingCounts(Protocol):
+    """Receivers whose messages are counted only now and then."""
+
+    def count_received(self) -> None:
+        """Count what was received until now.  Called before each report; does not block."""
+        ...
+
+
 @final
 class Bookkeeper(PeerObserver):
-    """The books of one node, as a sender and as a receiver."""
+    """The books of one node, as a sender and as a receiver.
 
-    def __init__(self, mesh: Mesh) -> None:
+    Args:
+        pending: receivers whose messages are counted only now and then.  None if all are counted at once.
+    """
+
+    def __init__(self, mesh: Mesh, pending: PendingCounts | None = None) -> None:
+        self._pending = pending
         self.ledger: Final = SendLedger(self._is_linked)
         """Sending side: what this node has sent, by receiver, pattern and name."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Functions that return rows of what the ledger does not have yet: requests without a reply, open tunnels."""
-        self.before_report: Callable[[], None] = lambda: None
-        """Callback before each report: it counts what is counted only now and then."""
         self._mesh = mesh
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
         self._due = Wakeup()
@@ -100,7 +111,8 @@ class Bookkeeper(PeerObserver):
 
     def _report_all(self, now: float) -> int:
         """Report what is due; return how many messages that took."""
-        self.before_report()
+        if self._pending is not None:
+            self._pending.count_received()
         return sum(self._report(node, now) for node in self._receipts.reporting)
 
     def _report(self, node: NodeId, now: float, mark: int = 0) -> int:
@@ -124,7 +136,8 @@ class Bookkeeper(PeerObserver):
 
     def _answer(self, node: NodeId) -> None:
         """Answer a question, when all that came in the same frame has been dealt with."""
-        self.before_report()
+        if self._pending is not None:
+            self._pending.count_received()
         self._report(node, math.inf, self._wanted.pop(node))
 
     # -- as a sender ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, final
 
@@ -33,6 +33,7 @@ import trio
 
 from iris.cluster.balancing import AtSite
 from iris.cluster.mesh import InboxWaiter, Mesh, Peer, PeerObserver
+from iris.cluster.sites import Reach, reach_one
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -113,9 +114,20 @@ _GONE: Final = "the member is gone"
 
 @final
 class Requests(PeerObserver):
-    """All outstanding requests of this node."""
+    """All outstanding requests of this node.
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
+    Args:
+        reach: links members before they are asked once more.  None if all members are linked: a node at no site.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        directory: MemberDirectory,
+        config: Config,
+        ledger: SendLedger,
+        reach: Reach | None = None,
+    ) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
         """Seconds from asking to the reply, or to the error of the handler, at whichever attempt that was."""
@@ -131,6 +143,7 @@ class Requests(PeerObserver):
         self._directory = directory
         self._config = config
         self._ledger = ledger
+        self._reach = reach
         self._begun: dict[Call, int] = {}
         """Requests without an outcome, and at how many members."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
@@ -144,8 +157,6 @@ class Requests(PeerObserver):
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
-        self.reach: Callable[[str, float], Awaitable[object]] | None = None
-        """Function that links to members of a cluster at other sites, within seconds.  None for a node at no site."""
         self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
         """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
@@ -257,11 +268,10 @@ class Requests(PeerObserver):
             return None
         identifier = self._number(call)
         try:
-            attempt = self._send(call, identifier, member, now)
+            attempt = self._send(call, identifier, member, now, woken)
         except NotSent:
             return None
         self.opened(call)
-        attempt.woken = woken
         self._watch(attempt)
         return Begun(self, attempt)
 
@@ -504,11 +514,13 @@ class Requests(PeerObserver):
                 picker = directory.picker(cluster)
                 if picker is not None and picker.has_other(call.tried):
                     break
-        if self.reach is not None:
-            await self.reach(cluster, max(until - trio.current_time(), _PAUSE))
+        if self._reach is not None:
+            await reach_one(self._reach, cluster, None, max(until - trio.current_time(), _PAUSE))
         call.picker = directory.picker(cluster)
 
-    def _send(self, call: Call, identifier: int, member: NodeId, now: float) -> Attempt:
+    def _send(
+        self, call: Call, identifier: int, member: NodeId, now: float, woken: Callable[[], None] | None = None
+    ) -> Attempt:
         """Send one attempt.
 
         Raises:
@@ -516,7 +528,7 @@ class Requests(PeerObserver):
         """
         call.tried.add(member)
         call.asked = member
-        attempt = Attempt(call, identifier, member, now)
+        attempt = Attempt(call, identifier, member, now, woken)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         return attempt
 

@@ -19,7 +19,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, cluster_of
-from iris.kernel.tasks import Wakeup, protected_context
+from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
@@ -83,15 +83,13 @@ class Tunnels(PeerObserver):
 
     async def run(self) -> None:
         """Let the tunnels look at the time, until cancelled."""
-        begun = Wakeup()
-        self._table.on_begun = begun.wake
         while True:
             with self._mesh.survive("tunnels"):
                 self._table.expire()
             if len(self._table):
                 await trio.sleep(self._config.tunnel_retry / 2)
             else:  # a node without tunnels is not woken up for them
-                await begun.wait()
+                await self._table.wait_begun()
 
     # -- opening --------------------------------------------------------------------------------------------
 

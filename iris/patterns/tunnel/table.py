@@ -21,6 +21,7 @@ from msgspec import structs
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.books import BookRow, PatternStatistics, SendLedger
 from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
@@ -197,8 +198,7 @@ class TunnelTable:
         self._is_far = is_far
         self._accept = accept
         self._clock = clock
-        self.on_begun: Callable[[], None] = lambda: None
-        """Callback for each end that is made."""
+        self._begun = Wakeup()
         self._peers: dict[NodeId, _Peer] = {}
         self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
         self._numbered = 0
@@ -238,6 +238,10 @@ class TunnelTable:
             raise
         self._opened += 1
         return end
+
+    async def wait_begun(self) -> None:
+        """Wait until an end has been made since this last returned; one task may."""
+        await self._begun.wait()
 
     def expire(self) -> None:
         """Let every end look at the time.  To be called about twice in each ``Config.tunnel_retry``."""
@@ -338,7 +342,7 @@ class TunnelTable:
         return InflightLimit(FAR if self._is_far(node) else 1)
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int, cluster: str) -> TunnelEndpoint:
-        self.on_begun()
+        self._begun.wake()
         return TunnelEndpoint(
             machine, self._mesh, peer.flight, node, key, cluster, clock=self._clock, on_ended=self._forget
         )

@@ -182,7 +182,7 @@ class SealedSender:
         self._sealed += 1
         # Gateways learn for which nodes the frame is, and nothing of the events: these are under the sender key, which
         # travels over end-to-end sessions only.
-        self._way.targets = audience.targets
+        self._way.address(audience.targets)
         return key.seal(body, self._sealed, self._mesh.identity.sign)
 
     # -- who has the key ------------------------------------------------------------------------------------

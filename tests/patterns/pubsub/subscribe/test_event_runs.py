@@ -191,7 +191,8 @@ def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ..
 
 
 def run(*, confirm: int = 0, plain: bool = True, payloads: tuple[wire.Payload, ...] = (b"x", b"y")) -> EventRun:
-    return EventRun(SENDER, "a.b", 5, confirm, {"h": "1"}, "key", payloads, 2, plain=plain)
+    events = kinds.Events("a.b", 5, confirm, None, None, "key", tuple(payloads), ())
+    return EventRun(SENDER, events, {"h": "1"}, 2, plain=plain)
 
 
 def test_an_event_shows_its_payload_and_what_it_shares_with_its_run() -> None:
