@@ -106,7 +106,9 @@ async def _serve(
         return request.payload
 
     async with _open_mesh(network, credential, number) as mesh:
-        serving = Server(mesh, Relays(mesh, CONFIG), Bookkeeper(mesh), WorkerPools())
+        relays, books = Relays(mesh, CONFIG), Bookkeeper(mesh)
+        serving = Server(mesh, relays, books, WorkerPools())
+        mesh.observe(books, relays, serving)
         async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
             task_status.started(mesh)
             await trio.sleep_forever()
@@ -122,7 +124,10 @@ async def _open_asker(credential: Credential, members: int) -> AsyncIterator[Req
             member = await nursery.start(_serve, network, credential, number)
             await asker.connect(member.listening, expected=member.node)
             directory.add(member.node)
-        yield Requests(asker, directory, CONFIG, Bookkeeper(asker).ledger)
+        books = Bookkeeper(asker)
+        requests = Requests(asker, directory, CONFIG, books.ledger)
+        asker.observe(books, requests)
+        yield requests
         nursery.cancel_scope.cancel()
 
 

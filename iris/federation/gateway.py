@@ -126,7 +126,7 @@ class GatewayParts:
     def __init__(self, of_node: NodeParts, sites: Sites, peers: PeerTable, policy: Policy, rate: float | None) -> None:
         near, directory = of_node.mesh, sites.directory
         self.policy: Final = policy
-        self.lists: Final = Lists(policy, lambda: near.identity)
+        self.lists: Final = Lists(policy, near)
         self.advertising: Final = Advertiser(
             directory, transit=policy.transit, realm_id=near.identity.realm_id, outward=self.lists.outward
         )
@@ -187,7 +187,7 @@ class Gateway:
         between.register(kinds.Route, self._receive_route)
         between.register(kinds.Exports, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
-        self._near.observe(near, clients=False)
+        self._near.observe(near)
         between.observe(far)
 
     def __repr__(self) -> str:
@@ -499,6 +499,8 @@ class Gateway:
 @final
 class _Neighbours(PeerObserver):
     """Observer of the peers of one of the two meshes."""
+
+    of_clients = False
 
     def __init__(self, gateway: Gateway, *, near: bool) -> None:
         self._gateway = gateway

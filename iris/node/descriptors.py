@@ -59,7 +59,6 @@ class DescriptorWatch(PeerObserver):
         """Links at which it counts again."""
         self._warned = 0
         """The limit that was warned of; one that was raised since may be warned of as well."""
-        mesh.observe(self)
 
     def peer_connected(self, peer: Peer) -> None:  # noqa: ARG002 - see PeerObserver
         """See ``PeerObserver``."""

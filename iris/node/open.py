@@ -16,7 +16,7 @@ import trio
 from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
-from iris.cluster.directory import Border, Hop, SiteTag
+from iris.cluster.directory import SiteTag
 from iris.cluster.discovery import (
     AddressBook,
     AddressFile,
@@ -25,33 +25,26 @@ from iris.cluster.discovery import (
     LocalNetwork,
     Registry,
     ReturnAddress,
+    Sources,
     way_back,
 )
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
-    Forwarder,
-    LinkStates,
-    Lookups,
     Membership,
-    MembershipPorts,
-    NodeAdmission,
     ProofVerifier,
-    RelayedRoutes,
     RevocationExchange,
     proof_of,
 )  # fmt: skip
-from iris.cluster.mesh import Mesh, MeshPorts, MeshSetting, PeerTable, open_mesh, own_addresses
-from iris.cluster.routes import Carriers
-from iris.cluster.sites import RemoteMembers, SiteNetwork, Sites
-from iris.cluster.swim import ClientView, NodeRecord, Swim, SwimPorts
+from iris.cluster.mesh import Mesh, MeshSetting, open_mesh, own_addresses
+from iris.cluster.swim import NodeRecord
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
-from iris.node.build import build_patterns
+from iris.node.build import build_cluster, build_patterns, lay_foundation
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
@@ -60,8 +53,6 @@ from iris.node.node import Node
 from iris.node.operators import answer_operators
 from iris.node.parts import NodeParts
 from iris.node.run_guard import check_trio
-from iris.patterns.pubsub import Elsewhere, SealedReceiver
-from iris.patterns.service import WorkerPools
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
 
@@ -218,28 +209,8 @@ async def open_node(
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
         verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
-        # What a mesh asks while it handles its first frame is made before it: who is linked, who is alive, which way
-        # leads to whom, and what passes.
-        own, peers, pools = identity.node_id, PeerTable(), WorkerPools()
-        links = LinkStates(own, peers)
-        make_view = ClientView if client else Swim
-        view = make_view(
-            record=_record(identity, site or "", own_addresses(own, bound, dial_only=dial_only)),
-            ports=SwimPorts(trust=verifier, links=links, workload=pools),
-            config=config,
-            random=environment.random,
-            now=trio.current_time(),
-        )
-        network = None if site is None or client else SiteNetwork(Hop(site, own), peers)
-        relayed = RelayedRoutes(own, peers)
-        ports = MeshPorts(
-            admission=NodeAdmission(revoked, view, verifier),
-            peers=peers,
-            frames=None if network is None else network.relay,
-            punctuality=view,
-            carriers=Carriers(None if network is None else network.routes, relayed),
-            border=Border() if network is None else network.border,
-        )
+        record = _record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only))
+        base = lay_foundation(record, verifier, revoked, environment, config, client=client)
         setting = MeshSetting(
             config=config,
             entropy=environment.entropy,
@@ -254,36 +225,18 @@ async def open_node(
     async with (
         _noting_unexpected(),
         _sweeping(registry),
-        open_mesh(identity, transport, bound, ports, setting) as mesh,
+        open_mesh(identity, transport, bound, base.ports, setting) as mesh,
         _open_parts(mesh) as nursery,
     ):
-        Forwarder(mesh, relayed)
-        if environment.descriptors is not None:
-            DescriptorWatch(mesh, environment.descriptors)
         look = LOCAL_LOOK if local else LOOK
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
-        remote = None if network is None else RemoteMembers(mesh, network.directory, order)
-        of_membership = MembershipPorts(
-            verifier=verifier,
-            links=links,
-            workload=pools,
-            order=order,
-            remote=remote,
-            random=environment.random,
-            processor_time=environment.processor_time,
-        )
-        membership = Membership(mesh, view, nursery, of_membership)
+        cluster = build_cluster(mesh, base, nursery, order, environment)
+        membership, lookups, sites = cluster.membership, cluster.lookups, cluster.sites
         joined = Joined(mesh, membership, revoked.check, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
-        lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
-        sites: Sites | None = None
-        elsewhere: Elsewhere | None = None
-        if network is not None and remote is not None:
-            receiver = SealedReceiver(mesh)
-            sites = Sites(mesh, membership, nursery, network, remote, verifier, receiver)
-            elsewhere = Elsewhere(sites, receiver, environment.entropy)
+        if sites is not None:
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
         tracing: Tracing | None = None
@@ -294,9 +247,9 @@ async def open_node(
         patterns = build_patterns(
             mesh,
             membership,
-            pools,
+            base.pools,
             reach=lookups or sites,
-            elsewhere=elsewhere,
+            elsewhere=cluster.elsewhere,
             lookups=lookups,
             environment=environment,
             tracing=tracing,
@@ -305,6 +258,11 @@ async def open_node(
         parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
         node = Node(parts, patterns, credential)
         revoking.on_newer(pubsub.durable.recheck)
+        descriptors = environment.descriptors
+        watches = () if descriptors is None else (DescriptorWatch(mesh, descriptors),)
+        # Who is notified of a peer, in this order.  Connections through others end first, which others then see; the
+        # patterns come last: what they ask of a member that is gone, membership knows by then.
+        mesh.observe(cluster.forwarder, *watches, revoking, membership, *filter(None, (sites,)), *patterns.observers)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
@@ -328,32 +286,13 @@ async def open_node(
         try:
             unseen = local or not lan or dial_only or (client and seeds)
             async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
-                discovery = (
-                    ContactSearch(
-                        mesh,
-                        membership.introduce,
-                        seeds=seeds,
-                        resolve=environment.resolve,
-                        registry=registry,
-                        lan=board,
-                        book=book,
-                        random=environment.random,
-                    )
-                    if client
-                    else Discovery(
-                        mesh,
-                        membership.introduce,
-                        knows=membership.knows,
-                        seeds=seeds,
-                        resolve=environment.resolve,
-                        registry=registry,
-                        lan=board,
-                        book=book,
-                        file=file,
-                        wall_clock=environment.wall_clock,
-                        announce=None if place is None else place.announce,
-                    )
-                )
+                sources = Sources(seeds, environment.resolve, registry, board, book)
+                discovery: ContactSearch | Discovery
+                if client:
+                    discovery = ContactSearch(mesh, membership, sources, environment.random)
+                    mesh.observe(discovery)
+                else:
+                    discovery = Discovery(mesh, membership, sources, file=file, announcer=place)
                 await discovery.look()
                 if mesh.expelled() is None:  # else nobody answers
                     await node._wait_ready()

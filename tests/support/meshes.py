@@ -165,7 +165,6 @@ class MeshNode:
         self.transport: Final = transport
         self.directory: Final = directory
         self.log: Final = PeerLog()
-        mesh.observe(self.log)
         subscriptions = OpenSubscriptions()
         self.books: Final = Bookkeeper(mesh, subscriptions)
         self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
@@ -173,6 +172,7 @@ class MeshNode:
         self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
         self.pubsub: Final = PubSub(mesh, self.books, subscriptions, AllWell(), self.relays.tally, None)
+        mesh.observe(self.log, self.books, self.requests, self.relays, self.broadcasts, self.pubsub, self.serving)
         self.memberships: Final[list[WorkerPool]] = []
 
     @property

@@ -59,14 +59,15 @@ class RelayedRoutes:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = RelayedConnection(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._closed(way))
+        way = RelayedConnection(target, helper, self, on_broken)
         self._ways.add(helper, way)
         self._ways_to.add((helper, target), way)
         return way
 
-    def _closed(self, way: RelayedConnection) -> None:
-        self._ways.remove(way.helper, way)
-        self._ways_to.remove((way.helper, way.target), way)
+    def route_closed(self, route: RelayedConnection) -> None:
+        """See ``RelayedMaker``."""
+        self._ways.remove(route.helper, route)
+        self._ways_to.remove((route.helper, route.target), route)
 
     def _helper(self, target: NodeId) -> NodeId | None:
         """Choose the relay: of those that could, another one for each pair, and the same at either end."""
@@ -83,8 +84,9 @@ class RelayedRoutes:
         pair = "".join(sorted((self._own, target))).encode()
         return min(fit, key=lambda node: hashlib.blake2b(pair + node.encode(), digest_size=8).digest(), default=None)
 
-    def _link_to(self, node: NodeId) -> Link | None:
-        peer = self._peers.get(node)
+    def link_to(self, helper: NodeId) -> Link | None:
+        """See ``RelayedMaker``."""
+        peer = self._peers.get(helper)
         return None if peer is None or not peer.link.is_up else peer.link
 
     def refused(self, helper: NodeId, target: NodeId) -> None:
@@ -120,7 +122,6 @@ class Forwarder(PeerObserver):
         self._routes = routes
         mesh.register(kinds.Forward, self._receive)
         mesh.register(kinds.ForwardRefused, self._receive_refused)
-        mesh.observe(self)
 
     def __repr__(self) -> str:
         return f"<Forwarder: {self.forwarded} frames handed on>"

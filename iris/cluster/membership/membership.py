@@ -47,6 +47,7 @@ from iris.kernel.names import NodeId, qualified
 from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
+from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
@@ -145,7 +146,6 @@ class Membership(PeerObserver):
         self._answers = LookupAnswers(self._members_of)
         for kind in get_args(kinds.OfMembership):
             mesh.register(kind, self._receive)
-        mesh.observe(self)
 
     # -- for the patterns: Directory ------------------------------------------------------------------------
 
@@ -186,6 +186,10 @@ class Membership(PeerObserver):
     def is_suspected(self, node: NodeId) -> bool:
         """Return whether a node is to get no new work for now."""
         return node in self._closed_routes
+
+    def may_serve(self, peer: PeerIdentity, cluster: str, proof: bytes) -> bool:
+        """Return whether a peer that has finished a handshake may serve a cluster; see ``ProofVerifier``."""
+        return self._verifier.may_serve(peer, cluster, proof)
 
     def _members_of(self, cluster: str) -> list[NodeRecord]:
         return [self._records[member.node] for member in self._roster.members(cluster) if member.node in self._records]

@@ -81,7 +81,8 @@ class RevocationExchange(PeerObserver):
         self._file: FileLook | None = None
         """Look at the file, made with the first one: the file may have been replaced since it was first read."""
         self.revocations: Final = revocations
-        self.attach(mesh)
+        self._meshes.append(mesh)
+        mesh.register(kinds.Revocations, self._receive)
         self._warn_if_expelled()
 
     def attach(self, mesh: Mesh) -> None:

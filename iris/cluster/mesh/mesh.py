@@ -76,7 +76,7 @@ class Mesh:
         ports: MeshPorts,
         setting: MeshSetting,
     ) -> None:
-        config, entropy, wall_clock = setting.config, setting.entropy, setting.wall_clock
+        config, entropy = setting.config, setting.entropy
         self._identity = identity
         self._admission: Final = ports.admission
         self._frames = ports.frames
@@ -89,7 +89,8 @@ class Mesh:
         self.dial_only: Final = setting.dial_only
         """True if this node dials both directions of every link."""
         self.config: Final = config
-        self.wall_clock: Final = wall_clock
+        self.wall_clock: Final = setting.wall_clock
+        """Returns the seconds since 1970."""
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
         self._out_of_date: set[str] = set()
@@ -107,10 +108,8 @@ class Mesh:
             carriers=ports.carriers,
         )
         self.turns: Final = DialLimiter(config.handshake_timeout, ports.punctuality)
-        self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns.patience)
-        self._handshakes = Handshakes(
-            self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
-        )
+        self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns)
+        self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, self.turns, entropy)
         self._peers: Final = ports.peers
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
@@ -136,14 +135,7 @@ class Mesh:
         self.redialling: Final = Reconnector(
             self, self._peers, nursery, Patience(direct, config.refused_grace, config.site_patience)
         )
-        self._renewing: Final = RekeySchedule(
-            self,
-            self._sessions,
-            self._forget_session,
-            nursery,
-            handshake=self._shake_hands_again,
-            wall_clock=wall_clock,
-        )
+        self._renewing: Final = RekeySchedule(self, self._sessions, nursery)
         self._cut_off = ""
         """Outcome of the last attempt to reach any node, if it failed; else empty."""
         self.closing = False
@@ -155,7 +147,7 @@ class Mesh:
         self.register(kinds.Ping, self._barriers.receive_ping)
         self.register(kinds.Pong, self._barriers.receive_pong)
         self._farewells: Final = Goodbyes(self, nursery)
-        self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
+        self._resets: Final = Resets(self, self._peers, nursery)
         self.register(kinds.Reset, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
@@ -196,15 +188,15 @@ class Mesh:
         """
         self._nursery.start_soon(self.reading.run)
 
-    def observe(self, observer: PeerObserver, *, clients: bool = True) -> None:
-        """Notify ``observer`` of every peer, those that are linked already at once; not ``clients``: of members."""
-        self._observers.append(observer)
-        if clients:
-            self._observers_of_clients.append(observer)
+    def observe(self, *observers: PeerObserver) -> None:
+        """Notify these observers of every peer, in this order; of those that are linked already at once."""
+        self._observers += observers
+        self._observers_of_clients += [observer for observer in observers if observer.of_clients]
         for peer in self._peers:
-            if observer in self._observers_of(peer):
-                with self._isolated(observer):
-                    observer.peer_connected(peer)
+            for observer in observers:
+                if observer in self._observers_of(peer):
+                    with self._isolated(observer):
+                        observer.peer_connected(peer)
 
     def is_between_members(self, peer: Peer) -> bool:
         """Return whether neither a peer nor this node is a client."""
@@ -260,7 +252,7 @@ class Mesh:
             if peer is None:
                 return
             if not said(node):
-                self._notice_loss(peer)
+                self.notice_loss(peer)
                 await self._barriers.wait(node)
 
     # -- connecting -----------------------------------------------------------------------------------------
@@ -448,7 +440,7 @@ class Mesh:
         if renews:
             self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
             if restricted:
-                self._notice_loss(peer)
+                self.notice_loss(peer)
             return peer
         later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
@@ -467,7 +459,7 @@ class Mesh:
         if known is None:
             self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
         elif reconnected or restricted:
-            self._notice_loss(peer)
+            self.notice_loss(peer)
         if link.outgoing is None:
             self._begin_redial(peer)
         return peer
@@ -478,10 +470,11 @@ class Mesh:
         # Not the one in use: the peer may have shown none of the later ones that it has it.
         own = [entry for entry in self._sessions_of.of(peer) if entry.session is not peer.session]
         for former in own[: 1 - _MAX_SESSIONS]:
-            self._forget_session(former)
+            self.forget_session(former)
         return entry
 
-    def _forget_session(self, entry: SessionEntry) -> None:
+    def forget_session(self, entry: SessionEntry) -> None:
+        """See ``RekeyHost``."""
         del self._sessions[entry.session.local_index]
         self._sessions_of.remove(entry.peer, entry)
         entry.session.close()
@@ -603,7 +596,7 @@ class Mesh:
         try:
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
-                self._notice_loss(peer)
+                self.notice_loss(peer)
             frames = self._frames
             used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
             if used is False:
@@ -663,7 +656,8 @@ class Mesh:
         """See ``RedialHost``."""
         self._notify(self._observers_of(peer), lambda observer: observer.peer_refused(peer.node))
 
-    async def _shake_hands_again(self, peer: Peer, outgoing: OutgoingConnection) -> None:
+    async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
+        """See ``RekeyHost``."""
         own = await self.own_urls(peer.addresses[0], outgoing)
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
@@ -671,7 +665,7 @@ class Mesh:
         if self._resets.may(peer, self.work.frame):
             self._tell_reset(peer)
 
-    def _notice_loss(self, peer: Peer) -> None:
+    def notice_loss(self, peer: Peer) -> None:
         """Frames may be lost: what depended on them is repeated at both ends.  The other one is notified first."""
         if not self._resets.may(peer):
             return
@@ -691,7 +685,7 @@ class Mesh:
         if peer is None:
             return
         for entry in self._sessions_of.of(peer):
-            self._forget_session(entry)
+            self.forget_session(entry)
         self._guests.remove(_guests_key(peer.identity), peer)
         self._ways.close_all(peer)
         self._resets.forget(peer)

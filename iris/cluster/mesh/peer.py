@@ -6,7 +6,7 @@ Peers of other realms are checked again when what this node trusts changes: it g
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from msgspec import structs
 
@@ -211,6 +211,9 @@ class PeerObserver:
     The methods are plain calls in the trio thread, in the order in which the observers were added.  They must not
     block.  An error in one of them is counted, and keeps the news from no other observer.
     """
+
+    of_clients: ClassVar[bool] = True
+    """True to be notified also of peers where one of the two ends is a client."""
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked for the first time, or again after ``peer_removed``."""

@@ -20,7 +20,7 @@ from typing import Final, Protocol, final
 import trio
 
 from iris.cluster.directory import Hop, RemoteSubscriber
-from iris.cluster.membership import Membership, ProofVerifier
+from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.routes import (
     ANYBODY,
@@ -71,7 +71,6 @@ class Sites(PeerObserver):
     Args:
         network: what leads to other sites, made before the mesh.
         foreigners: the members at other sites.
-        verifier: tells whether a linked peer may serve a cluster.
         opener: opens events of other sites that are for this node.
     """
 
@@ -82,13 +81,11 @@ class Sites(PeerObserver):
         nursery: trio.Nursery,
         network: SiteNetwork,
         foreigners: RemoteMembers,
-        verifier: ProofVerifier,
         opener: CopyOpener,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
         self._nursery = nursery
-        self._verifier = verifier
         self._config = mesh.config
         self._site: Final = mesh.tag.site
         self.directory: Final = network.directory
@@ -135,7 +132,6 @@ class Sites(PeerObserver):
         mesh.register(kinds.Allowed, self._receive_allowed)
         mesh.register(kinds.Route, self._receive_route)
         mesh.register(kinds.Exports, self._receive_exports)
-        mesh.observe(self)
 
     def __repr__(self) -> str:
         return f"<Sites {self.directory!r}, {self._routes!r}>"
@@ -299,7 +295,7 @@ class Sites(PeerObserver):
             self._listed[peer.node] = listing
         way = self.directory.way(peer.site)
         exported = self.directory.memberships(peer.site, peer.node)
-        clusters = {name for name, proof in exported if self._verifier.may_serve(peer.identity, name, proof)}
+        clusters = {name for name, proof in exported if self._membership.may_serve(peer.identity, name, proof)}
         doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
         if doubted:
             self._mesh.refusals["member that has no right to be one"] += doubted

@@ -82,7 +82,6 @@ class Bookkeeper(PeerObserver):
         self._news = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
-        mesh.observe(self)
 
     def _is_linked(self, node: NodeId) -> bool:
         return self._mesh.peer(node) is not None

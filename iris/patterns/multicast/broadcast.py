@@ -96,7 +96,6 @@ class Broadcasts(PeerObserver):
         self._highest = 0
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BroadcastCredit, self._receive_credit)
-        mesh.observe(self)
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
         """See ``Node.broadcast``."""

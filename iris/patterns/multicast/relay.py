@@ -88,7 +88,6 @@ class Relays(PeerObserver):
         self._report_news = Wakeup()
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
-        mesh.observe(self)
 
     def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
         """Pass relayed messages of a type to ``receiver``, with their origin as if it had sent them itself."""

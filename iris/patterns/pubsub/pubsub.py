@@ -115,6 +115,8 @@ class PubSub(PeerObserver):
         elsewhere: other sites.  None if this node is at none.
     """
 
+    of_clients = False
+
     def __init__(
         self,
         mesh: Mesh,
@@ -176,7 +178,6 @@ class PubSub(PeerObserver):
         self.heard: Final = None if elsewhere is None else elsewhere.receiver
         """Receiver of the events of other sites.  None if this node is at no site."""
         self.durable.on_changed(self._durable_changed)
-        mesh.observe(self, clients=False)
 
     def on_interest_changed(self, listener: InterestListener) -> Callable[[], None]:
         """Call ``listener`` whenever what ``wanted`` yields has changed; return the function that ends that.

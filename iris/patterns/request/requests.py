@@ -163,7 +163,6 @@ class Requests(PeerObserver):
         mesh.register(kinds.Failure, self._receive_failure)
         mesh.register(kinds.Running, self._receive_running)
         mesh.register(kinds.Timed, self._receive_timed)
-        mesh.observe(self)
 
     async def run(self) -> None:
         """Watch over the deadlines; to be run for as long as anything is asked."""

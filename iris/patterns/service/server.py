@@ -95,7 +95,6 @@ class Server(PeerObserver):
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
-        mesh.observe(self)
         mesh.register(kinds.Broadcast, self._receive_broadcast)
         mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.

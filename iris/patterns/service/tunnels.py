@@ -71,7 +71,6 @@ class Tunnels(PeerObserver):
         for kind in get_args(kinds.OfTunnel):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)
-        mesh.observe(self)
 
     def _is_far(self, node: NodeId) -> bool:
         peer = self._mesh.peers.get(node)

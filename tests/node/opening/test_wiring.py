@@ -63,7 +63,8 @@ def classes() -> Iterator[type]:
     seen: set[type] = set()
     for name, module in sorted(sys.modules.items()):
         if name == "iris" or name.startswith("iris."):
-            for found in list(vars(module).values()):
+            members: list[object] = list(vars(module).values())
+            for found in members:
                 if isinstance(found, type) and found.__module__.startswith("iris.") and found not in seen:
                     seen.add(found)
                     yield found
