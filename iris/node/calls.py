@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import trio
 
-from iris.cluster.membership import Lookups, Member, Membership
+from iris.cluster.membership import Lookups, Member, Membership, Watch
+from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, reach_one
-from iris.kernel.errors import DeliveryError
+from iris.kernel.errors import ConfigError, DeliveryError, RequestTimeout
 from iris.kernel.names import Entropy, NodeId, check_address
+from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import check_flags, check_preference, check_request, check_timeout, check_wait
 from iris.node.run_guard import RunGuard
 from iris.patterns.payloads import converted_reply, reply_converter
+from iris.patterns.picker import known_instead
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.request import Begun, Requests
 from iris.patterns.tunnel import Tunnel
@@ -57,6 +60,33 @@ class FirstMembers:
         """Have a client look the members of a cluster up again and again, for the length of the block."""
         return nullcontext() if self._lookups is None else self._lookups.following(cluster)
 
+    async def wait_for(self, cluster: str, members: int, within: float) -> bool:
+        """Wait until a cluster has ``members`` members; return False if it has not in time."""
+        with self._guard.waiting(), self.following(cluster), trio.move_on_after(within):
+            await self._membership.wait_for(cluster, members)
+            return True
+        return False
+
+    def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
+        """Follow the members of a cluster; see ``Node.watch``."""
+        watch = self._membership.watch(cluster)
+        return watch if self._lookups is None else self._watch_following(cluster, watch)
+
+    @protected_context
+    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
+        with self.following(cluster):
+            async with watch as changes:
+                yield changes
+
+    def check_member(self, what: str) -> None:
+        """Check that this node is no client.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self._lookups is not None:
+            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
+
     @protected_context
     async def entering(
         self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
@@ -80,6 +110,22 @@ class FirstMembers:
             with self._guard.waiting():
                 tunnel = await stack.enter_async_context(opening())
             yield tunnel
+
+
+def too_few(
+    cluster: str, members: int, within: float, known: int, mesh: Mesh, membership: Membership
+) -> RequestTimeout:
+    """Return the error when a cluster does not have so many members in time, of those that are known."""
+    present = membership.count(cluster)
+    but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
+    trouble = mesh.trouble()
+    error = RequestTimeout(
+        f"cluster {cluster!r} has {present} of {shown(members)} members after {within:g} s{but}{trouble}"
+    )
+    hint = "" if known or trouble else known_instead(cluster, membership.clusters())
+    if hint:
+        error.add_note(hint)
+    return error
 
 
 @final

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Departure, Member, NodeInfo, Watch
+from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
-from iris.kernel.errors import ConfigError, NoSuchCluster, RequestTimeout
+from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import NodeId, check_address, check_name
-from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
+    check_between,
     check_count,
     check_flags,
     check_is,
@@ -29,30 +28,20 @@ from iris.node.arguments import (
     check_whom,
 )
 from iris.node.build import Patterns
-from iris.node.documents import Documents
+from iris.node.calls import too_few
+from iris.node.documents import Documents, DocumentSettings
 from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
 from iris.patterns.books import Books, LossWatch, matching
 from iris.patterns.multicast import Answers, StopRules
-from iris.patterns.picker import known_instead
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Service, callers
-from iris.patterns.state import (
-    MAX_BYTES,
-    MAX_TTL,
-    MIN_TTL,
-    Lease,
-    Saga,
-    SharedState,
-    StateMembers,
-    open_lease,
-    open_saga,
-)
+from iris.patterns.state import MAX_BYTES, MAX_TTL, MIN_TTL, Lease, Saga, SharedState, open_lease, open_saga
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -65,9 +54,6 @@ if TYPE_CHECKING:
     R = TypeVarWithDefault("R", default=Any)
 else:
     R = TypeVar("R")
-T = TypeVar("T")
-
-_log: Final = logging.getLogger("iris")
 
 
 @final
@@ -107,7 +93,7 @@ class Node:
         self._joined, self._sites, self._lookups, self._reach = parts.joined, parts.sites, parts.lookups, parts.reach
         self._reports: dict[str, Callable[[], Any]] = {}
         """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
-        self._states = Documents()
+        self._states = Documents(parts, patterns)
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
@@ -362,7 +348,7 @@ class Node:
         if get_ident() != self._guard.thread:
             self._guard.check()
         if self._lookups is not None:
-            self._check_member("publish")
+            self._first.check_member("publish")
         if expires is not None:
             if retain:
                 raise ConfigError("a last value that is retained does not expire: give expires or retain")
@@ -393,12 +379,9 @@ class Node:
                 await publishing.publish(topic, payload, key=key, headers=headers)
             return None
         check_flags(confirm=confirm, retain=retain, strict=strict)
-        if confirm:
-            within = check_timeout(timeout)
-            with self._guard.waiting():
-                await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
-        else:
-            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=None, retain=retain)
+        within = check_timeout(timeout) if confirm else None
+        with self._guard.waiting() if confirm else nullcontext():
+            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
         if strict:
             self._pubsub.losses.check(topic)
         return None
@@ -425,15 +408,11 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
-        self._check_member("publish")
+        self._first.check_member("publish")
         timeout = check_timeout(timeout)
+        confirming, waiting = self._pubsub.confirming, self._guard.waiting
         return open_confirmed_events(
-            self._pubsub.confirming,
-            self._config,
-            timeout,
-            self._foreign,
-            observer=self._tracing,
-            waiting=self._guard.waiting,
+            confirming, self._config, timeout, self._foreign, observer=self._tracing, waiting=waiting
         )
 
     def subscribe(
@@ -477,7 +456,7 @@ class Node:
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
         self._guard.check()
-        self._check_member("subscribe")
+        self._first.check_member("subscribe")
         check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
@@ -508,7 +487,7 @@ class Node:
         Cancelling it leaves it forgotten.
         """
         self._guard.check()
-        self._check_member("forget a durable subscriber")
+        self._first.check_member("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
     # -- a bridge's log ---------------------------------------------------------------------------------------
@@ -551,7 +530,7 @@ class Node:
         was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
         """
         self._guard.check()
-        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        members = BridgeMembers(check_name(bridge, "cluster"), self)
         return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
 
     def consume(
@@ -590,14 +569,8 @@ class Node:
         """
         self._guard.check()
         check_flags(replay=replay)
-        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        members = BridgeMembers(check_name(bridge, "cluster"), self)
         return open_consumer(topics, members, group=group, start=start, replay=replay)
-
-    def _survey_bridge(self, bridge: str, operation: str) -> AbstractAsyncContextManager[Answers]:
-        return self.survey(bridge, None, operation=operation, timeout=2.0)
-
-    def _open_bridge_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
-        return self.open_tunnel(address, operation=operation)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 
@@ -698,38 +671,20 @@ class Node:
         what no other member got is lost then, unless it is on disk.
         """
         self._guard.check()
-        self._check_member("have a document")
+        self._first.check_member("have a document")
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
-        state = SharedState(
-            StateMembers(
-                cluster,
-                self.id,
-                self._membership,
-                self._broadcasts,
-                self._surveys,
-                self._tunnels,
-                self._sites,
-                lambda: [member.node for member in self.members(cluster)],
-            ),
-            max_bytes=check_count(max_bytes, "max_bytes"),
-            path=None if path is None else Path(path),
-            allow=callers(allow) or frozenset(),
-            random=self._environment.random,
-            wall_clock=self._environment.wall_clock,
-            check_open=self._guard.check,
+        settings = DocumentSettings(
+            check_count(max_bytes, "max_bytes"), None if path is None else Path(path), callers(allow) or frozenset()
         )
-        await state._load()
-        async with self.join(cluster, state._service(), credential=credential):
-            self._states[cluster] = state
-            try:
-                with self._guard.waiting() as entered:
-                    async with state._running(check_timeout(timeout)):
-                        entered()
-                        yield state
-            finally:
-                del self._states[cluster]
+        document = self._states.make(cluster, settings, lambda: [member.node for member in self.members(cluster)])
+        await document._load()
+        async with (
+            self.join(cluster, document._service(), credential=credential),
+            self._states.running(cluster, document, check_timeout(timeout)),
+        ):
+            yield document
 
     def lease(
         self,
@@ -773,16 +728,12 @@ class Node:
         self._guard.check()
         check_name(name, "lease")
         check_name(bridge, "cluster")
-        seconds = check_timeout(ttl, "ttl")
-        if not MIN_TTL <= seconds <= MAX_TTL:
-            raise ConfigError(f"ttl is {shown(ttl)}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
-
         return open_lease(
             self._calls.ask,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
-            seconds,
+            check_between(ttl, "ttl", MIN_TTL, MAX_TTL),
             check_timeout(timeout),
             self._environment.entropy(16),
             self._environment.random,
@@ -840,9 +791,7 @@ class Node:
         one that runs the saga.
         """
         self._guard.check()
-        seconds, kept = check_timeout(timeout), check_timeout(keep, "keep")
-        if not MIN_KEEP <= kept <= MAX_KEEP:
-            raise ConfigError(f"keep is {shown(keep)}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
         claims = KeyClaims(check_name(bridge, "cluster"), self._calls.ask)
         holder = self._environment.entropy(16)
         return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
@@ -876,7 +825,7 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
-        self._check_member("serve")
+        self._first.check_member("serve")
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._states.flag(check_is(service, Service, "service").paused_by)
@@ -896,19 +845,6 @@ class Node:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
 
-    def _departures(self) -> tuple[Departure, ...]:
-        """Return the nodes of this node's own site that were lost or have left, the last 256 of them, oldest first."""
-        return self._membership.departures()
-
-    def _check_member(self, what: str) -> None:
-        """Check that this node is no client.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if self._lookups is not None:
-            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
-
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
@@ -920,18 +856,8 @@ class Node:
         """
         self._guard.check()
         within, cluster, members = check_timeout(timeout), check_address(cluster), check_count(members, "members")
-        with self._guard.waiting(), self._first.following(cluster), trio.move_on_after(within):
-            return await self._membership.wait_for(cluster, members)
-        present, known = self._membership.count(cluster), len(self.members(cluster))
-        but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
-        trouble = self._mesh.trouble()
-        error = RequestTimeout(
-            f"cluster {cluster!r} has {present} of {shown(members)} members after {timeout:g} s{but}{trouble}"
-        )
-        hint = "" if known or trouble else known_instead(cluster, self.clusters())
-        if hint:
-            error.add_note(hint)
-        raise error
+        if not await self._first.wait_for(cluster, members, within):
+            raise too_few(cluster, members, within, len(self.members(cluster)), self._mesh, self._membership)
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
@@ -942,14 +868,7 @@ class Node:
         """
         self._guard.check()
         check_name(cluster, "cluster")
-        watch = self._membership.watch(cluster)
-        return watch if self._lookups is None else self._watch_following(cluster, watch)
-
-    @protected_context
-    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
-        with self._first.following(cluster):
-            async with watch as changes:
-                yield changes
+        return self._first.watch(cluster)
 
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.

@@ -65,7 +65,7 @@ class RealmSurvey:
         Cancelling it leaves what the survey before found.
         """
         answers, failures, late = await self._asking.take()
-        now, departures = trio.current_time(), self._node._departures()
+        now, departures = trio.current_time(), self._node._membership.departures()
         gone = {departure.node.node for departure in departures}  # who was lost while it was asked is not silent
         nodes = {node.node: node for node in self._node.nodes() if node.node not in gone}
         views: dict[NodeId, NodeView] = {}

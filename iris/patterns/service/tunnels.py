@@ -64,17 +64,20 @@ class Tunnels(PeerObserver):
         self._serving = serving
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
-        self._table = TunnelTable(
-            mesh, config, books.ledger, accept=self._accept, clock=trio.current_time, is_far=self._is_far
-        )
+        self._table = TunnelTable(mesh, config, books.ledger, self)
         books.under_way.append(self._table.under_way)
         for kind in get_args(kinds.OfTunnel):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)
 
-    def _is_far(self, node: NodeId) -> bool:
+    def is_far(self, node: NodeId) -> bool:
+        """See ``TunnelHost``."""
         peer = self._mesh.peers.get(node)
         return peer is not None and peer.foreign
+
+    def now(self) -> float:
+        """See ``TunnelHost``."""
+        return trio.current_time()
 
     def statistics(self) -> TunnelsStatistics:
         """Return a snapshot of the counters."""
@@ -175,7 +178,8 @@ class Tunnels(PeerObserver):
 
     # -- being opened to ------------------------------------------------------------------------------------
 
-    def _accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+    def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+        """See ``TunnelHost``."""
         membership = self._serving.memberships.get(opening.cluster)
         peer = self._mesh.peer(end.node)
         # First: whether a cluster that is not exported is served here does not show in the answer.

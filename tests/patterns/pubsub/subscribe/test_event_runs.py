@@ -219,8 +219,8 @@ def test_confirmed_events_are_numbered_through_their_run_and_others_not_at_all()
 
 def test_the_events_of_a_run_taken_one_at_a_time_have_the_numbers_that_they_had() -> None:
     assert [(one.first, one.confirm, one.payloads) for one in run(confirm=100).each()] == [
-        (5, 100, [b"x"]),
-        (6, 101, [b"y"]),
+        (5, 100, (b"x",)),
+        (6, 101, (b"y",)),
     ]
     assert [one.confirm for one in run().each()] == [0, 0]
 
