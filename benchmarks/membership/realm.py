@@ -10,11 +10,11 @@ import dataclasses
 import hashlib
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, cast, final, get_args
 
-from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send
+from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send, SwimPorts
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -34,6 +34,30 @@ _NOTED: Final = (Changed, Routable, Rejected)
 
 _CERTIFICATE: Final = bytes(480)
 """Stand-in of the size of a certificate with its delegation."""
+
+
+@final
+class _AllLinked:
+    """Links of a node that is linked to everybody."""
+
+    def is_linked(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
+        """See ``LinkView.is_linked``."""
+        return True
+
+    def is_new(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
+        """See ``LinkView.is_new``."""
+        return False
+
+    def contacts(self) -> Collection[NodeId]:
+        """See ``LinkView.contacts``."""
+        return ()
+
+
+@final
+class _Idle:
+    """Workload of a node where no work waits."""
+
+    queue_delay: Final = 0.0
 
 
 @final
@@ -183,7 +207,7 @@ class Realm:
         node = record.node
         self.machines[node] = Swim(
             record=record,
-            trust=self.trust(node),
+            ports=SwimPorts(trust=self.trust(node), links=_AllLinked(), workload=_Idle()),
             config=self.config,
             random=Random(self.random.getrandbits(64)),
             now=self.now,

@@ -86,6 +86,14 @@ class MemberDirectory(Protocol):
         ...
 
 
+class MemberHealth(Protocol):
+    """State of the nodes of this site."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        """Return whether a node is to get no new work for now.  Called for each event and broadcast; does not block."""
+        ...
+
+
 def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuchCluster:
     """Return the error for a request to a cluster without members, as seen by the node of that mesh.
 

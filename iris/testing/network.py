@@ -158,7 +158,7 @@ class Network:
 
     def _refresh_node(self, node: Node) -> None:
         mesh = node._parts.mesh
-        mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
+        mesh.renew_identity(dataclasses.replace(mesh.identity, trusted=self._owner.trusted))
 
     def _is_taken(self, url: str) -> bool:
         return url in self._opening or self.memory.find(url) is not None

@@ -74,10 +74,26 @@ async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> No
         nursery.cancel_scope.cancel()
 
 
+class Paths:
+    """One link, over which everything leaves."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def path(self, site: str) -> SitePath | None:
+        return None
+
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        return self._link
+
+    def route_closed(self, route: GatewayRoute) -> None:
+        pass
+
+
 def way_over(link: Link) -> GatewayRoute:
     node = NodeId("2" * 32)
     way = SitePath(node, (Hop("us", node),))
-    return GatewayRoute(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda: None)
+    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), lambda: None)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:

@@ -485,11 +485,11 @@ def test_who_wants_events_is_told_with_each_change_whatever_neighbours_tell(
     directory = listening()
     told: set[RemoteSubscriber] = set()
 
-    def note(found: RemoteSubscriber, wants: bool) -> None:
+    def note(found: RemoteSubscriber, *, wants: bool) -> None:
         assert (found in told) is not wants
         (told.add if wants else told.discard)(found)
 
-    directory.resubscribed = note
+    directory.subscriptions.note = note  # type: ignore[method-assign]
     gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(3)]
     topics = ["a.>", "b", "c.*", f"{'ab' * 16}/x"]
     for version, (what, place, chosen) in enumerate(script, 1):

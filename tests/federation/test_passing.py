@@ -228,5 +228,5 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
         assert gateway._carrying.pressure.held >= 1
         assert shop._parts.sites is not None
-        (way,) = (way for way in shop._parts.sites._ways if way.target[1] == store.id)
+        (way,) = (way for way in shop._parts.sites._routes if way.target[1] == store.id)
         assert way._is_paused()

@@ -9,6 +9,7 @@ from random import Random
 import lmdb
 
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Payload
 from iris.kernel.wire.payload import payload_size
 from iris.patterns.messages import Sender
@@ -36,17 +37,13 @@ def fake_event(
     milestones: Milestones = (),
 ) -> EventRun:
     """Return a run of one event."""
+    events = kinds.Events(topic, first, sequence, None, None, key, (payload,), milestones)
     run = EventRun(
         sender or Sender("publishers", NodeId(publisher)),
-        topic,
-        first,
-        sequence,
+        events,
         headers or {},
-        key,
-        (payload,),
         payload_size(payload),
         plain=isinstance(payload, bytes),
-        milestones=milestones,
     )
     run.owed = owed
     return run

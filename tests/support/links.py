@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link.link import Link
+from iris.kernel.link.link import Link, LinkOwner
 from iris.kernel.names import NodeId
 from iris.kernel.wire.kinds import Message
 from tests.support.messages import array, arrays
@@ -97,9 +97,11 @@ class Bulk:
 
 
 @asynccontextmanager
-async def open_link(config: Config = SMALL, way: Way | None = None) -> AsyncIterator[Link]:
+async def open_link(
+    config: Config = SMALL, way: Way | None = None, owner: LinkOwner | None = None
+) -> AsyncIterator[Link]:
     """A link with its flusher; with a route it is up."""
-    link = Link(NODE, config)
+    link = Link(NODE, config, owner)
     if way is not None:
         link.use(PlainSession())
         link.attach(way)

@@ -123,11 +123,15 @@ class TunnelNode:
         self.node = NodeId(name.encode().hex().ljust(32, "0"))
         self.config = config
         self.mesh = FakeMesh(self.node)
-        self.table = TunnelTable(
-            self.mesh, config, SendLedger(lambda _: True), accept=self.accept, clock=trio.current_time
-        )
+        self.table = TunnelTable(self.mesh, config, SendLedger(lambda _: True), self)
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
+
+    def is_far(self, node: NodeId) -> bool:
+        return False
+
+    def now(self) -> float:
+        return trio.current_time()
 
     def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         if self.refusal is None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, final
 
@@ -197,12 +198,49 @@ class SignatureVerifier(Protocol):
         ...
 
 
+class LinkView(Protocol):
+    """The links of this node, as the machine asks for them.  Plain calls that read a table."""
+
+    def is_linked(self, node: NodeId) -> bool:
+        """Return whether a node is linked; who is not is passed over by gossip."""
+        ...
+
+    def is_new(self, node: NodeId) -> bool:
+        """Return whether a node is being linked for the first time, so that its silence says nothing."""
+        ...
+
+    def contacts(self) -> Collection[NodeId]:
+        """Return the nodes to which frames can leave now."""
+        ...
+
+
+class Workload(Protocol):
+    """The work of this node."""
+
+    @property
+    def queue_delay(self) -> float:
+        """Seconds that work waits for a handler here; read with each probe, and sent to the member that probes."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwimPorts:
+    """The parts that the machine asks."""
+
+    trust: SignatureVerifier
+    links: LinkView
+    workload: Workload
+
+
 @final
 class SwimContext:
     """State shared by the SWIM mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
-    def __init__(self, view: View, trust: SignatureVerifier, config: Config, random: Random, now: float) -> None:
-        self.trust: Final = trust
+    def __init__(self, view: View, ports: SwimPorts, config: Config, random: Random, now: float) -> None:
+        self.trust: Final = ports.trust
+        self.links: Final = ports.links
+        self.workload: Final = ports.workload
         self.config: Final = config
         self.random: Final = random
         self.now = now
@@ -210,9 +248,8 @@ class SwimContext:
         self.timers: Final = Timers()
         self.dissemination: Final = GossipQueue()
         self.health: Final = Awareness()
-        self.is_linked: Callable[[NodeId], bool] = lambda _: True
-        self.is_new: Callable[[NodeId], bool] = lambda _: False
-        """Returns True while a node is being linked for the first time, so that its silence says nothing."""
+        self.questions: list[NodeState] = []
+        """Suspects that are to be asked whether they are there."""
         self.outbox: list[Effect] = []
         self.sent: Counter[type[Message]] = Counter()
         """Messages by kind."""

@@ -14,7 +14,7 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from iris.cluster.mesh import Mesh, MessageReceiver, Peer
+from iris.cluster.mesh import Mesh, MessageReceiver, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
@@ -58,7 +58,7 @@ class RelayPlan(Struct, frozen=True):
 
 
 @final
-class Relays:
+class Relays(PeerObserver):
     """The relay of one node: what it sends and forwards over relay trees.
 
     Args:
@@ -88,7 +88,6 @@ class Relays:
         self._report_news = Wakeup()
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
-        mesh.observe(self)
 
     def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
         """Pass relayed messages of a type to ``receiver``, with their origin as if it had sent them itself."""
@@ -242,15 +241,9 @@ class Relays:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Count as lost what the node had in hand: frames may be lost."""
         self._write_off(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the node is lost only when its link is given up."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Count as lost what the node had in hand."""

@@ -39,7 +39,7 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
 )
-from iris.kernel.names import Entropy, check_key, check_name, is_name
+from iris.kernel.names import check_key, check_name, is_name
 from iris.kernel.numerals import as_float, shown
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
@@ -88,6 +88,18 @@ _ANSWER: Final[Mapping[str, tuple[type, ...]]] = {
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 """Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
+
+
+class Bridges(Protocol):
+    """The bridges of the realm, as a node asks them."""
+
+    async def ask(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+        """Ask a bridge for an operation, for so many seconds at most; raises as ``Node.request``."""
+        ...
+
+    def entropy(self, size: int, /) -> bytes:
+        """Return random bytes for the names of claims."""
+        ...
 
 
 @final
@@ -263,14 +275,13 @@ class KeptOutcomes:
     Args:
         outcomes: rules by which they are kept.
         cluster: cluster that is served.
-        ask: function that asks the bridge.
-        entropy: source of the names of claims.
+        bridges: the bridges, one of which keeps them.
         nursery: nursery of the tasks that record outcomes, also when the time of the request is over.
     """
 
-    def __init__(self, outcomes: Outcomes, cluster: str, ask: Ask, entropy: Entropy, nursery: trio.Nursery) -> None:
-        self._outcomes, self._cluster, self._entropy = outcomes, cluster, entropy
-        self._claims = KeyClaims(outcomes.bridge, ask)
+    def __init__(self, outcomes: Outcomes, cluster: str, bridges: Bridges, nursery: trio.Nursery) -> None:
+        self._outcomes, self._cluster, self._entropy = outcomes, cluster, bridges.entropy
+        self._claims = KeyClaims(outcomes.bridge, bridges.ask)
         self._nursery = nursery
         self.replayed = 0
         """Requests that were answered with a recorded outcome."""

@@ -41,9 +41,9 @@ import trio
 from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
 from iris.kernel.topic_syntax import is_own_topic
-from iris.kernel.wire import join_payload, payload_size
+from iris.kernel.wire import join_payload
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.pubsub.subscribe import EventRun, single_run
 from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView, Store
@@ -375,17 +375,7 @@ class OutcomeKeeper:
 
 def _run(event: SentEvent, sender: Sender) -> EventRun:
     payload = join_payload(event.data, packed=event.packed)
-    return EventRun(
-        sender,
-        event.topic,
-        0,
-        0,
-        event.headers,
-        event.key,
-        [payload],
-        payload_size(payload),
-        plain=not event.packed,
-    )
+    return single_run(sender, event.topic, event.headers, event.key, payload)
 
 
 # -- payloads of peers -----------------------------------------------------------------------------------------

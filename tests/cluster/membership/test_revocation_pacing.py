@@ -97,7 +97,9 @@ def exchange(
     node, realm = fleet[name], fleet.realm.root.public
     revocations = NewestRevocations(realm)
     node.admission.refuse, node.admission.revoked = revocations.check, revocations.reason
-    return RevocationExchange(node.mesh, realm, revocations, path, nursery, look=look)
+    revoking = RevocationExchange(node.mesh, realm, revocations, path, nursery, look=look)
+    node.mesh.observe(revoking)
+    return revoking
 
 
 def issue(fleet: Fleet, number: int) -> RevocationList:

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.cluster.mesh.control import PingBarrier
 from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer_table import PeerTable
 from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -51,7 +52,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.peers = {node: Linked(node, Line()) for node in (ONE, TWO)}
-        self.barriers = PingBarrier(cast("dict[NodeId, Peer]", self.peers), seeded_entropy(1))
+        self.barriers = PingBarrier(cast("PeerTable", self.peers), seeded_entropy(1))
         self.done: list[NodeId] = []
 
     async def wait(self, node: NodeId) -> None:

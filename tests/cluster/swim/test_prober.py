@@ -8,6 +8,7 @@ from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from tests.support.membership import (
+    Work,
     changes,
     claim,
     gossip,
@@ -22,8 +23,9 @@ from tests.support.messages import fields_of
 
 
 def test_a_probe_is_answered_with_the_queue_delay() -> None:
-    swim = knowing(1)
-    swim.queue_delay = 0.25
+    work = Work()
+    work.queue_delay = 0.25
+    swim = knowing(1, work=work)
     (answer,) = sends(swim.receive(kinds.Probe(7, 0, 1, ()), node(1), 0.0), kinds.ProbeAnswer)
     assert (answer.node, fields_of(answer.message)[0:2]) == (node(1), (7, 250_000))
 

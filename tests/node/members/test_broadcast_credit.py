@@ -402,12 +402,13 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
         membership = liar._serving.memberships["cache"]
         messages = [raw(kinds.BroadcastCredit, "cache", *granted)] if granted else []
 
-        def report(node: NodeId, _: wire.Message) -> bool:
-            for message in messages:
-                liar._parts.mesh.post(node, message, 0)
-            return True
+        class Liar:
+            def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+                for message in messages:
+                    liar._parts.mesh.post(node, message, 0)
+                return True
 
-        membership.broadcasts._post = report
+        membership.broadcasts._reporter = Liar()
         began = trio.current_time()
         for number in range(2000):
             await shop.broadcast("cache", number)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 from iris.kernel.errors import (
     ConfigError,
@@ -18,11 +17,23 @@ from iris.kernel.names import is_name
 from iris.patterns.multicast import Answers
 from iris.patterns.tunnel import Tunnel
 
-Survey = Callable[[str, str], AbstractAsyncContextManager[Answers]]
-"""Function that asks every member of a cluster for an operation."""
+_ANSWERED: Final = 2.0
+"""Seconds in which every member has to answer."""
 
-OpenTunnel = Callable[[str, str], AbstractAsyncContextManager[Tunnel]]
-"""Function that opens a tunnel to a member of a cluster, for an operation."""
+
+class BridgeCalls(Protocol):
+    """A node, as far as users of a bridge's log need it."""
+
+    def survey(
+        self, cluster: str, payload: Any, *, timeout: float, operation: str
+    ) -> AbstractAsyncContextManager[Answers]:
+        """See ``Node.survey``."""
+        ...
+
+    def open_tunnel(self, cluster: str, *, operation: str) -> AbstractAsyncContextManager[Tunnel]:
+        """See ``Node.open_tunnel``."""
+        ...
+
 
 TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 """Errors of an attempt to reach a bridge that may work the next time, but for those that are ``is_final``."""
@@ -45,23 +56,21 @@ class BridgeMembers:
 
     Args:
         bridge: cluster of the bridge.
-        survey: see ``Survey``.
-        open_tunnel: see ``OpenTunnel``.
+        node: node that asks them.
     """
 
-    def __init__(self, bridge: str, survey: Survey, open_tunnel: OpenTunnel) -> None:
+    def __init__(self, bridge: str, node: BridgeCalls) -> None:
         self.bridge: Final = bridge
         self.owners: Final[dict[int, str]] = {}
         """Clusters of the members by number of their shards, as reported last: a member may have got another name."""
-        self._survey = survey
-        self._open_tunnel = open_tunnel
+        self._node = node
 
     def __repr__(self) -> str:
         return f"<BridgeMembers {self.bridge}>"
 
     def open_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
         """Open a tunnel to one of them."""
-        return self._open_tunnel(address, operation)
+        return self._node.open_tunnel(address, operation=operation)
 
     async def addresses(self) -> list[str]:
         """Return the clusters at which the members are found, those that are away as well, sorted.
@@ -73,7 +82,7 @@ class BridgeMembers:
             DeliveryError: as ``Node.request``.
         """
         found: dict[str, int] = {}
-        async with self._survey(self.bridge, "shards") as answers:
+        async with self._node.survey(self.bridge, None, operation="shards", timeout=_ANSWERED) as answers:
             async for answer in answers:
                 found |= _members_untrusted(answer.payload)
                 self.owners.update(_owners_untrusted(answer.payload))

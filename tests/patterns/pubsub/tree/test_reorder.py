@@ -34,25 +34,28 @@ class Desk:
         self.taken: list[int] = []
         self.handed_on: list[int] = []
         self.refused: Counter[str] = Counter()
-        self.ended: list[int] = []
-        self.incoming = ReorderBuffer(
-            take=lambda message: self.taken.append(fields_of(message)[1]),
-            open_body=lambda body: self.taken.append(int(body)),
-            hand_on=lambda relayed, children: self._hand_on(relayed, children),
-            refuse=self._refuse,
-            ended=self.ended.append,
-        )
+        self.ended_trees: list[int] = []
+        self.incoming = ReorderBuffer(self)
         self.linked: deque[TreeRole | kinds.EventWay | int] = deque()
         self.treed: deque[RelayedEvents] = deque()
         self.now = 0.0
         self._published = self._turn = self._tree = self._number = 0
         self._over = 0
 
-    def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
+    def receive(self, message: wire.Message) -> None:
+        self.taken.append(fields_of(message)[1])
+
+    def receive_body(self, body: bytes) -> None:
+        self.taken.append(int(body))
+
+    def ended(self, tree: int) -> None:
+        self.ended_trees.append(tree)
+
+    def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         assert children == (CHILD,)
         self.handed_on.append(relayed.number)
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
         self.refused[reason] += 1
 
     # -- the publisher
