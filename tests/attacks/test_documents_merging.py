@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from tests.support.states import (
     ALL,
     EDITS,
     NOW,
+    Member,
     absorb,
     agree,
     attack,
@@ -272,6 +273,74 @@ def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int]
 
 
 @SEEDS
+def test_two_with_one_number_that_compare_before_either_has_an_edit_lose_nothing(seed: int) -> None:
+    """Fifteen histories: edits are lost, and what is written goes by others as well."""
+    for turn in range(15):
+        rng = random.Random(100 * seed + turn)
+        members = [Member(at, with_number(at, 7) if at < 2 else replica(1000 * seed + turn + at)) for at in range(4)]
+        for step in range(60):
+            one = rng.choice(members)
+            match rng.randrange(8):
+                case 0:
+                    one.send(*rng.sample(members, rng.randrange(3)))
+                case 1 | 2:
+                    one.compare(rng.choice(members))
+                case _:
+                    one.write(f"{one.at} {rng.randrange(4)}", step)
+        for _ in range(4):
+            for one in members:
+                for other in members:
+                    one.compare(other)
+        agree(*(one.replica for one in members))
+        for one in members:
+            assert set(SharedMap(one.replica, "")) == {key for each in members for key in each.wrote}
+            assert SharedCounter(one.replica, "", "c").value == sum(each.counted for each in members)
+
+
+@pytest.mark.parametrize("way", ["edits", "comparisons", "questions"])
+def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -> None:
+    """The writer leaves its number each time; it writes 4 MiB anew once, and then 128 KiB a second."""
+    one, now = replica(1, max_bytes=10**8), [NOW]
+    one._wall_clock = lambda: now[0]
+    for number in range(2000):
+        SharedMap(one, "")[f"k{number}"] = bytes(2000)
+
+    def forge() -> None:
+        for _ in range(50):
+            writer = one.writer
+            if way == "edits":
+                assert one.apply(Edit(max(writer, 0), 1, 1, {}, [], []))
+            elif way == "comparisons":
+                absorb(one, {max(writer, 0): 1}, (), {}, {writer})
+            else:
+                one.leave(writer)
+            one.take_edits()
+            SharedMap(one, "")["k"] = 1  # which takes a number
+
+    forge()
+    while one.is_rewriting:
+        one.take_edits()
+    first = one.hidden
+    assert 2000 <= first < 2500
+    forge()
+    assert one.hidden == first
+    now[0] += 60
+    forge()
+    while one.is_rewriting:
+        one.take_edits()
+    assert first < one.hidden <= 2 * first
+    now[0] -= 10**6
+    forge()
+    now[0] += 60
+    forge()
+    while one.is_rewriting:
+        one.take_edits()
+    assert one.hidden <= 3 * first, "a clock that was set back holds off nothing, and allows nothing"
+    assert len(SharedMap(one, "")) == 2001
+    check(one)
+
+
+@SEEDS
 def test_forged_edits_and_little_room_leave_all_counts_right(short_steps: None, seed: int) -> None:
     rng = random.Random(seed)
     replicas = [replica(at, max_bytes=6000) for at in range(3)]
@@ -421,6 +490,77 @@ def test_a_comparison_of_any_form_leaves_all_counts_right(short_steps: None) -> 
 
 
 # -- whole nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
+    async with iris.testing.open_network(seed=5) as network:
+        yield network
+
+
+async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
+    autojump_clock: MockClock, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have overwritten keys; a third one writes, too."""
+    monkeypatch.setattr("iris.patterns.state.shared_state.SharedState._receive_edit", lambda self, message: None)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        states = [await enter((await enter(network.open_node("prices"))).state("prices")) for _ in range(3)]
+        for at, state in enumerate(states[:2]):
+            state._replica.writer, state._replica._starts[5] = 5, at + 1
+        for at, state in enumerate(states):
+            for number in range(20 + 15 * at):
+                state[f"{at} {number % 3}"] = number
+                state.counter("c").add(1)
+        await trio.sleep(20)
+        for state in states:
+            assert set(state) == {f"{at} {key}" for at in range(3) for key in range(3)}
+            assert int(state.counter("c")) == 20 + 35 + 50
+        assert 5 not in {state._replica.writer for state in states}
+
+
+async def test_who_says_that_all_use_all_numbers_has_each_leave_its_own_once(
+    autojump_clock: MockClock, network: Network
+) -> None:
+    """By what it answers and by what it asks, and in the names of the others; the others tell it on."""
+    evil_service = iris.Service("prices")
+    names: list[Any] = []
+
+    @evil_service.tunnel("sync")
+    async def answer(tunnel: iris.Tunnel) -> None:
+        await tunnel.receive()
+        await tunnel.send(b"\x01")
+        claims = [(number, names[(number + at) % len(names)]) for number in range(WRITERS) for at in range(2)]
+        await tunnel.send(encode(Header({0: 2**20}, claims, [])))
+        await tunnel.send(b"")
+
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        nodes = [await enter(network.open_node("prices")) for _ in range(4)]
+        states = [await enter(node.state("prices")) for node in nodes[:3]]
+        names += [node.id for node in nodes]
+        for at, state in enumerate(states):
+            state.update({f"{at} {number}": number for number in range(100)})
+        await trio.sleep(5)
+        await enter(nodes[3].join("prices", evil_service))
+        await nodes[3].wait_for("prices", 4)
+        by_node = dict(zip(names, states, strict=False))
+        for _ in range(180):
+            with suppress(iris.IrisError, trio.BrokenResourceError, trio.EndOfChannel):
+                async with nodes[3].open_tunnel("prices", operation="sync") as tunnel:
+                    await tunnel.send(bytes(16))
+                    await tunnel.receive()
+                    state = by_node.get(tunnel.sender.node, states[0])  # it may reach itself
+                    writer = state._replica.writer
+                    await tunnel.send(encode(({}, [bytes(16)] * BUCKETS, writer)))
+                    while await tunnel.receive():
+                        pass
+            await trio.sleep(0.2)
+        assert all(0 < state._replica.hidden <= 3 * 100 for state in states)
+        hidden = [state._replica.hidden for state in states]
+        await trio.sleep(60)
+        assert hidden == [state._replica.hidden for state in states]
+        assert all(len(state) == 300 for state in states)
 
 
 @pytest.fixture

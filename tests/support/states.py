@@ -77,22 +77,61 @@ def content(one: Replica) -> dict[str, Any]:
     return shown
 
 
-def absorb(target: Replica, vector: dict[int, int], buckets: Collection[int], entries: dict[int, Entry]) -> int:
+def absorb(
+    target: Replica,
+    vector: dict[int, int],
+    buckets: Collection[int],
+    entries: dict[int, Entry],
+    users: Collection[int] = (),
+) -> int:
     """Merge into a replica; return how many steps that were."""
-    return 1 + sum(1 for _ in target.absorb(vector, buckets, entries))
+    return 1 + sum(1 for _ in target.absorb(vector, buckets, entries, users))
 
 
-def merging(source: Replica, target: Replica) -> Iterator[None]:
+def merging(source: Replica, target: Replica, users: Collection[int] = ()) -> Iterator[None]:
     """Return the steps in which a replica merges what another one has and it lacks, as by comparing."""
     lacking = source.difference(target.digests())
     entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    return target.absorb(dict(source.vector), lacking, entries)
+    return target.absorb(dict(source.vector), lacking, entries, users)
 
 
 def give(source: Replica, target: Replica) -> None:
     """Give one replica what another one has and it lacks, as by comparing."""
     if source.digest() != target.digest():
         deque(merging(source, target), maxlen=0)
+
+
+class Member:
+    """A replica with what ``SharedState`` knows of who uses which numbers."""
+
+    def __init__(self, at: int, one: Replica) -> None:
+        self.at = at
+        self.replica = one
+        self.claims = set[tuple[int, int]]()
+        self.wrote: dict[str, int] = {}
+        self.counted = 0
+
+    def write(self, key: str, value: int) -> None:
+        SharedMap(self.replica, "")[key] = self.wrote[key] = value
+        SharedCounter(self.replica, "", "c").add(value)
+        self.counted += value
+
+    def send(self, *targets: Member) -> None:
+        for made in self.replica.take_edits():
+            for target in targets:
+                if target is not self and target.replica.apply(made):
+                    target.claims.add((made.writer, self.at))
+
+    def compare(self, source: Member) -> None:
+        """Get what another one has that this one lacks; that one hears which number this one uses."""
+        writer = self.replica.writer
+        if source.replica.digest() != self.replica.digest():
+            self.claims |= source.claims | {(source.replica.writer, source.at)}
+            users = {number for number, node in self.claims if node != self.at}
+            deque(merging(source.replica, self.replica, users), maxlen=0)
+            source.claims.add((writer, self.at))
+            if writer >= 0:
+                source.replica.leave(writer)
 
 
 def agree(*replicas: Replica) -> None:

@@ -23,6 +23,7 @@ from typing import Final, TypeVar, final
 
 from msgspec.structs import replace
 
+from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
     AT_A_TIME,
@@ -52,6 +53,9 @@ _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
+_MOST_ANEW: Final = MIB
+_ANEW_RATE: Final = 128 * KIB
+"""Bytes that are written anew at once when others use numbers of this writer, and bytes a second after that."""
 _LEFT: Final = 2**20
 """Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
 _DIGESTS_AT_A_TIME: Final = 16
@@ -115,8 +119,13 @@ class Replica:
         self._lost: deque[tuple[Entry, int]] = deque()
         """What is to be written anew, of a counter with the number that is to be added."""
         self._lost_bytes = 0
+        self._unwanted = set[Entry]()
+        """What this writer itself has removed since something waits to be written anew."""
         self._left: dict[int, int] = {}
         """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
+        self._anew = 0.0
+        """Bytes that were written anew, less those that time has allowed since ``_anew_at``."""
+        self._anew_at = 0.0
 
     @property
     def size(self) -> int:
@@ -198,6 +207,8 @@ class Replica:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
+            if self._lost:
+                self._unwanted.add(entry)
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
@@ -257,12 +268,22 @@ class Replica:
         return True
 
     def absorb(
-        self, vector: Mapping[int, int], buckets: Collection[int], entries: Mapping[int, Entry]
+        self,
+        vector: Mapping[int, int],
+        buckets: Collection[int],
+        entries: Mapping[int, Entry],
+        users: Collection[int] = (),
     ) -> Iterator[None]:
         """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
         Each step takes some ms.  All is seen at once: where there are several steps, they change a copy, and what is
         written meanwhile is done to that as well.  Go through all steps, and absorb nothing else meanwhile.
+
+        Args:
+            vector: what the other one knows.
+            buckets: those that differ.
+            entries: all that the other one has in them.
+            users: numbers that other members write with.
         """
         bound = self._bound()  # if a clock is ahead, what its writers have written waits for the date
         theirs = {writer: number for writer, number in vector.items() if number <= bound}
@@ -278,7 +299,7 @@ class Replica:
             if dot not in entries and dot // WRITERS <= theirs.get(dot % WRITERS, 0)
         )
         known = (entry for entry in entries.values() if entry.dot % WRITERS in theirs)
-        steps = self._merge(contents, theirs, gone, known)
+        steps = self._merge(contents, theirs, gone, known, users)
         if is_long:
             yield from steps
         else:
@@ -363,13 +384,26 @@ class Replica:
             self._meanwhile += changed
         self._note_changes(changed, came)
 
+    def leave(self, number: int) -> None:
+        """Leave the number of this writer to another member, which uses it as well."""
+        if number == self.writer:
+            self._leave({number})
+            self._write_anew()
+
     def _leave(self, used: set[int]) -> None:
         """Write with none of the numbers that others use as well, and write anew what was written with them.
 
         What is here may be taken for removed by those who have heard of the other one first.  That the number has many
-        writes more tells the other one, whatever it writes until it hears of that.
+        writes more tells the other one, whatever it writes until it hears of that.  Who forges such numbers again and
+        again has nobody write anew more than so much a second: what is beyond that stays as it was written.
         """
-        self._left.update(dict.fromkeys(used, 0))
+        now = self._wall_clock()
+        self._anew = max(self._anew - max(now - self._anew_at, 0) * _ANEW_RATE, 0)
+        self._anew_at = now
+        for number in used:
+            if self._anew <= _MOST_ANEW:
+                self._left[number] = 0
+                self._anew += self.contents.bytes[number]
         if self.writer in used:
             number = self.vector.get(self.writer, 0)
             self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
@@ -386,7 +420,7 @@ class Replica:
         for entry in sorted(mine, key=by_dot):
             now = self.contents.find(entry.dot)
             if entry.kind == COUNTER and now != entry:  # of several of one number, as a member may forge, the last
-                last[entry.group, entry.key, entry.dot % WRITERS] = entry
+                last[entry.group, entry.key, entry.dot % WRITERS, read_added(entry).start] = entry
             elif now != entry and (now is not None or entry.dot % WRITERS in self._left):
                 last[entry.dot] = entry
         return last.values()
@@ -411,10 +445,14 @@ class Replica:
             entry, number = self._lost.popleft()
             self._lost_bytes -= entry.size
             with suppress(Overloaded, OverflowError):
+                if not number and entry in self._unwanted:
+                    continue
                 if number:
                     self._add(entry.group, entry.key, number)
                 elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
+        if not self._lost:
+            self._unwanted.clear()
         if self.is_rewriting:
             self._note_edit()
 

@@ -7,7 +7,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
