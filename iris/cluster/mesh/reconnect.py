@@ -13,8 +13,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId

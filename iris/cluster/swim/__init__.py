@@ -11,7 +11,7 @@ from iris.cluster.swim.context import (
     Changed, Effect, LinkView, LoadReport, Rejected, Routable, Send, SwimPorts, Synchronized, Workload,
 )  # fmt: skip
 from iris.cluster.swim.gossip import signatures_in
-from iris.cluster.swim.membership_view import MembershipView
+from iris.cluster.swim.context import MembershipView
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
 from iris.cluster.swim.swim import Swim
 

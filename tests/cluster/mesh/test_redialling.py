@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.cluster.mesh.reconnect import PAUSES, Patience, Reconnector, head_start, patience_of, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
