@@ -136,7 +136,7 @@ class RedialHost(Protocol):
         ...
 
 
-class Patience(NamedTuple):
+class RedialPatience(NamedTuple):
     """Seconds for which a peer is dialled at least."""
 
     direct: float
@@ -151,7 +151,7 @@ class Patience(NamedTuple):
 class Reconnector:
     """The peers that are being dialled again."""
 
-    def __init__(self, host: RedialHost, peers: PeerTable, nursery: trio.Nursery, patience: Patience) -> None:
+    def __init__(self, host: RedialHost, peers: PeerTable, nursery: trio.Nursery, patience: RedialPatience) -> None:
         self._host = host
         self._peers = peers
         self._nursery = nursery

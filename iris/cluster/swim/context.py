@@ -198,7 +198,7 @@ class SignatureVerifier(Protocol):
         ...
 
 
-class LinkView(Protocol):
+class LinkedNodes(Protocol):
     """The links of this node, as the machine asks for them.  Plain calls that read a table."""
 
     def is_linked(self, node: NodeId) -> bool:
@@ -229,7 +229,7 @@ class SwimPorts:
     """The parts that the machine asks."""
 
     trust: SignatureVerifier
-    links: LinkView
+    links: LinkedNodes
     workload: Workload
 
 
