@@ -41,15 +41,15 @@ class _AllLinked:
     """Links of a node that is linked to everybody."""
 
     def is_linked(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
-        """See ``LinkView.is_linked``."""
+        """See ``LinkedNodes.is_linked``."""
         return True
 
     def is_new(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
-        """See ``LinkView.is_new``."""
+        """See ``LinkedNodes.is_new``."""
         return False
 
     def contacts(self) -> Collection[NodeId]:
-        """See ``LinkView.contacts``."""
+        """See ``LinkedNodes.contacts``."""
         return ()
 
 

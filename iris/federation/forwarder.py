@@ -76,11 +76,11 @@ class _Passage(NamedTuple):
 
 
 class HomeSite(Protocol):
-    """What a gateway knows of its own site.  Plain calls in the task that reads; none may block."""
+    """The own site of a gateway, as forwarding asks for it.  Plain calls in the task that reads; none may block."""
 
     @property
     def exports(self) -> ExportIndex:
-        """What this gateway exports, by node."""
+        """Exports of this gateway, by node."""
         ...
 
     def is_exported(self, node: NodeId, site: str) -> bool:

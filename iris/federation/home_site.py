@@ -30,7 +30,7 @@ class GatewaySite:
         settling: float,
     ) -> None:
         self.exports: Final[ExportIndex] = advertising.index
-        """What this gateway exports, by node."""
+        """Exports of this gateway, by node."""
         self._membership = membership
         self._directory = directory
         self._lists = lists

@@ -13,7 +13,7 @@ from iris.kernel.names import NodeId
 
 @final
 class LinkStates:
-    """The links of one node; see ``LinkView``.
+    """The links of one node; see ``LinkedNodes``.
 
     Args:
         own: the node.
@@ -30,13 +30,13 @@ class LinkStates:
         return f"<LinkStates: {len(self._peers)} nodes linked, {len(self.new)} new>"
 
     def is_linked(self, node: NodeId) -> bool:
-        """See ``LinkView.is_linked``."""
+        """See ``LinkedNodes.is_linked``."""
         return node in self._peers or node == self._own
 
     def is_new(self, node: NodeId) -> bool:
-        """See ``LinkView.is_new``."""
+        """See ``LinkedNodes.is_new``."""
         return node in self.new
 
     def contacts(self) -> list[NodeId]:
-        """See ``LinkView.contacts``."""
+        """See ``LinkedNodes.contacts``."""
         return [peer.node for peer in self._peers if peer.link.is_up]

@@ -10,7 +10,7 @@ from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
 from iris.cluster.mesh.mesh import Mesh, open_mesh, own_addresses
 from iris.cluster.mesh.peer import Peer, PeerObserver
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import PeerTable
 from iris.cluster.mesh.ports import FrameFilter, Inner, MeshPorts, MeshSetting, PeerAdmission
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 

@@ -16,8 +16,7 @@ from typing import Final, Protocol, final
 import trio
 
 from iris.cluster.mesh.dispatch import MessageReceiver
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId

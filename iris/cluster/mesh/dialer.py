@@ -29,8 +29,7 @@ import trio
 from iris.cluster.address_rules import Told
 from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.mesh.outbound import OutboundConnections, worst
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.cluster.mesh.ports import Punctuality
 from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent

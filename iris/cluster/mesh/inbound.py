@@ -85,7 +85,7 @@ class InboundConnections:
         return outer
 
     def end_carried(self, outer: tuple[bool, str | None]) -> None:
-        """That frame was handled."""
+        """The frame was handled."""
         self.carried, self.carrier = outer
 
     def address(self) -> str | None:

@@ -31,7 +31,7 @@ from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
 from iris.cluster.mesh.ports import MeshPorts, MeshSetting
 from iris.cluster.mesh.reader import InboxReader
-from iris.cluster.mesh.reconnect import Patience, Reconnector, patience_of
+from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
 from iris.cluster.routes import is_site_url, is_via_url, realm_of_url, site_url, via_url
@@ -133,7 +133,7 @@ class Mesh:
         self._barriers = PingBarrier(self._peers, entropy)
         direct = 0.0 if setting.tag.between else patience_of(config)  # gateways have no membership that would wait
         self.redialling: Final = Reconnector(
-            self, self._peers, nursery, Patience(direct, config.refused_grace, config.site_patience)
+            self, self._peers, nursery, RedialPatience(direct, config.refused_grace, config.site_patience)
         )
         self._renewing: Final = RekeySchedule(self, self._sessions, nursery)
         self._cut_off = ""

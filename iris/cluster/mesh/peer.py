@@ -5,7 +5,8 @@ Peers of other realms are checked again when what this node trusts changes: it g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import ClassVar, Final, final
 
 from msgspec import structs
@@ -16,6 +17,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.link import Link, LinkOwner
 from iris.kernel.names import NodeId
+from iris.kernel.transport import OutgoingConnection
 from iris.security.channel import Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
@@ -130,6 +132,57 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"
+
+
+@final
+class PeerTable:
+    """The other nodes that are linked, connected or being reconnected.
+
+    It is made before the mesh, so that what chooses routes and what sees members alive can be there before the first
+    frame is read.  The mesh alone adds and removes.
+    """
+
+    __slots__ = ("_peers", "view")
+
+    def __init__(self) -> None:
+        self._peers: dict[NodeId, Peer] = {}
+        self.view: Final[Mapping[NodeId, Peer]] = MappingProxyType(self._peers)
+        """The same as a mapping that nobody can change."""
+
+    def __repr__(self) -> str:
+        return f"<PeerTable of {len(self._peers)} peers>"
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._peers
+
+    def __iter__(self) -> Iterator[Peer]:
+        """Iterate over the peers as they are now: they may come and go meanwhile."""
+        return iter([*self._peers.values()])
+
+    def get(self, node: NodeId) -> Peer | None:
+        """Return a peer; None if it is not linked."""
+        return self._peers.get(node)
+
+    def add(self, peer: Peer) -> None:
+        """Add a peer that is linked now."""
+        self._peers[peer.node] = peer
+
+    def remove(self, node: NodeId) -> Peer | None:
+        """Remove a peer that is given up, and return it; None if it is not here."""
+        return self._peers.pop(node, None)
+
+    def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
+        """Return the connection in use to a peer; None if there is none."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.link.outgoing
+
+    def link_to(self, node: NodeId) -> Link | None:
+        """Return the link to a peer; None if it is not linked."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.link
 
 
 @final

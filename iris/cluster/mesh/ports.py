@@ -8,8 +8,7 @@ from typing import Final, Protocol, final
 
 from iris.cluster.address_rules import AddressRules
 from iris.cluster.directory import Border, SiteTag
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.cluster.routes import NO_CARRIERS, Carriers
 from iris.cluster.work import Work
 from iris.kernel.config import Config

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -137,7 +136,7 @@ class RedialHost(Protocol):
         ...
 
 
-class Patience(NamedTuple):
+class RedialPatience(NamedTuple):
     """Seconds for which a peer is dialled at least."""
 
     direct: float
@@ -152,7 +151,7 @@ class Patience(NamedTuple):
 class Reconnector:
     """The peers that are being dialled again."""
 
-    def __init__(self, host: RedialHost, peers: PeerTable, nursery: trio.Nursery, patience: Patience) -> None:
+    def __init__(self, host: RedialHost, peers: PeerTable, nursery: trio.Nursery, patience: RedialPatience) -> None:
         self._host = host
         self._peers = peers
         self._nursery = nursery

@@ -9,8 +9,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.token_bucket import TokenBucket
 
 AT_ONCE: Final = 64

@@ -98,7 +98,7 @@ class SiteNetwork:
         self.relay: Final = Relay(own, peers)
         self.routes: Final = GatewayRoutes(self.directory, self.relay)
         self.border: Final = Border()
-        """What may cross the border of this site: nothing, until a gateway has sent its lists."""
+        """Rules for what may cross the border of this site: nothing may, until a gateway has sent its lists."""
 
     def __repr__(self) -> str:
         return f"<SiteNetwork {self.directory!r}, {self.relay!r}>"

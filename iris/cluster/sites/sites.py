@@ -92,7 +92,7 @@ class Sites(PeerObserver):
         self.foreigners: Final = foreigners
         """The members at other sites."""
         self.relay: Final = network.relay
-        """What passes this node on the way between sites."""
+        """Relay of what passes this node on the way between sites."""
         self.copies: Final = network.routes.copies
         """Route of events for several nodes of other sites."""
         self._routes: Final = network.routes

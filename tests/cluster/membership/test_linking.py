@@ -17,7 +17,7 @@ from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking, dials_second
 from iris.cluster.mesh.dialer import DialLimiter
 from iris.cluster.mesh.mesh import Mesh
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import PeerTable
 from iris.cluster.mesh.reconnect import EVERY, FREE, FlapDamping
 from iris.cluster.swim.context import Changed
 from iris.cluster.swim.records import MemberState, NodeRecord

@@ -10,8 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from iris.cluster.mesh.control import PingBarrier
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId

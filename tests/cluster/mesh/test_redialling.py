@@ -9,9 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
-from iris.cluster.mesh.reconnect import PAUSES, Patience, Reconnector, head_start, patience_of, pauses_of
+from iris.cluster.mesh.peer import Peer, PeerTable
+from iris.cluster.mesh.reconnect import PAUSES, Reconnector, RedialPatience, head_start, patience_of, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -28,7 +27,11 @@ class Line:
     """Results of the attempts to reach one peer, in turn, and their effects."""
 
     def __init__(
-        self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: Patience, peer: Peer | None = None
+        self,
+        nursery: trio.Nursery,
+        outcomes: Iterator[Exception | None],
+        patience: RedialPatience,
+        peer: Peer | None = None,
     ) -> None:
         self.peer = peer or make_peer()
         self.peers = PeerTable()
@@ -65,7 +68,7 @@ async def open_line(
     *outcomes: Exception | None, patience: float = 0.5, refused_grace: float = 0.4, peer: Peer | None = None
 ) -> AsyncIterator[Line]:
     async with trio.open_nursery() as nursery:
-        yield Line(nursery, iter(outcomes), Patience(patience, refused_grace, 5.0), peer)
+        yield Line(nursery, iter(outcomes), RedialPatience(patience, refused_grace, 5.0), peer)
 
 
 def moments(count: int) -> list[float]:

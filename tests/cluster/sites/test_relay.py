@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from iris.cluster.directory.messages import Hop
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.peer_table import PeerTable
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.cluster.routes.envelope import Envelope, begin_batch, end_batch
 from iris.cluster.sites.relay import Relay
 from iris.kernel.config import Config

@@ -159,7 +159,7 @@ async def test_no_part_of_a_node_a_client_or_a_gateway_has_an_attribute_set_by_a
 
 
 async def test_no_part_of_a_bridge_has_an_attribute_set_by_another_one(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with watching(monkeypatch) as found:
         async with (
@@ -168,7 +168,7 @@ async def test_no_part_of_a_bridge_has_an_attribute_set_by_another_one(
             open_bridge(node, topics=["orders.>"], directory=tmp_path),
             network.open_node("shop") as shop,
         ):
-            await shop.publish("orders.new", 1, confirm=True)
+            await shop.publish("orders.new", 1, confirm=True, timeout=60)
     check(found)
 
 
