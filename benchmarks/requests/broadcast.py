@@ -18,7 +18,8 @@ import trio.testing
 import iris
 from benchmarks.requests.task_time import TaskTime, marked
 from iris.kernel.names import NodeId
-from iris.patterns.multicast.survey import StopRules, Surveys
+from iris.patterns.multicast.answers import StopRules
+from iris.patterns.multicast.survey import Surveys
 from iris.patterns.multicast.tree import divided
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 

@@ -256,7 +256,7 @@ async def open_node(
             queue_delay=memberships.queue_delay,
             processor_time=environment.processor_time,
         )
-        joined = Joined(mesh, membership, revoked.check, environment)
+        joined = Joined(mesh, membership, revoked, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
