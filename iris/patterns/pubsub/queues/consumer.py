@@ -56,7 +56,7 @@ class BatchPosition(NamedTuple):
 
     shard: str
     end: int
-    """Offset behind its last event."""
+    """Offset that follows its last event."""
     lag: int
     missed: int
     gaps: int
