@@ -35,7 +35,7 @@ from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
-from iris.patterns.multicast.survey import Answers
+from iris.patterns.multicast.answers import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents

@@ -26,8 +26,8 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
+from benchmarks.task_time import TaskTime, marked, unmark
 from iris.bench.cases import MEMBERS
 from iris.cluster.balancing.balancer import Balancer
 from iris.cluster.mesh.mesh import Mesh
@@ -94,6 +94,20 @@ async def _open_mesh(network: MemoryNetwork, credential: Credential, number: int
         yield mesh
 
 
+class AllWell:
+    """Members of which none is suspected."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        """Return False."""
+        del node
+        return False
+
+    def site_of(self, node: NodeId) -> str:
+        """Return that it is at none."""
+        del node
+        return ""
+
+
 async def _serve(
     network: MemoryNetwork, credential: Credential, number: int, task_status: trio.TaskStatus[Mesh]
 ) -> None:
@@ -106,7 +120,7 @@ async def _serve(
         return request.payload
 
     async with _open_mesh(network, credential, number) as mesh:
-        relays, books = Relays(mesh, CONFIG), Bookkeeper(mesh)
+        relays, books = Relays(mesh, AllWell()), Bookkeeper(mesh)
         serving = Server(mesh, relays, books, WorkerPools())
         mesh.observe(books, relays, serving)
         async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):

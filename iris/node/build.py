@@ -206,7 +206,7 @@ def build_patterns(
     books.under_way.append(requests.under_way)
     first = FirstMembers(membership, lookups, guard)
     calls = Calls(requests, first, reach, guard, tracing, environment.entropy)
-    relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
+    relays = Relays(mesh, membership)
     broadcasts = Broadcasts(mesh, membership, config, relays, ledger)
     surveys = Surveys(mesh, requests, membership, relays, config)
     pubsub = PubSub(mesh, books, subscriptions, membership, relays.tally, elsewhere)

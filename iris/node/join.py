@@ -9,7 +9,7 @@ from the cluster: others would not accept it as a member, so it stops announcing
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from iris.kernel.tasks import run_in_thread
 from iris.node.environment import Environment
 from iris.patterns.service import Limits, PauseFlag, Server, Service, ServiceStatistics
 from iris.security.files import CredentialWatch
-from iris.security.identity import Credential, NodeIdentity, PeerIdentity
+from iris.security.identity import Credential, NewestRevocations, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -118,19 +118,19 @@ class Joined:
     """The clusters that one node has joined.
 
     Args:
-        check_peer: raises AuthenticationError for a peer that is revoked.
+        revoked: nodes and clusters that are revoked.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         membership: Membership,
-        check_peer: Callable[[PeerIdentity], None],
+        revoked: NewestRevocations,
         environment: Environment,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
-        self._check_peer = check_peer
+        self._revoked = revoked
         self._wall_clock = environment.wall_clock
         self._places: dict[str, _Place] = {}
         self.drained: Final[set[str]] = set()
@@ -255,6 +255,6 @@ class Joined:
             place.entry = structs.replace(place.entry, proof=proof_of(credential.certificate, delegation))
         assert place.proved is not None
         try:
-            self._check_peer(place.proved)
+            self._revoked.check(place.proved)
         except AuthenticationError as error:
             raise ConfigError(f"{error}; have a new credential issued") from None

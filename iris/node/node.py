@@ -97,9 +97,8 @@ class Node:
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
-        self._pubsub, self._foreign, self._serving = patterns.pubsub, patterns.pubsub.foreign, patterns.serving
-        self._tunnels = patterns.tunnels
-        self._publishing = self._pubsub.publishing
+        self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
+        self._foreign, self._publishing = patterns.pubsub.foreign, patterns.pubsub.publishing
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -410,9 +409,8 @@ class Node:
         self._guard.check()
         self._first.check_member("publish")
         timeout = check_timeout(timeout)
-        confirming, waiting = self._pubsub.confirming, self._guard.waiting
         return open_confirmed_events(
-            confirming, self._config, timeout, self._foreign, observer=self._tracing, waiting=waiting
+            self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing, guard=self._guard
         )
 
     def subscribe(
@@ -925,7 +923,7 @@ class Node:
         Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
         """
         self._guard.check()
-        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), self._guard.waiting)
+        return LossWatch(self._books, pattern, check_timeout(every, "every"), self._guard)
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""

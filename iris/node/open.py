@@ -256,7 +256,7 @@ async def open_outside(
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
         cluster = build_cluster(mesh, base, nursery, order, environment)
         membership, lookups, sites = cluster.membership, cluster.lookups, cluster.sites
-        joined = Joined(mesh, membership, revoked.check, environment)
+        joined = Joined(mesh, membership, revoked, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)

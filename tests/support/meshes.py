@@ -114,6 +114,9 @@ class AllWell:
     def is_suspected(self, node: NodeId) -> bool:
         return False
 
+    def site_of(self, node: NodeId) -> str:
+        return ""
+
     def clusters(self) -> Sequence[str]:
         return ()
 
@@ -168,7 +171,7 @@ class MeshNode:
         subscriptions = OpenSubscriptions()
         self.books: Final = Bookkeeper(mesh, subscriptions)
         self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
-        self.relays: Final = Relays(mesh, config)
+        self.relays: Final = Relays(mesh, AllWell())
         self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
         self.pubsub: Final = PubSub(mesh, self.books, subscriptions, AllWell(), self.relays.tally, None)

@@ -123,9 +123,12 @@ class TunnelNode:
         self.node = NodeId(name.encode().hex().ljust(32, "0"))
         self.config = config
         self.mesh = FakeMesh(self.node)
-        self.table = TunnelTable(self.mesh, config, SendLedger(lambda _: True), self)
+        self.table = TunnelTable(self.mesh, config, SendLedger(self), self)
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
+
+    def is_linked(self, node: NodeId) -> bool:
+        return True
 
     def is_far(self, node: NodeId) -> bool:
         return False

@@ -10,9 +10,9 @@ from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
 from iris.patterns.books.counters import PatternStatistics, Tally
 from iris.patterns.books.ledger import NOBODY, Crowd, LedgerRow, SendLedger
 from iris.patterns.books.shown import BookRow, Books
-from iris.patterns.books.watch import Loss, LossWatch, compare_losses, matching
+from iris.patterns.books.watch import Loss, LossWatch, WaitGuard, compare_losses, matching
 
 __all__ = (
     "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "LedgerRow",
-    "Loss", "LossWatch", "PatternStatistics", "SendLedger", "Tally", "compare_losses", "matching",
+    "Loss", "LossWatch", "PatternStatistics", "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
 )  # fmt: skip

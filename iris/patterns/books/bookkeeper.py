@@ -65,14 +65,14 @@ class Bookkeeper(PeerObserver):
 
     def __init__(self, mesh: Mesh, pending: PendingCounts | None = None) -> None:
         self._pending = pending
-        self.ledger: Final = SendLedger(self._is_linked)
+        self.ledger: Final = SendLedger(self)
         """Sending side: what this node has sent, by receiver, pattern and name."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Functions that return rows of what the ledger does not have yet: requests without a reply, open tunnels."""
         self._mesh = mesh
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
         self._due = Wakeup()
-        self._receipts = Receipts(self._due.wake, self._delay)
+        self._receipts = Receipts(self)
         self.account: Final = self._receipts.account
         """``Receipts.account``: returns the account of messages that have just come."""
         self.due_of: Final = self._receipts.due_of
@@ -83,10 +83,16 @@ class Bookkeeper(PeerObserver):
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
 
-    def _is_linked(self, node: NodeId) -> bool:
+    def is_linked(self, node: NodeId) -> bool:
+        """See ``LinkTable``."""
         return self._mesh.peer(node) is not None
 
-    def _delay(self) -> float:
+    def report_due(self) -> None:
+        """See ``Reporter``."""
+        self._due.wake()
+
+    def relayed_due(self) -> float:
+        """See ``Reporter``."""
         return trio.current_time() + RELAYED_PAUSE * self._rng.random()
 
     # -- as a receiver --------------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ class Bookkeeper(PeerObserver):
             try:
                 self._mesh.post(node, message, size, CONTROL_RESERVE)
             except NotSent:
-                if self._is_linked(node):
+                if self.is_linked(node):
                     self._receipts.repeat(node)
                 else:
                     self._receipts.sender_gone(node)
@@ -175,7 +181,7 @@ class Bookkeeper(PeerObserver):
             await trio.sleep_until(next_look)
 
     def _is_there(self, row: LedgerRow) -> bool:
-        return row.node == NOBODY or self._is_linked(row.node)
+        return row.node == NOBODY or self.is_linked(row.node)
 
     def _ask(self, rows: Iterable[LedgerRow]) -> None:
         for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):

@@ -179,14 +179,9 @@ class PubSub(PeerObserver):
         """Receiver of the events of other sites.  None if this node is at no site."""
         self.durable.on_changed(self._durable_changed)
 
-    def on_interest_changed(self, listener: InterestListener) -> Callable[[], None]:
-        """Call ``listener`` whenever what ``wanted`` yields has changed; return the function that ends that.
-
-        It is called with a node of this site, the terms that it has added, and those that it has removed.  It must not
-        block.
-        """
+    def on_interest_changed(self, listener: InterestListener) -> None:
+        """Call ``listener`` whenever what ``wanted`` yields has changed.  It must not block."""
         self._interest_listeners.append(listener)
-        return lambda: self._interest_listeners.remove(listener)
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:

@@ -17,7 +17,8 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.wire import kinds
-from iris.patterns.multicast.survey import StopRules, Surveys
+from iris.patterns.multicast.answers import StopRules
+from iris.patterns.multicast.survey import Surveys
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.messages import raw
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.patterns.multicast.survey import StopRules
+from iris.patterns.multicast.answers import StopRules
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, cast, final, overload
+from typing import Any, Final, Literal, NamedTuple, Self, cast, final, overload
 
 import trio
 from msgspec import Struct
@@ -51,6 +51,19 @@ class LogEvent(Struct, frozen=True, kw_only=True):
 
 
 @final
+class BatchPosition(NamedTuple):
+    """Place of a batch in the log, and what is missing before it; see ``LogBatch``."""
+
+    shard: str
+    end: int
+    """Offset that follows its last event."""
+    lag: int
+    missed: int
+    gaps: int
+    expired: int
+
+
+@final
 class LogBatch(Sequence[LogEvent]):
     """Consecutive events of one shard, at most 1,024.  Made by iterating over a ``Consumer``.
 
@@ -59,31 +72,20 @@ class LogBatch(Sequence[LogEvent]):
 
     __slots__ = ("_end", "_events", "_link", "expired", "gaps", "lag", "missed", "shard")
 
-    def __init__(
-        self,
-        link: _MemberReader,
-        events: Sequence[LogEvent],
-        *,
-        shard: str,
-        end: int,
-        lag: int,
-        missed: int,
-        gaps: int,
-        expired: int,
-    ) -> None:
+    def __init__(self, link: _MemberReader, events: Sequence[LogEvent], position: BatchPosition) -> None:
         self._link = link
         self._events = events
-        self._end = end
-        self.shard: Final = shard
-        self.lag: Final = lag
+        self._end = position.end
+        self.shard: Final = position.shard
+        self.lag: Final = position.lag
         """Events of the shard that come behind it, on whatever topic."""
-        self.missed: Final = missed
+        self.missed: Final = position.missed
         """Events that were trimmed before it could be read: up to the last one on the consumer's topics that was, and 0
         if none was."""
-        self.gaps: Final = gaps
+        self.gaps: Final = position.gaps
         """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
         lost on the way, and not with ``confirm=True``."""
-        self.expired: Final = expired
+        self.expired: Final = position.expired
         """Events before it that had expired."""
 
     def __repr__(self) -> str:
@@ -271,9 +273,7 @@ class _MemberReader:
                         gaps, shard, self._consumer.group,
                         extra={"cluster": self.address, "count": gaps},
                     )  # fmt: skip
-                self._consumer._offer(
-                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, gaps=gaps, expired=expired)
-                )
+                self._consumer._offer(LogBatch(self, events, BatchPosition(shard, end, lag, missed, gaps, expired)))
             case _:
                 raise _not_understood()
 

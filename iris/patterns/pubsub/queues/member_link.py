@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 import trio
 
@@ -14,7 +14,7 @@ from iris.kernel.errors import LeaseLost, RemoteProtocolError
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.patterns.pubsub.queues.bridge_members import told_error
-from iris.patterns.pubsub.queues.job import Job, JobOutcome
+from iris.patterns.pubsub.queues.job import Job, JobOutcome, ReceivedJob
 from iris.patterns.pubsub.queues.terms import MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
 
@@ -30,6 +30,18 @@ PACKED: Final = "msgpack"
 """Encodings of the value of a job; bytes have none."""
 
 
+class JobReceiver(Protocol):
+    """Receiver of the jobs of a queue, from all members.  No method blocks."""
+
+    def terms(self) -> dict[str, Any]:
+        """Return the message that a member gets first.  Called at each connection."""
+        ...
+
+    def arrived(self, jobs: Sequence[Job]) -> None:
+        """Receive jobs that have come; none when the tasks that wait for some have to ``MemberLink.ask``."""
+        ...
+
+
 @final
 class MemberLink:
     """The jobs of one queue at one member.
@@ -37,19 +49,15 @@ class MemberLink:
     Args:
         queue: name of the queue.
         address: cluster at which the member is found.
-        terms: returns the message that the member gets first.
-        arrived: called with jobs that have come; with none when the tasks that wait for some have to ``ask``.
+        receiver: receiver of its jobs.
     """
 
-    def __init__(
-        self, queue: str, address: str, terms: Callable[[], dict[str, Any]], arrived: Callable[[Sequence[Job]], None]
-    ) -> None:
+    def __init__(self, queue: str, address: str, receiver: JobReceiver) -> None:
         self.address: Final = address
         self.hand: Final[dict[Place, Job]] = {}
         """Jobs that came and are not settled."""
         self._queue = queue
-        self._terms = terms
-        self._arrived = arrived
+        self._receiver = receiver
         self._shards: dict[int, str] = {}
         """Ids of its shards by number.  A log that was lost and made anew has another one."""
         self._begun: list[Place] = []
@@ -193,7 +201,7 @@ class MemberLink:
         asked = trio.current_time()
         held = [number for job in self.hand.values() if job._outcome is None for number in job._place]
         of = {"shards": [*{job._shard for job in self.hand.values()}]} if held else {}
-        await tunnel.send({**self._terms(), "held": held, **of})
+        await tunnel.send({**self._receiver.terms(), "held": held, **of})
         # What the bridge's clock says is mapped to the earliest moment at which it can have said it: of a job that
         # expires none is begun late.
         now, shards = _now_untrusted(await tunnel.receive())
@@ -315,7 +323,7 @@ class MemberLink:
         elif job._outcome is None:
             job.is_lost = True
             self._is_forgotten = True
-            self._arrived(())  # a task that waits for a job asks for others
+            self._receiver.arrived(())  # a task that waits for a job asks for others
         elif is_late and (job._is_taken or (job._sent == 1 and not job.is_lost)):
             self._came_late(job)  # else it was purged, or a report that nobody has answered may be why
         self._settled.unpark_all()
@@ -343,7 +351,7 @@ class MemberLink:
             self._suspects.discard(job._place)
             self.hand[job._place] = job
             fresh.append(job)
-        self._arrived(fresh)
+        self._receiver.arrived(fresh)
 
     async def _job_untrusted(self, entry: object, offset: float, tunnel: Tunnel) -> Job:
         match entry:
@@ -356,10 +364,9 @@ class MemberLink:
                 raise _not_understood()
         if isinstance(value, int):
             value = await receive_large_untrusted(tunnel, value)
-        return Job(
-            self,
-            self._queue,
-            (shard, at),
+        received = ReceivedJob(
+            queue=self._queue,
+            place=(shard, at),
             attempt=attempt,
             deadline=math.inf if expires is None else expires + offset,
             key=key,
@@ -369,6 +376,7 @@ class MemberLink:
             payload=decode_value_untrusted(value, encoding),
             shard=self._shards.get(shard, ""),
         )
+        return Job(self, received)
 
 
 def decode_value_untrusted(value: bytes, encoding: str) -> Any:

@@ -28,6 +28,30 @@ _LOOK: Final = 10.0
 
 
 @final
+class _ArrivedJobs:
+    """Jobs of all members that no task has received; see ``JobReceiver``.
+
+    Args:
+        limit: jobs that may be in hand.
+        links: links to the members, among which the limit is divided.
+    """
+
+    def __init__(self, terms: Mapping[str, Any], limit: int, links: Mapping[str, MemberLink]) -> None:
+        self.ready: Final[deque[Job]] = deque()
+        self.news: Final = trio.lowlevel.ParkingLot()
+        self._terms = dict(terms)
+        self._limit = limit
+        self._links = links
+
+    def terms(self) -> dict[str, Any]:
+        return {**self._terms, "limit": max(1, self._limit // max(1, len(self._links)))}
+
+    def arrived(self, jobs: Sequence[Job]) -> None:
+        self.ready.extend(jobs)
+        self.news.unpark(count=max(1, len(jobs)))
+
+
+@final
 class JobWorker:
     """An iterator over the jobs that this worker gets.  Made by ``WorkQueue.take``.
 
@@ -41,11 +65,8 @@ class JobWorker:
     def __init__(self, queue: str, members: BridgeMembers, terms: Mapping[str, Any], limit: int) -> None:
         self._queue = queue
         self._members = members
-        self._own_terms = dict(terms)
-        self._limit = limit
         self._links: dict[str, MemberLink] = {}
-        self._ready: deque[Job] = deque()
-        self._arrived = trio.lowlevel.ParkingLot()
+        self._jobs = _ArrivedJobs(terms, limit, self._links)
         self._is_closing = False
         self._failure: Exception | None = None
 
@@ -67,13 +88,13 @@ class JobWorker:
                 raise self._failure
             if self._is_closing:
                 raise StopAsyncIteration
-            while self._ready:
-                job = self._ready.popleft()
+            while self._jobs.ready:
+                job = self._jobs.ready.popleft()
                 if await cast("MemberLink", job._reporting).begin(job):
                     return job
             for link in self._links.values():
                 link.ask()
-            await self._arrived.park()
+            await self._jobs.news.park()
 
     # -- the tasks of the queue's block ---------------------------------------------------------------------
 
@@ -87,7 +108,7 @@ class JobWorker:
                     try:
                         for address in await self._members.addresses():
                             if address not in self._links:
-                                link = MemberLink(self._queue, address, self._terms, self._take)
+                                link = MemberLink(self._queue, address, self._jobs)
                                 self._links[address] = link
                                 nursery.start_soon(self._keep, link)
                         for link in self._links.values():
@@ -127,13 +148,6 @@ class JobWorker:
         """Return the link to the member at which a shard is now."""
         return self._links.get(self._members.owners.get(shard, ""))
 
-    def _terms(self) -> dict[str, Any]:
-        return {**self._own_terms, "limit": max(1, self._limit // max(1, len(self._links)))}
-
-    def _take(self, jobs: Sequence[Job]) -> None:
-        self._ready.extend(jobs)
-        self._arrived.unpark(count=max(1, len(jobs)))
-
     def _warn(self, address: str, error: Exception, before: type[Exception] | None) -> type[Exception]:
         """Log once that a member cannot be reached, and why."""
         if type(error) is not before:
@@ -146,7 +160,7 @@ class JobWorker:
 
     def _fail(self, group: BaseExceptionGroup[Exception]) -> None:
         self._failure = first_error(group)
-        self._arrived.unpark_all()
+        self._jobs.news.unpark_all()
         for link in self._links.values():
             link.end(self._failure)
 
@@ -159,7 +173,7 @@ class JobWorker:
     async def _finish(self) -> None:
         """Begin no more jobs, and wait until every outcome is on the disk."""
         self._is_closing = True
-        self._arrived.unpark_all()
+        self._jobs.news.unpark_all()
         async with trio.open_nursery() as nursery:
             for link in self._links.values():
                 nursery.start_soon(link.leave)
@@ -167,7 +181,7 @@ class JobWorker:
     def _close(self) -> None:
         """Stop waiting: the queue was left."""
         self._is_closing = True
-        self._arrived.unpark_all()
+        self._jobs.news.unpark_all()
         closed = trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
         for link in self._links.values():
             link.end(closed)

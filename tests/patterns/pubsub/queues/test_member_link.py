@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import trio
 
+from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_link import MemberLink
 from iris.patterns.tunnel import Tunnel
 
@@ -34,9 +35,19 @@ class Member:
             await self._answered.wait()
 
 
+class Receiver:
+    """A worker that does nothing with its jobs."""
+
+    def terms(self) -> dict[str, Any]:
+        return {"group": "queue/jobs"}
+
+    def arrived(self, jobs: Sequence[Job]) -> None:
+        pass
+
+
 async def test_a_worker_whose_job_is_taken_back_before_it_came_says_that_it_is_there() -> None:
     """To the member it stands still until it says a word, and its program waits: nothing else would make it."""
     member = Member()
-    link = MemberLink("jobs", "bridge", lambda: {"group": "queue/jobs"}, lambda _: None)
+    link = MemberLink("jobs", "bridge", Receiver())
     await link.run(cast("Tunnel", member), lambda: None)
     assert member.sent == [{"group": "queue/jobs", "held": []}, {}]
