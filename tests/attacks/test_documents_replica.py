@@ -87,7 +87,7 @@ def test_a_comparison_that_is_larger_than_a_document_may_be_holds_nobody_up(writ
         snapshot.add_untrusted(piece)
     one = replica(1, max_bytes=MOST)
     began = time.thread_time()
-    assert longest(snapshot.merge(one)) < 50
+    assert longest(snapshot.merge(one, ())) < 50
     assert time.thread_time() - began < 5
     assert MOST < one.size <= 2 * MOST
 
@@ -125,7 +125,7 @@ def test_a_bucket_that_is_named_many_times_costs_no_more() -> None:
     snapshot = Snapshot(Header(dict(one.vector), [], [7] * BUCKETS), MOST)
     for piece in pieces(one.all_entries()):
         snapshot.add_untrusted(piece)
-    assert longest(snapshot.merge(one)) < 50
+    assert longest(snapshot.merge(one, ())) < 50
     assert one.digest() == there
     began = time.thread_time()
     absorb(one, dict(one.vector), [7] * BUCKETS, {})
@@ -231,7 +231,7 @@ def test_pieces_of_anything_are_refused_or_read() -> None:
             refused += 1
             continue
         two = replica(5)
-        for _ in snapshot.merge(two):
+        for _ in snapshot.merge(two, ()):
             pass
         assert len(content(two)) <= 41
     assert 100 < refused < 4900
