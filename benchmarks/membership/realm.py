@@ -57,7 +57,9 @@ class _AllLinked:
 class _Idle:
     """Workload of a node where no work waits."""
 
-    queue_delay: Final = 0.0
+    @property
+    def queue_delay(self) -> float:
+        return 0.0
 
 
 @final

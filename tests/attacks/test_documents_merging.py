@@ -502,7 +502,11 @@ async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
     autojump_clock: MockClock, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have overwritten keys; a third one writes, too."""
-    monkeypatch.setattr("iris.patterns.state.shared_state.SharedState._receive_edit", lambda self, message: None)
+
+    def lose(state: object, edit: object) -> None:
+        del state, edit
+
+    monkeypatch.setattr("iris.patterns.state.shared_state.SharedState._receive_edit", lose)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         states = [await enter((await enter(network.open_node("prices"))).state("prices")) for _ in range(3)]

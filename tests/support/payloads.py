@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 FIELDS = (
     "name STRING, version STRING, n BIGINT, small TINYINT, d DOUBLE, f FLOAT, ok BOOLEAN, amount DECIMAL(20,4), "
@@ -79,7 +79,11 @@ def of_files(count: int, seed: int) -> Iterator[bytes]:
 
 
 def _objects(value: Any) -> Iterator[Any]:
-    inner: list[Any] = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = [*cast("dict[str, Any]", value).values()]
+    elif isinstance(value, list):
+        inner = cast("list[Any]", value)
     if inner:
         yield value
     for one in inner:

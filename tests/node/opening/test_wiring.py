@@ -73,9 +73,9 @@ def classes() -> Iterator[type]:
 def is_record(one: type) -> bool:
     """Return whether a class is a value by its kind."""
     return (
-        issubclass(one, msgspec.Struct | tuple | enum.Enum | BaseException)
-        or hasattr(one, "__dataclass_fields__")
+        hasattr(one, "__dataclass_fields__")
         or getattr(one, "_is_protocol", False)
+        or issubclass(one, msgspec.Struct | tuple | enum.Enum | BaseException)
     )
 
 

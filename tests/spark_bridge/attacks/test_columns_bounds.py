@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -261,11 +262,11 @@ def test_msgpack_without_a_form_in_json_stays_wherever_it_is_nested() -> None:
         msgpack.ExtType(127, b""), msgpack.ExtType(0, b"x" * 17), msgpack.Timestamp(-1, 999_999_999), b"", float("nan"),
         {1: 1}, {None: 1}, {True: 1}, {1.5: 1}, {b"k": 1}, {"a": {2: 3}}, float("inf"),
     ]  # fmt: skip
-    wraps: tuple[Any, ...] = (
+    wraps: tuple[Callable[[Any], Any], ...] = (
         lambda x: x,
         lambda x: [1, [x]],
         lambda x: {"a": {"b": [None, x]}},
-        lambda x: [{"k": 1}] * 20 + [x],
+        lambda x: [*[{"k": 1}] * 20, x],
     )
     values: list[tuple[bytes, bool | None]] = [(msgpack.packb(wrap(one)), False) for one in odd for wrap in wraps]
     plain: list[Any] = [0, None, {"": ""}, [[]]]

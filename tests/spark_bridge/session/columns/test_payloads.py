@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import MapType, StructType
 
@@ -35,7 +35,7 @@ def test_payloads_of_real_shapes_are_read_as_from_json_reads_them(spark: SparkSe
     both = own.withColumn("p", spark_own)
     alike = fn.col("p.bad").isNull() == fn.col("_corrupt_record").isNull()
     alike &= fn.col("_corrupt_record").eqNullSafe(fn.when(fn.col("p.bad").isNotNull(), fn.col("_raw")))
-    filled = []
+    filled: list[Column] = []
     for field in schema:
         one, other = fn.col(field.name), fn.col(f"p.{field.name}")
         filled.append(fn.count(one).alias(field.name))
