@@ -11,7 +11,7 @@ import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, note, takes_output, write_line, write_object
+from iris.cli.terminal import POSITIVE, note, output_option, write_line, write_object
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
@@ -69,7 +69,7 @@ async def _addresses(
 
 @queue.command()
 @_about_a_queue
-@takes_output
+@output_option
 @connected
 def status(connection: NodeOptions, name: str, bridge: str, timeout: float, output: str) -> int:
     """Tell how many jobs of queue NAME wait, are in hand, were done, have died or expired."""
@@ -150,7 +150,7 @@ def redrive(
             node.queue(name, bridge=bridge) as jobs,
             node.queue(dead or name + DEAD_SUFFIX, bridge=bridge) as letters,
         ):
-            worker = letters.take(64)
+            worker = letters.receive(64)
             while True:
                 letter = None
                 with trio.move_on_after(timeout if count == 0 else _QUIET):

@@ -378,7 +378,7 @@ class BridgeClient:
                             await tunnel.send(piece)
                         await tunnel.send_eof()
                 if answer != file.tell():
-                    raise _told(answer)
+                    raise _error_of(answer)
 
         await self._retry(send)
 
@@ -549,7 +549,7 @@ class BridgeClient:
                     if chunks:
                         yield chunks
                 else:
-                    raise _told(payload)
+                    raise _error_of(payload)
 
 
 def _selection(wanted: TopicFilter) -> dict[str, object]:
@@ -626,7 +626,7 @@ def _without_member(number: int, known: Mapping[int, str]) -> str:
     return f"shard {number} has no member: start the one that has its log"
 
 
-def _told(answer: object) -> RemoteError:
+def _error_of(answer: object) -> RemoteError:
     """Return the error that a member sends through a tunnel."""
     fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
     return RemoteError(str(fields.get("error")), str(fields.get("message", "")))

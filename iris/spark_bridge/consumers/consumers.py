@@ -104,7 +104,7 @@ class _Reading:
         """Trimmed events of each shard that were not reported to the consumer yet."""
         self._expired = 0
         """Expired events that were not reported to the consumer yet."""
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         """Each shard's offset up to which gaps were reported to the consumer."""
         self._gaps: dict[tuple[int, int, str, str], int] = {}
         """Events reported to the consumer of each gap, which grows when it is merged with others."""
@@ -131,12 +131,12 @@ class _Reading:
             shard: min(max(offset, since.get(shard, 0)), states[shard].next)
             for shard, offset in self._committed.items()
         }
-        self._sent, self._told = dict(self._committed), dict(self._at)
+        self._sent, self._reported = dict(self._committed), dict(self._at)
         await self._tunnel.send({"at": self._at})
         async with open_background() as nursery:
             nursery.start_soon(self._send)
             async for message in self._tunnel:
-                await self._take_commit(message)
+                await self._receive_commit(message)
 
     def _start(self, fields: Mapping[str, object], states: Mapping[str, ShardState]) -> dict[str, int]:
         match fields.get("start"):
@@ -157,7 +157,7 @@ class _Reading:
             case start:
                 raise RemoteError("bad_request", f"start is {start!r}: use earliest, latest, a time or an offset")
 
-    async def _take_commit(self, message: object) -> None:
+    async def _receive_commit(self, message: object) -> None:
         fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
         commit, taken = _offsets(fields.get("commit")), fields.get("taken", self._taken)
         known = {shard: offset for shard, offset in commit.items() if shard in self._at}
@@ -246,13 +246,13 @@ class _Reading:
                     "end": last,
                     "lag": state.next - last,
                     "missed": self._missed.pop(shard, 0),
-                    "gaps": self._count_gaps(state.number, self._told.get(shard, at), last),
+                    "gaps": self._count_gaps(state.number, self._reported.get(shard, at), last),
                     "expired": self._expired,
                     "events": [_event(row) for row in part],
                 }
             )
             self._expired = 0
-            self._told[shard] = last
+            self._reported[shard] = last
             for row in part:
                 if len(row.value) > _LARGE:
                     for begin in range(0, len(row.value), _PIECE):

@@ -243,16 +243,16 @@ class BridgeCopy:
                     await self._receive(tunnel, term)
 
     async def _learn(self, state: bytes, term: int) -> None:
-        told = decode_state_untrusted(state)
-        if self._shard != min(told.settings.shards):
+        learned = decode_state_untrusted(state)
+        if self._shard != min(learned.settings.shards):
             raise ConfigError(
                 f"shard {self._shard} of bridge {self._bridge!r} is in one log with others: follow "
-                f"{self._bridge}/{min(told.settings.shards)}"
+                f"{self._bridge}/{min(learned.settings.shards)}"
             )
         async with self._turn:
             if self._state.promised > term:
                 return
-            await self._put(msgspec.structs.replace(told, role="copy", term=self._state.term, promised=term))
+            await self._put(msgspec.structs.replace(learned, role="copy", term=self._state.term, promised=term))
 
     async def _receive(self, tunnel: Tunnel, term: int) -> None:
         while True:
@@ -369,8 +369,8 @@ async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
     Raises:
         ConfigError: one has.
     """
-    for told in await ask_copies(node, bridge, shard, "state"):
-        if told.get("copy") == name:
+    for learned in await ask_copies(node, bridge, shard, "state"):
+        if learned.get("copy") == name:
             raise ConfigError(
                 f"shard {shard} of bridge {bridge!r} has a copy {name!r} already: give this one another name by --copy"
             )

@@ -53,7 +53,7 @@ async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
     while left > 0:
         part = await _receive(tunnel)
         if not isinstance(part, bytes):
-            raise_told(part)
+            raise_error_of(part)
             raise RemoteProtocolError("a copy's tunnel carries a value where bytes were announced")
         parts.append(part)
         left -= len(part)
@@ -114,7 +114,7 @@ async def receive_fields(tunnel: Tunnel) -> Mapping[str, object]:
         TunnelBroken: it has ended.
     """
     message = await _receive(tunnel)
-    raise_told(message)
+    raise_error_of(message)
     if not isinstance(message, dict):
         raise RemoteProtocolError("a copy's tunnel carries something else than was announced")
     return cast("dict[str, object]", message)
@@ -127,7 +127,7 @@ async def _receive(tunnel: Tunnel) -> object:
         raise TunnelBroken("the other end of a copy's tunnel has left") from None
 
 
-def raise_told(message: Any) -> None:
+def raise_error_of(message: Any) -> None:
     """Raise the error that a message reports, if it reports one."""
     if isinstance(message, dict):
         fields = cast("dict[str, object]", message)

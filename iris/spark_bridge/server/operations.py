@@ -201,7 +201,7 @@ class Operations:
         tunnels: Mapping[str, TunnelHandler] = {
             "read": self._read,
             "stage": self._stage,
-            "take": self._queues.take,
+            "take": self._queues.serve,
             "consume": Consumers(self._member).consume,
         }
         service = Service(cluster)

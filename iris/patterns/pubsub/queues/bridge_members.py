@@ -138,7 +138,7 @@ def _not_understood() -> RemoteProtocolError:
     return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")
 
 
-def told_error(answer: object) -> Exception | None:
+def error_of(answer: object) -> Exception | None:
     """Return the error that a member has sent through a tunnel, if it is one."""
     match answer:
         case {"error": str(code), "message": str(message)}:

@@ -18,7 +18,7 @@ from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_pattern
 from iris.patterns.pubsub.interest import check_pattern
-from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final, told_error
+from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, error_of, first_error, is_final
 from iris.patterns.pubsub.queues.member_link import decode_value_untrusted, receive_large_untrusted
 from iris.patterns.tunnel import Tunnel
 
@@ -84,7 +84,7 @@ class LogBatch(Sequence[LogEvent]):
         if none was."""
         self.gaps: Final = position.gaps
         """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
-        lost on the way, and not with ``confirm=True``."""
+        lost in flight, and not with ``confirm=True``."""
         self.expired: Final = position.expired
         """Events before it that had expired."""
 
@@ -142,7 +142,7 @@ class _MemberReader:
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._wakeup = Wakeup()
-        self._taken = self._told = 0
+        self._taken = self._reported = 0
         """Batches of the present tunnel that the program has received; and how many of these were reported."""
         self._news = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
@@ -201,10 +201,10 @@ class _MemberReader:
 
     async def run(self, tunnel: Tunnel, terms: Mapping[str, Any]) -> None:
         """Read through a tunnel until it ends."""
-        self._taken = self._told = 0
+        self._taken = self._reported = 0
         await tunnel.send({**terms, "at": self._handed})
         answer = await tunnel.receive()
-        error = told_error(answer)
+        error = error_of(answer)
         if error is not None:
             raise error
         match answer:
@@ -222,7 +222,7 @@ class _MemberReader:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send, tunnel)
             async for message in tunnel:
-                await self._take(message, tunnel)
+                await self._receive(message, tunnel)
             nursery.cancel_scope.cancel()
 
     async def _send(self, tunnel: Tunnel) -> None:
@@ -237,13 +237,13 @@ class _MemberReader:
             }
             if open_:
                 report["commit"] = open_
-            if self._taken > self._told:
-                self._told = report["taken"] = self._taken
+            if self._taken > self._reported:
+                self._reported = report["taken"] = self._taken
             if report:
                 await tunnel.send(report)
 
-    async def _take(self, message: object, tunnel: Tunnel) -> None:
-        error = told_error(message)
+    async def _receive(self, message: object, tunnel: Tunnel) -> None:
+        error = error_of(message)
         if error is not None:
             raise error
         match message:

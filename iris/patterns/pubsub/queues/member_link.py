@@ -13,7 +13,7 @@ import trio
 from iris.kernel.errors import LeaseLost, RemoteProtocolError
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import decode_payload_untrusted, join_payload
-from iris.patterns.pubsub.queues.bridge_members import told_error
+from iris.patterns.pubsub.queues.bridge_members import error_of
 from iris.patterns.pubsub.queues.job import Job, JobOutcome, ReceivedJob
 from iris.patterns.pubsub.queues.terms import MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
@@ -252,13 +252,13 @@ class MemberLink:
     async def _send(self, tunnel: Tunnel) -> None:
         while not self.is_leaving:
             await self._wakeup.wait()
-            report = self._take_report()
+            report = self._pop_report()
             if report or self._asks:
                 self._asks = False
                 await tunnel.send(report)
         await tunnel.send_eof()
 
-    def _take_report(self) -> dict[str, Any]:
+    def _pop_report(self) -> dict[str, Any]:
         report: dict[str, Any] = {}
         extended = [*self._extended]
         room = MAX_LIMIT
@@ -284,7 +284,7 @@ class MemberLink:
 
     async def _receive(self, tunnel: Tunnel, offset: float) -> None:
         async for message in tunnel:
-            error = told_error(message)
+            error = error_of(message)
             if error is not None:
                 raise error
             if not isinstance(message, dict):
@@ -305,7 +305,9 @@ class MemberLink:
             self._suspects.update(_places_untrusted(fields.get("suspect")))
             entries = fields.get("jobs")
             if entries is not None:
-                self._take([await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)])
+                self._receive_jobs(
+                    [await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)]
+                )
 
     def _give_up(self, place: Place) -> None:
         """Give up a job that is not this worker's any more.  If that crosses its report, the answer to that decides."""
@@ -337,12 +339,12 @@ class MemberLink:
                 self._queue, extra={"queue": self._queue, "count": job.attempt},
             )  # fmt: skip
 
-    def _take(self, jobs: Sequence[Job]) -> None:
+    def _receive_jobs(self, jobs: Sequence[Job]) -> None:
         fresh: list[Job] = []
         for job in jobs:
             known = self.hand.get(job._place)
             if known is not None and known._has_begun:
-                # The bridge was restarted and gives it out again: it is at work here, or its outcome under way.
+                # The bridge was restarted and gives it out again: it is at work here, or its outcome in progress.
                 if known._outcome is None:
                     self._begun.append(job._place)
                     self._wakeup.wake()
@@ -412,7 +414,7 @@ async def receive_large_untrusted(tunnel: Tunnel, size: int) -> bytes:
 
 def _now_untrusted(answer: object) -> tuple[float, list[str]]:
     """Return the first answer of a member: its clock, and the ids of its shards."""
-    error = told_error(answer)
+    error = error_of(answer)
     if error is not None:
         raise error
     match answer:

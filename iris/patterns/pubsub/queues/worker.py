@@ -53,7 +53,7 @@ class _ArrivedJobs:
 
 @final
 class JobWorker:
-    """An iterator over the jobs that this worker gets.  Made by ``WorkQueue.take``.
+    """An iterator over the jobs that this worker gets.  Made by ``WorkQueue.receive``.
 
     Iterating begins a job; several tasks may iterate.  It ends when the queue's block does.  Cancelling loses no job.
 
