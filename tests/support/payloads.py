@@ -83,7 +83,7 @@ def _objects(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         inner = [*cast("dict[str, Any]", value).values()]
     elif isinstance(value, list):
-        inner = cast("list[Any]", value)
+        inner = value
     if inner:
         yield value
     for one in inner:
