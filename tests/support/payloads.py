@@ -83,7 +83,7 @@ def _objects(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         inner = [*cast("dict[str, Any]", value).values()]
     elif isinstance(value, list):
-        inner = value
+        inner = list[Any](value)
     if inner:
         yield value
     for one in inner:
