@@ -19,6 +19,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -118,6 +119,31 @@ def check_not_forked() -> None:
         ConfigError: it was forked from one that had opened a transport.
     """
     _fork_guard.check()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportStatistics:
+    """A snapshot of the connections of a network transport."""
+
+    inbound: int
+    """Connections that are read, reverse ones included."""
+    reverse: int
+    """Those that this node has dialled itself."""
+    held: int
+    """Bytes that have come of incomplete frames."""
+    outbound: int
+    """Connections that are sent by, and those that are being dialled in reverse."""
+    reported: int
+    """Inbound connections that the observer knows of."""
+    dialling: int
+    """Reverse connections that are being dialled."""
+    unauthenticated: int
+    """Accepted connections that hold a slot of the listener: without their header yet, or unseen."""
+    unseen: int
+    """Accepted connections that have sent their header, and that the trio task has not seen."""
+    refused: int
+    """Connections that were refused before the trio task saw them, since the transport was opened."""
 
 
 @final
@@ -290,6 +316,20 @@ class NetworkTransport:
         hang_up = self._open.get(connection)
         if hang_up is not None:
             hang_up()
+
+    def statistics(self) -> TransportStatistics:
+        """Return a snapshot of the connections."""
+        return TransportStatistics(
+            inbound=len(self._streams),
+            reverse=len(self._reverse),
+            held=self._streams.held,
+            outbound=self._streams.watched,
+            reported=len(self._open),
+            dialling=0 if self._dialling is None else len(self._dialling),
+            unauthenticated=self._arrivals.unauthenticated,
+            unseen=self._arrivals.unseen,
+            refused=self._arrivals.refused,
+        )
 
     # -- frames ---------------------------------------------------------------------------------------------
 

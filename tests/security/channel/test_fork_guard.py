@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
-import warnings
 from collections.abc import Callable
 
 import pytest
 
 from iris.kernel.errors import LocalProtocolError
 from iris.security.channel import fork_guard as forks
+from tests.support.forks import in_child
 from tests.support.realms import WALL, TestRealm
 from tests.support.sessions import finish, sessions, start
-
-
-def in_child(check: Callable[[], bool]) -> bool:
-    """Fork; return what ``check`` says in the child."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads; nothing here uses them
-        child = os.fork()
-    if child == 0:
-        status = 2
-        try:
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, 1)
-    return os.waitstatus_to_exitcode(status) == 0
 
 
 def refuses(call: Callable[[], object]) -> bool:
