@@ -202,6 +202,11 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._initiating) + len(self._responding)
 
+    @property
+    def dialling(self) -> int:
+        """Handshakes of strangers for which a connection is being made."""
+        return self._admission.dialling
+
     async def initiate(
         self,
         outgoing: OutgoingConnection,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
-_DIALS: Final = 256
+DIALS: Final = 256
 """Dials at one time, and look-ups of names, each of these on a thread.  Apart from trio's own threads: members that
 have this node dial dead names in their handshakes must not keep it from reading its files."""
 
@@ -172,7 +172,7 @@ class NetworkTransport:
         """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_reported = 0
-        self._dials = DialSlots(_DIALS)
+        self._dials = DialSlots(DIALS)
         self._observer: ConnectionObserver | None = None
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:

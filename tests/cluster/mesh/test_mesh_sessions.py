@@ -59,7 +59,7 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
                 assert trio.current_time() - session.established < 125
                 if session not in seen:
                     seen.append(session)
-                assert len(a.mesh._sessions) <= 2
+                assert a.mesh.sessions <= 2
                 await trio.sleep(1)
         assert len(seen) == 4
         assert received == list(range(4 * 400))
@@ -73,13 +73,13 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
 async def test_only_one_end_begins_a_renewal(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 1
+            assert node.mesh.sessions == 1
         await trio.sleep(150)
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 2
+            assert node.mesh.sessions == 2
         await trio.sleep(60)
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 1
+            assert node.mesh.sessions == 1
 
 
 async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock: MockClock) -> None:
@@ -149,13 +149,13 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
         a, b = fleet["a"], fleet["b"]
         for _ in range(20):
             await a.mesh.connect([b.url])
-        assert len(a.mesh._sessions) == len(b.mesh._sessions) == 8
+        assert a.mesh.sessions == b.mesh.sessions == 8
         assert a.peer(b).session is not None
         b.mesh.register(MARK, ignore)
         await send_marks(a, b, 0.001, 10)
         assert b.mesh.refusals == {}
         await trio.sleep(185)
-        assert len(a.mesh._sessions) <= 2
+        assert a.mesh.sessions <= 2
 
 
 # -- unauthenticated peers ---------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ async def test_half_open_handshakes_are_limited_from_their_first_frame(autojump_
         a = fleet["a"]
         fleet.network.partition(["a"], ["silent"])
         await begin_handshakes(fleet, fleet.realm.identity("x"), "mem://silent", a.url, 10)
-        assert len(a.mesh._handshakes) == 3
+        assert a.mesh.statistics().half_open == 3
         assert a.mesh.refusals == {"too many half-open handshakes": 7}
         fleet.network.heal()
         await trio.sleep(6)
-        assert len(a.mesh._handshakes) == 0
+        assert a.mesh.statistics().half_open == 0
         await a.mesh.connect(["mem://silent"])
 
 
@@ -203,7 +203,7 @@ async def test_the_gate_keeps_strangers_out_without_an_answer(autojump_clock: Mo
     async with open_meshes("a") as fleet:
         await begin_handshakes(fleet, TestRealm(77).identity("x"), "mem://nobody", fleet["a"].url, 5)
         assert fleet["a"].mesh.refusals == {"AuthenticationError": 5, "junk from a stranger": 1}
-        assert len(fleet["a"].mesh._handshakes) == 0
+        assert fleet["a"].mesh.statistics().half_open == 0
 
 
 async def test_who_claims_to_be_another_node_is_not_answered_as_it(autojump_clock: MockClock) -> None:

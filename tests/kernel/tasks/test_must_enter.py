@@ -27,7 +27,6 @@ def test_what_is_looked_for_in_a_block_is_in_what_it_gives(opener: Callable[[str
     assert not hasattr(block, "publish")
     with pytest.warns(RuntimeWarning, match="was never entered"):
         del block
-        gc.collect()
 
 
 @pytest.mark.parametrize(("opener", "statement"), OPENERS)
