@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar, final
+from typing import Final, NamedTuple, TypeVar, final
 
 import trio
 
@@ -151,7 +151,7 @@ class Gateway:
         of_node = node._parts
         self._site_mesh = of_node.mesh
         self._membership = of_node.membership
-        self._pubsub = of_node.pubsub
+        self._pubsub = of_node.patterns.pubsub
         self._sites = sites
         self._between = between
         self._directory = sites.directory
@@ -522,6 +522,19 @@ class _Neighbours(PeerObserver):
         self._gateway.forget(peer.node)
 
 
+@final
+class OpenGateway(NamedTuple):
+    """A gateway that is up, and what it is made of.
+
+    Attributes:
+        between: the mesh of gateways.
+    """
+
+    gateway: Gateway
+    between: Mesh
+    parts: GatewayParts
+
+
 @protected_context
 async def open_gateway(
     node: Node,
@@ -552,6 +565,20 @@ async def open_gateway(
     ``Config.drain_timeout``.  Cancelling it skips that: frames on their way through it are lost, and their sessions
     notice.  Both tell neighbours goodbye.
     """
+    async with open_gateway_parts(node, listen=listen, peers=peers, policy=policy, rate=rate) as opened:
+        yield opened.gateway
+
+
+@protected_context
+async def open_gateway_parts(
+    node: Node,
+    *,
+    listen: Iterable[str] = (),
+    peers: Iterable[str] = (),
+    policy: Policy | None = None,
+    rate: float | None = None,
+) -> AsyncIterator[OpenGateway]:
+    """Make a node a gateway as ``open_gateway`` does, and hand over what it is made of."""
     if rate is not None:
         most = as_float(rate)
         if not 0 < most < math.inf:
@@ -606,7 +633,7 @@ async def open_gateway(
         for alias, url in dialled:
             nursery.start_soon(gateway.keep_dialling, url, alias)
         try:
-            yield gateway
+            yield OpenGateway(gateway, between, gateway_parts)
             await gateway.drain()
         finally:
             with trio.CancelScope(shield=True):

@@ -9,7 +9,6 @@ from typing import NamedTuple, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
-from iris.node.build import Patterns
 from iris.node.parts import NodeParts
 from iris.patterns.state import SharedState, StateMembers
 
@@ -27,10 +26,9 @@ class DocumentSettings(NamedTuple):
 class Documents(dict[str, SharedState]):
     """The documents that are open on a node, by cluster."""
 
-    def __init__(self, parts: NodeParts, patterns: Patterns) -> None:
+    def __init__(self, parts: NodeParts) -> None:
         super().__init__()
         self._parts = parts
-        self._patterns = patterns
 
     def make(self, cluster: str, settings: DocumentSettings, others: Callable[[], list[NodeId]]) -> SharedState:
         """Return a document that is not open yet.
@@ -40,7 +38,7 @@ class Documents(dict[str, SharedState]):
             settings: its settings.
             others: returns the members of the cluster.
         """
-        parts, patterns = self._parts, self._patterns
+        parts, patterns = self._parts, self._parts.patterns
         members = StateMembers(
             cluster,
             parts.mesh.node,
@@ -83,7 +81,7 @@ class Documents(dict[str, SharedState]):
         """Keep a document in step with other members, which have to give it within ``timeout`` seconds."""
         self[cluster] = document
         try:
-            with self._patterns.guard.waiting() as entered:
+            with self._parts.patterns.guard.waiting() as entered:
                 async with document._running(timeout):
                     entered()
                     yield

@@ -27,7 +27,6 @@ from iris.node.arguments import (
     check_wait,
     check_whom,
 )
-from iris.node.build import Patterns
 from iris.node.calls import too_few
 from iris.node.documents import Documents, DocumentSettings
 from iris.node.join import ClusterMembership
@@ -104,7 +103,7 @@ class Node:
         "site",
     )  # fmt: skip
 
-    def __init__(self, parts: NodeParts, patterns: Patterns, credential: Credential) -> None:
+    def __init__(self, parts: NodeParts, credential: Credential) -> None:
         self.id: Final = parts.mesh.node
         """This boot of this process: 32 hexadecimal digits."""
         self.name: Final = credential.name
@@ -121,7 +120,8 @@ class Node:
         self._joined, self._sites, self._lookups, self._reach = parts.joined, parts.sites, parts.lookups, parts.reach
         self._reports: dict[str, Callable[[], Any]] = {}
         """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
-        self._states = Documents(parts, patterns)
+        patterns = parts.patterns
+        self._states = Documents(parts)
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
@@ -966,10 +966,6 @@ class Node:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
         return gather_statistics(self._mesh, self._membership, *parts, self._states)
-
-    async def _wait_ready(self) -> None:
-        """Wait until every peer known now has sent its interest; ``open_node`` does this before it returns."""
-        await self._pubsub.wait_interest_exchanged()
 
     def _close(self) -> None:
         """Take no more calls, and end those that wait; ``open_node`` does this when its block ends."""

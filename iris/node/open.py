@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import trio
 
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("iris")
 
-OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[Node]]]] = ContextVar("OPENER")
-"""Opener of nodes in place of ``open_node``, with its arguments: a simulation, for the programs that run in it."""
+OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[OpenNode]]]] = ContextVar("OPENER")
+"""Opener of nodes in place of ``open_parts``, with its arguments: a simulation, for the programs that run in it."""
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
@@ -77,6 +77,14 @@ _LOOK: Final = 1.0
 """Seconds between looks whether the credential file was replaced."""
 
 _RENEWAL_CHECK: Final = 60.0
+
+
+@final
+class OpenNode(NamedTuple):
+    """A node that is up, and what it is made of."""
+
+    node: Node
+    parts: NodeParts
 
 
 @protected_context
@@ -152,7 +160,7 @@ async def open_node(
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     check_trio()
-    opener = OPENER.get(open_outside)
+    opener = OPENER.get(open_parts)
     async with opener(
         name,
         credential=credential,
@@ -168,12 +176,12 @@ async def open_node(
         dial_only=dial_only,
         dial_networks=dial_networks,
         environment=environment,
-    ) as node:
-        yield node
+    ) as opened:
+        yield opened.node
 
 
 @protected_context
-async def open_outside(
+async def open_parts(
     name: str | None = None,
     *,
     credential: Credential | CredentialWatch | Path | str | None = None,
@@ -189,8 +197,8 @@ async def open_outside(
     dial_only: bool = False,
     dial_networks: Iterable[str] = (),
     environment: Environment | None = None,
-) -> AsyncIterator[Node]:
-    """Bring a node up as ``open_node`` does, whether the program runs in a simulation or not."""
+) -> AsyncIterator[OpenNode]:
+    """Bring a node up as ``open_node`` does, in a simulation as well, and hand over what it is made of."""
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)
@@ -279,8 +287,20 @@ async def open_outside(
             tracing=tracing,
         )
         pubsub = patterns.pubsub
-        parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
-        node = Node(parts, patterns, credential)
+        parts = NodeParts(
+            mesh=mesh,
+            transport=transport,
+            view=base.view,
+            membership=membership,
+            sites=sites,
+            lookups=lookups,
+            revoking=revoking,
+            joined=joined,
+            patterns=patterns,
+            environment=environment,
+            config=config,
+        )
+        node = Node(parts, credential)
         revoking.on_newer(pubsub.durable.recheck)
         descriptors = environment.descriptors
         watches = () if descriptors is None else (DescriptorWatch(mesh, descriptors),)
@@ -319,14 +339,14 @@ async def open_outside(
                     discovery = Discovery(mesh, membership, sources, file=file, announcer=place)
                 await discovery.look()
                 if mesh.expelled() is None:  # else nobody answers
-                    await node._wait_ready()
+                    await pubsub.wait_interest_exchanged()
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 answering: trio.CancelScope | None = None
                 if operators and not client:
                     answering = await nursery.start(answer_operators, node)
                 try:
-                    yield node
+                    yield OpenNode(node, parts)
                 finally:
                     if answering is not None:
                         answering.cancel()

@@ -1,4 +1,4 @@
-"""Parts of a node, for those that build on it."""
+"""Parts of a node, for what is built on it inside of Iris, and for its tests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import NamedTuple, final
 from iris.cluster.membership import Lookups, Membership, RevocationExchange
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, Sites
+from iris.cluster.swim import ClientView, Swim
 from iris.kernel.config import Config
+from iris.kernel.transport import Transport
+from iris.node.build import Patterns
 from iris.node.environment import Environment
 from iris.node.join import Joined
-from iris.patterns.pubsub import PubSub
 
 
 @final
@@ -18,19 +20,23 @@ class NodeParts(NamedTuple):
     """The parts of a node.
 
     Attributes:
+        transport: connections of the mesh.
+        view: members as they are seen.
         sites: other sites as the node reaches them.  None if it is at no named site.
         lookups: search for members.  None if the node is no client.
     """
 
     mesh: Mesh
+    transport: Transport
+    view: Swim | ClientView
     membership: Membership
     sites: Sites | None
-    pubsub: PubSub
-    environment: Environment
-    config: Config
+    lookups: Lookups | None
     revoking: RevocationExchange
     joined: Joined
-    lookups: Lookups | None
+    patterns: Patterns
+    environment: Environment
+    config: Config
 
     @property
     def reach(self) -> Reach | None:

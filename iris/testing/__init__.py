@@ -18,12 +18,13 @@ from iris.security.identity import Rights
 from iris.testing import faults
 from iris.testing.checks import History, check_answers, check_at_most_once, check_books, check_fifo
 from iris.testing.faults import CALM, CHAOS, Faults, Schedule
+from iris.testing.inspection import Inspection, PeerInspection, inspect
 from iris.testing.network import ALL_RIGHTS, Network, open_network
 from iris.testing.simulate import SimulationFailed, simulate
 from iris.testing.world import World
 
 __all__ = (
-    "ALL_RIGHTS", "CALM", "CHAOS", "Faults", "History", "MemoryNetwork", "Network", "Rights", "Schedule",
-    "SimulationFailed", "World", "check_answers", "check_at_most_once", "check_books", "check_fifo", "faults",
-    "open_network", "simulate",
+    "ALL_RIGHTS", "CALM", "CHAOS", "Faults", "History", "Inspection", "MemoryNetwork", "Network",
+    "PeerInspection", "Rights", "Schedule", "SimulationFailed", "World", "check_answers", "check_at_most_once",
+    "check_books", "check_fifo", "faults", "inspect", "open_network", "simulate",
 )  # fmt: skip

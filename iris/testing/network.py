@@ -27,13 +27,14 @@ from typing import Final, TypeVar, final
 import trio
 from msgspec import structs
 
+from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
 from iris.kernel.transport import MemoryNetwork
 from iris.node.environment import Environment
 from iris.node.node import Node
-from iris.node.open import open_outside
+from iris.node.open import OpenNode, open_parts
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
@@ -66,7 +67,7 @@ class Network:
         self._owner = RealmRoot(key=self.root, gate_secrets=(self._random.randbytes(GATE_SECRET_SIZE),))
         self._rights = rights
         self._credentials: dict[str, Credential] = {}
-        self._nodes: set[Node] = set()
+        self._meshes: set[Mesh] = set()
         self._began = trio.current_time()
         self.offsets: dict[str, float] = {}
         """Seconds by which the dates of hosts are wrong."""
@@ -153,11 +154,10 @@ class Network:
     def _refresh(self) -> None:
         for name, credential in self._credentials.items():
             self._credentials[name] = structs.replace(credential, trusted=self._owner.trusted)
-        for node in self._nodes:
-            self._refresh_node(node)
+        for mesh in self._meshes:
+            self._refresh_mesh(mesh)
 
-    def _refresh_node(self, node: Node) -> None:
-        mesh = node._parts.mesh
+    def _refresh_mesh(self, mesh: Mesh) -> None:
         mesh.renew_identity(dataclasses.replace(mesh.identity, trusted=self._owner.trusted))
 
     def _is_taken(self, url: str) -> bool:
@@ -200,6 +200,38 @@ class Network:
             dial_only: see ``iris.open_node``.
             dial_networks: see ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
         """
+        async with self.open_parts(
+            name,
+            host=host,
+            seeds=seeds,
+            site=site,
+            prefer_site=prefer_site,
+            config=config,
+            revocations=revocations,
+            operators=operators,
+            client=client,
+            dial_only=dial_only,
+            dial_networks=dial_networks,
+        ) as opened:
+            yield opened.node
+
+    @protected_context
+    async def open_parts(
+        self,
+        name: str = "local",
+        *,
+        host: str | None = None,
+        seeds: Iterable[str] | None = None,
+        site: str | None = None,
+        prefer_site: str | Mapping[str, int] | None = None,
+        config: Config | None = None,
+        revocations: Path | None = None,
+        operators: bool = True,
+        client: bool = False,
+        dial_only: bool = False,
+        dial_networks: Iterable[str] = (),
+    ) -> AsyncIterator[OpenNode]:
+        """Bring a node up as ``open_node`` does, and hand over what it is made of: for tests of Iris itself."""
         if not host:
             taken = {*self._hosts, *self._former}
             host = next(itertools.filterfalse(taken.__contains__, map("host-{}".format, itertools.count(1))))
@@ -231,7 +263,7 @@ class Network:
         if not (dial_only or client):
             reached[place] = _url(place)
         try:
-            async with open_outside(
+            async with open_parts(
                 credential=credential,
                 listen=[] if dial_only else [_url(place)],
                 seeds=known if seeds is None else map(_url, seeds),
@@ -244,15 +276,16 @@ class Network:
                 dial_only=dial_only,
                 dial_networks=dial_networks,
                 environment=environment,
-            ) as node:
+            ) as opened:
                 self._opening.discard(_url(place))
-                self._nodes.add(node)
-                if node._parts.mesh.identity.trusted != self._owner.trusted:  # they have changed while it opened
-                    self._refresh_node(node)
+                mesh = opened.parts.mesh
+                self._meshes.add(mesh)
+                if mesh.identity.trusted != self._owner.trusted:  # they have changed while it opened
+                    self._refresh_mesh(mesh)
                 try:
-                    yield node
+                    yield opened
                 finally:
-                    self._nodes.remove(node)
+                    self._meshes.remove(mesh)
         finally:
             self._opening.discard(_url(place))
             self._hosts.remove(host)

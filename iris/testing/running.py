@@ -108,7 +108,7 @@ def run_once(
             network.memory.observer = trace.frame
             world = World(network, schedule.seed, trace, stalls, directory)
             world.power_failed = disk.lose
-            OPENER.set(world.open_node)
+            OPENER.set(world.open_parts)
             try:
                 async with trio.open_nursery() as nursery:
                     world.begin(nursery)

@@ -18,6 +18,7 @@ from iris.node.arguments import check_flags, check_lists
 from iris.node.environment import Environment
 from iris.node.join import read_credential
 from iris.node.node import Node
+from iris.node.open import OpenNode
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 from iris.testing.machine import HOST, Stalls, run_asyncio
@@ -236,7 +237,7 @@ class World:
                 return
 
     @protected_context
-    async def open_node(
+    async def open_parts(
         self,
         name: str | None = None,
         *,
@@ -253,8 +254,8 @@ class World:
         dial_only: bool = False,
         dial_networks: Iterable[str] = (),
         environment: Environment | None = None,
-    ) -> AsyncIterator[Node]:
-        """Bring up a node on the host of the caller, in place of ``iris.open_node``.
+    ) -> AsyncIterator[OpenNode]:
+        """Bring up a node on the host of the caller, in place of that of ``iris.node.open``.
 
         Raises:
             ConfigError: an argument is given that a simulation cannot honour, or cannot be used.
@@ -272,7 +273,7 @@ class World:
             given, _ = await read_credential(credential, {})
             name = name if given is None else given.name
         host = HOST.get()
-        opening: AbstractAsyncContextManager[Node] = self.network.open_node(
+        opening: AbstractAsyncContextManager[OpenNode] = self.network.open_parts(
             name or "local",
             host=host,
             site=site,
@@ -283,11 +284,12 @@ class World:
             dial_only=dial_only,
             dial_networks=dial_networks,
         )
-        async with opening as node:
+        async with opening as opened:
+            node = opened.node
             self.nodes.append(node)
             self.trace.note("host", host, f"opens a node of {node.name}")
             try:
-                yield node
+                yield opened
             finally:
                 with suppress(RuntimeError):  # the run is over
                     self.trace.note("host", host, f"closes its node of {node.name}")

@@ -15,8 +15,10 @@ from msgspec import structs
 
 import iris
 import iris.testing
-from iris.federation.gateway import Gateway, open_gateway
+from iris.cluster.mesh import Mesh
+from iris.federation.gateway import Gateway, open_gateway_parts
 from iris.federation.policy import Policy
+from iris.node.parts import NodeParts
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.credential import Credential
 from iris.security.identity.signing import SigningKey
@@ -46,13 +48,19 @@ class Federation:
         self.nursery = nursery
         self.gateways: dict[str, Gateway] = {}
         self.nodes: dict[str, iris.Node] = {}
+        self.parts: dict[str, NodeParts] = {}
+        """Parts of every node that was opened, by its id."""
+        self.between: dict[Gateway, Mesh] = {}
+        """The mesh of gateways of every gateway that was opened."""
         self._stack = stack
 
     async def node(self, site: str | None, name: str, **options: Any) -> iris.Node:
         """Bring up a node; its host is called ``site-name``, or as the node if there is no site."""
         host = self.prefix + (name if site is None else f"{site}-{name}")
-        node = await self._stack.enter_async_context(self.network.open_node(name, host=host, site=site, **options))
-        self.nodes[host] = node
+        node, parts = await self._stack.enter_async_context(
+            self.network.open_parts(name, host=host, site=site, **options)
+        )
+        self.nodes[host], self.parts[node.id] = node, parts
         return node
 
     async def enter(self, block: AbstractAsyncContextManager[T]) -> T:
@@ -72,10 +80,10 @@ class Federation:
         node = await self.node(site, name)
         host = f"{self.prefix}{site}-{name}"
         peers = [f"{realm}{slash}{gateway_url(other)}" for realm, slash, other in (way.rpartition("/") for way in to)]
-        gateway = await self._stack.enter_async_context(
-            open_gateway(node, listen=[gateway_url(host)], peers=peers, policy=policy, **options)
+        gateway, between, _ = await self._stack.enter_async_context(
+            open_gateway_parts(node, listen=[gateway_url(host)], peers=peers, policy=policy, **options)
         )
-        self.gateways[host] = gateway
+        self.gateways[host], self.between[gateway] = gateway, between
         return gateway
 
     def other_realm(self, prefix: str, seed: int = 77) -> Federation:

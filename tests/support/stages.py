@@ -10,6 +10,7 @@ import trio
 
 import iris
 import iris.testing
+from iris.node.parts import NodeParts
 from iris.testing import Network
 
 IN_FLIGHT = 0.2
@@ -24,13 +25,15 @@ class Stage:
         self.harmless: tuple[str, ...] = ()
         """Parts of reasons for which nodes may have refused messages."""
         self._stack = stack
+        self.parts: dict[str, NodeParts] = {}
+        """Parts of every node that was opened, by its id."""
         self._nodes: dict[str, iris.Node] = {}
 
     async def node(self, name: str, host: str | None = None, **options: Any) -> iris.Node:
         """Bring up a node that speaks for a cluster; its host has the same name unless another is given."""
         host = host or name
-        node = await self._stack.enter_async_context(self.network.open_node(name, host=host, **options))
-        self._nodes[host] = node
+        node, parts = await self._stack.enter_async_context(self.network.open_parts(name, host=host, **options))
+        self._nodes[host], self.parts[node.id] = node, parts
         return node
 
     async def member(

@@ -291,6 +291,11 @@ class Membership(PeerObserver):
             self._watches.remove(watch)
             watch._end()
 
+    @property
+    def watches(self) -> int:
+        """Number of watches that are open."""
+        return len(self._watches)
+
     def end_watches(self) -> None:
         """End all watches: this node is closed."""
         for watch in self._watches:

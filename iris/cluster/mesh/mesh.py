@@ -389,6 +389,20 @@ class Mesh:
             unauthenticated=len(self._inbound.unauthenticated),
         )
 
+    @property
+    def handshaking(self) -> int:
+        """Number of handshakes in progress."""
+        return len(self._handshakes)
+
+    @property
+    def connections(self) -> int:
+        """Number of connections that this node has dialled, with those that are being made."""
+        return len(self._outbound)
+
+    def sessions_of(self, peer: Peer) -> int:
+        """Return the number of sessions in which frames of a peer may arrive."""
+        return len(self._sessions_of.of(peer))
+
     def is_session(self, index: int) -> bool:
         """Return whether an index is that of a session."""
         return index in self._sessions

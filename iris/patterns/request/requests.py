@@ -287,6 +287,11 @@ class Requests(PeerObserver):
             text = f"node {member} of cluster {cluster!r} has replied what cannot be read: {error}"
             raise RemoteError(REPLY_MALFORMED, text) from None
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for their outcomes, and of surveys that gather replies."""
+        return len(self._waiting) + len(self.gathering)
+
     def number(self) -> int:
         """Return the number for a request of another module."""
         return next(self._ids)

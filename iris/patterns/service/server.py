@@ -127,6 +127,11 @@ class Server(PeerObserver):
                 del self.memberships[cluster]
                 membership.abandon()
 
+    @property
+    def in_progress(self) -> int:
+        """Number of requests that have no outcome yet."""
+        return len(self._jobs)
+
     def _check_free(self, cluster: str) -> None:
         if cluster in self.memberships:
             raise ConfigError(f"this node is a member of the cluster {cluster!r} already")

@@ -275,7 +275,7 @@ async def open_bridge(
             await stack.enter_async_context(
                 remember_subscribers(
                     store,
-                    node._parts.pubsub.durable,
+                    node._parts.patterns.pubsub.durable,
                     name=address,
                     topics=topics,
                     group=None if share is None else name,
@@ -286,7 +286,7 @@ async def open_bridge(
             (
                 topic,
                 await stack.enter_async_context(
-                    node._parts.pubsub.subscribe(
+                    node._parts.patterns.pubsub.subscribe(
                         topic,
                         durable=True,
                         claimed=address,
@@ -302,9 +302,9 @@ async def open_bridge(
         def announce(of: int) -> None:
             changed = Share(of, tuple(shards))
             if topics:
-                node._parts.pubsub.durable.change_share(address, (of, *shards))
+                node._parts.patterns.pubsub.durable.change_share(address, (of, *shards))
             for _, subscription in subscriptions:
-                node._parts.pubsub.change_share(subscription, changed)
+                node._parts.patterns.pubsub.change_share(subscription, changed)
 
         bridge.on_divided = announce
         nursery = await stack.enter_async_context(open_background())

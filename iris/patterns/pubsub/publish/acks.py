@@ -176,6 +176,11 @@ class Acknowledgements:
         mesh.register(kinds.Confirmed, self._receive_confirmed)
         mesh.register(kinds.ConfirmDelayed, self._receive_delayed)
 
+    @property
+    def waiting(self) -> int:
+        """Number of runs that wait to be confirmed."""
+        return len(self._waiting)
+
     async def publish(
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
     ) -> None:
