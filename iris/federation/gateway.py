@@ -125,6 +125,7 @@ class GatewayParts:
 
     def __init__(self, of_node: NodeParts, sites: Sites, peers: PeerTable, policy: Policy, rate: float | None) -> None:
         near, directory = of_node.mesh, sites.directory
+        self.directory: Final = directory
         self.policy: Final = policy
         self.lists: Final = Lists(policy, near)
         self.advertising: Final = Advertiser(
@@ -154,7 +155,7 @@ class Gateway:
         self._pubsub = of_node.patterns.pubsub
         self._sites = sites
         self._between = between
-        self._directory = sites.directory
+        self._directory = parts.directory
         self._realm_id = self._site_mesh.identity.realm_id
         self._lists = parts.lists
         self._advertising = parts.advertising

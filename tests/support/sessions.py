@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from iris.kernel.config import Config
 from iris.security.channel.handshake import Established, Initiator, Responder
@@ -13,13 +13,11 @@ from iris.security.identity.identity import NodeIdentity, PeerIdentity
 from iris.security.noise.suites import Suite
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 
-T = TypeVar("T")
-
 INITIATOR_INDEX = 0x01020304
 RESPONDER_INDEX = 0x0A0B0C0D
 
 
-def held_by(machine: object, kind: type[T]) -> list[T]:
+def held_by(machine: object, kind: type) -> list[Any]:
     """Return what a machine keeps in memory of a kind of object."""
     return [held for held in gc.get_referents(machine) if isinstance(held, kind)]
 

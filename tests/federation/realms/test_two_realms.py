@@ -121,7 +121,7 @@ async def expect_no_link(realms: Realms, ours: iris.Node, theirs: iris.Node) -> 
     """A node that knows the id of another one and asks all the same is refused on the way."""
     realm = realms.theirs.network.credential("x").realm_id
     with pytest.raises(iris.IrisError):
-        await ours._parts.mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
+        await realms.parts[ours.id].mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
     assert ours.id not in theirs.statistics().links
 
 
@@ -151,7 +151,10 @@ async def test_a_cluster_that_is_not_exported_cannot_be_told_from_one_that_is_no
         await realms.theirs.enter(member.join("secrets", echo("secrets")))
         assert await shop.request("acme/databases", 1) == 1
         answers: dict[str, list[str]] = {"secrets": [], "nothing": []}
-        to_member, to_shop = shop._parts.mesh.peers[member.id].link, member._parts.mesh.peers[shop.id].link
+        to_member, to_shop = (
+            realms.parts[shop.id].mesh.peers[member.id].link,
+            realms.parts[member.id].mesh.peers[shop.id].link,
+        )
         came: list[str] = []
         post = Link.post
 
@@ -335,7 +338,7 @@ async def test_what_is_imported_later_is_told_anew_by_gateways_that_had_the_new_
         await realms.theirs.member("eu", echo("databases"))
         await realms.theirs.member("eu", echo("store"))
         shop = await realms.ours.shop("us", "acme/databases")
-        late = [realms.ours.nodes[name]._parts.mesh for name in ("us-gateway", "us-shop")]
+        late = [realms.parts[realms.ours.nodes[name].id].mesh for name in ("us-gateway", "us-shop")]
         former = late[0].identity.trusted
         realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"), imports=("databases", "store"))
         wider = late[0].identity.trusted

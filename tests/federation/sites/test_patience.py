@@ -88,8 +88,8 @@ async def test_a_gateway_that_names_nodes_which_never_answer_does_not_stop_publi
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # frames for those end there
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
+        federation.alter_frames(hostile, lambda _: [])  # frames for those end there
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
         await trio.sleep(2)
         await till.publish("orders.new", -1)
         stood = 0.0
@@ -133,10 +133,15 @@ async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
-        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
-        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+        federation.alter_frames(hostile, lambda _: [])  # a node that does not answer
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
+        exports = [
+            *federation.gateway_parts[hostile].advertising.exported.entries,
+            Export(TOPIC, "orders.>", f"{7:032x}"),
+        ]
+        for part in split_exports(
+            own, 0, federation.gateway_parts[hostile].advertising.exported.version + 1, exports, ()
+        ):
             link.post(part.message(), 200)
         await trio.sleep(1)
         if confirms:
@@ -167,10 +172,15 @@ async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_hal
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
-        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
-        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+        federation.alter_frames(hostile, lambda _: [])  # a node that does not answer
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
+        exports = [
+            *federation.gateway_parts[hostile].advertising.exported.entries,
+            Export(TOPIC, "orders.>", f"{7:032x}"),
+        ]
+        for part in split_exports(
+            own, 0, federation.gateway_parts[hostile].advertising.exported.version + 1, exports, ()
+        ):
             link.post(part.message(), 200)
         await trio.sleep(1)
         began = trio.current_time()
