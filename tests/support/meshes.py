@@ -284,8 +284,8 @@ def check_node(node: MeshNode) -> None:
     linked = sum(peer.link.outgoing is not None for peer in mesh.peers.values())
     assert mesh.statistics().outbound == linked, "a connection leaks"
     assert {entry.peer for entry in mesh._sessions.values()} == set(mesh.peers.values()), "a session leaks"
-    assert not node.requests._waiting, "a request is left"
-    assert not node.pubsub.confirming._waiting, "a confirmed publish is left"
+    assert not node.requests.waiting, "a request is left"
+    assert not node.pubsub.confirming.waiting, "a confirmed publish is left"
     for tally in (node.requests.tally, node.broadcasts.tally, node.pubsub.publishing.tally):
         check_tally(tally)
     running = sum(membership.statistics().running + membership.statistics().queued for membership in node.memberships)

@@ -123,24 +123,25 @@ async def test_a_session_that_cannot_be_renewed_ends_with_its_peer(autojump_cloc
 
 @pytest.mark.parametrize("version", [wire.VERSION - 1, wire.VERSION + 1])
 async def test_nodes_with_different_versions_of_the_protocol_refuse_each_other_and_say_why(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, version: int
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: int
 ) -> None:
     async with open_meshes("a", "b", linked=False) as fleet:
         a, b = fleet["a"], fleet["b"]
-        receive = a.mesh._receive_handshake
+        receive = a.transport.receive_nowait
 
-        def receive_other(frame: bytes) -> None:
-            """Take a frame as if the other node had another version."""
-            receive(bytes((frame[0], version)) + frame[2:])
+        def receive_other() -> bytes | None:
+            """Receive a frame as if the other node had another version."""
+            frame = receive()
+            return None if frame is None else bytes((frame[0], version)) + frame[2:]
 
-        a.mesh._receive_handshake = receive_other  # type: ignore[method-assign]
+        monkeypatch.setattr(a.transport, "receive_nowait", receive_other)
         with pytest.raises(NotSent, match="speaks another version of the protocol"):
             await b.mesh.connect([a.url])
         text = f"a frame of protocol version {version} was refused: this node speaks version {wire.VERSION}; upgrade"
         assert caplog.text.count(text) == 1
         assert a.mesh.refusals["RemoteProtocolError"] == 1
         assert not a.mesh.peers
-        a.mesh._receive_handshake = receive  # type: ignore[method-assign]
+        monkeypatch.undo()
         await b.mesh.connect([a.url])
 
 
@@ -284,14 +285,15 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
         async with open_meshes("a", "b", seed=seed) as fleet:
             a, b = fleet["a"], fleet["b"]
             genuine: list[bytes] = []
-            receive = a.mesh._receive
+            receive = a.transport.receive_nowait
 
-            def listen(frame: bytes | memoryview) -> None:
-                if len(frame) > 16:
-                    genuine.append(bytes(frame))
-                receive(frame)
+            def listen() -> bytes | None:
+                frame = receive()
+                if frame is not None and len(frame) > 16:
+                    genuine.append(frame)
+                return frame
 
-            a.mesh._receive = listen  # type: ignore[method-assign]
+            a.transport.receive_nowait = listen  # type: ignore[method-assign]
             a.mesh.register(MARK, ignore)
             transport = fleet.network.transport("stranger")
             stranger = await transport.dial(a.url, lambda: None)

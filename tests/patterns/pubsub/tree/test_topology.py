@@ -167,10 +167,10 @@ def test_nothing_of_what_is_signed_can_be_changed() -> None:
     """Every field of a relayed message but the signature is in its claim."""
     changed = [
         RELAYED,
-        RELAYED._replace(publisher=NodeId("6" * 32)),
-        RELAYED._replace(tree=8),
-        RELAYED._replace(number=4),
-        RELAYED._replace(mask=0b1010),
-        RELAYED._replace(body=b"bodY"),
+        RelayedEvents(NodeId("6" * 32), *RELAYED[1:]),
+        RelayedEvents(*RELAYED[:1], 8, *RELAYED[2:]),
+        RelayedEvents(*RELAYED[:2], 4, *RELAYED[3:]),
+        RelayedEvents(*RELAYED[:3], 0b1010, *RELAYED[4:]),
+        RelayedEvents(*RELAYED[:4], b"bodY", *RELAYED[5:]),
     ]
     assert len({relayed.claim for relayed in changed}) == len(changed)
