@@ -98,14 +98,14 @@ async def test_an_export_that_changes_costs_a_local_call_nothing_and_the_node_th
         (origin,) = federation.gateway_parts[gateway].directory.origins()
         for version, count in ((1_000, FEW), (2_000, MANY)):
             export(sites, neighbour.node, origin, entries_of(CLUSTER, count), version)
-            gateway._advertise()
+            gateway.advertise()
 
             def change(base: int) -> None:
                 more = Export(CLUSTER, f"more{base}", NodeId(f"{5:032x}"))
                 for part in split_exports(origin, base, base + 1, [more], ()):
                     sites.directory.receive_exports_untrusted(neighbour.node, part.message(), 1e6)
                 sites._follow()
-                gateway._advertise()
+                gateway.advertise()
 
             change(version)
             assert await node.request("store", 1) == 1
@@ -128,7 +128,7 @@ async def test_a_subscription_that_changes_costs_the_gateway_of_its_site_the_cha
         def subscribe(added: Iterable[str], removed: Iterable[str] = ()) -> None:
             more, less = (tuple(Terms(one, None, durable=False) for one in some) for some in (added, removed))
             near.deliver(peer, kinds.Interest(1, False, more, less))
-            gateway._advertise()
+            gateway.advertise()
 
         for count, more_nodes in ((FEW, 0), (MANY, 5)):
             for number in range(more_nodes):
@@ -160,15 +160,15 @@ async def test_a_member_that_serves_something_else_costs_the_gateway_of_its_site
             others = [structs.replace(record, node=NodeId(f"{number:032x}")) for number in range(1, count)]
             for other in others:
                 membership._records[other.node] = other
-                gateway._place(other.node)
-            gateway._advertise()
+                gateway.place(other.node)
+            gateway.advertise()
             assert len(federation.gateway_parts[gateway].advertising.exported.clusters["store"]) == count
 
             def change(proof: bytes) -> None:
                 entries = tuple(structs.replace(entry, proof=proof) for entry in record.clusters)
                 membership._records[record.node] = structs.replace(record, clusters=entries)
-                gateway._place(record.node)
-                gateway._advertise()
+                gateway.place(record.node)
+                gateway.advertise()
 
             change(b"1")
             costs.append(lines_run(partial(change, b"2")))

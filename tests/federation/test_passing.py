@@ -224,5 +224,6 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         assert after.carried_bytes - before.carried_bytes == 16 * len(frame)
         assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
         assert federation.gateway_parts[gateway].carrying.pressure.held >= 1
-        (way,) = (way for way in federation.sites(shop)._routes if way.target[1] == store.id)
-        assert way._is_paused()
+        way = federation.parts[shop.id].mesh.outgoing_to(store.id)
+        assert way is not None
+        assert not way.send_nowait(FRAME), "it pauses"

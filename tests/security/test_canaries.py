@@ -288,7 +288,7 @@ def test_when_the_watch_ends_everything_is_as_before() -> None:
     before = state()
     watch = CanaryWatch()
     watch.start()
-    file = watch._file
+    file = watch.file
     assert file is not None
     assert file.exists()
     assert all(now != then for now, then in zip(state(), before, strict=True))

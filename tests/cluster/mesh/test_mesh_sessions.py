@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.cluster.mesh.handshakes import parse_hello_untrusted
+from iris.cluster.mesh.handshakes import next_index, parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -431,17 +431,31 @@ async def test_a_ping_that_finds_the_link_full_is_counted(autojump_clock: MockCl
         b.transport.resume()
 
 
-def test_indices_are_never_those_in_use() -> None:
-    async def main() -> None:
-        async with open_meshes("a", "b") as fleet:
-            handshakes = fleet["a"].mesh._handshakes
-            taken = next(iter(fleet["a"].mesh._sessions))
-            handshakes._index = taken - 1
-            assert handshakes._new_index() == taken + 1, "the next one that is free"
-            handshakes._index = 2**32 - 1
-            assert handshakes._new_index() == 1, "round, and never 0"
+@pytest.mark.parametrize(
+    ("last", "taken", "following"),
+    [(6, {7}, 8), (6, {7, 8, 10}, 9), (6, set[int](), 7), (2**32 - 1, set[int](), 1), (2**32 - 2, {2**32 - 1, 1}, 2)],
+)
+def test_indices_are_never_those_in_use_and_go_round_and_are_never_0(
+    last: int, taken: set[int], following: int
+) -> None:
+    assert next_index(last, taken.__contains__) == following
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+async def test_the_index_of_a_session_is_in_use(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Callable[[int], bool]] = []
+
+    def note(last: int, is_taken: Callable[[int], bool]) -> int:
+        asked.append(is_taken)
+        return next_index(last, is_taken)
+
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        session = a.peer(b).session
+        assert session is not None
+        monkeypatch.setattr("iris.cluster.mesh.handshakes.next_index", note)
+        await a.mesh.connect([b.url])
+        assert asked[0](session.local_index)
+        assert not asked[0](2**31)
 
 
 def _entries(own: int, other: int, *indices: tuple[int, int]) -> list[SessionEntry]:

@@ -56,10 +56,11 @@ async def test_no_key_of_any_gateway_of_either_realm_opens_what_it_carries(autoj
             assert await shop.request("acme/store", secret) == secret
         assert len(captured) >= 20
         sessions = [
-            entry.session
+            peer.session
             for node, gateway in gateways
             for mesh in (realms.parts[node.id].mesh, realms.between[gateway])
-            for entry in mesh._sessions.values()
+            for peer in mesh.peers.values()
+            if peer.session is not None
         ]
         assert len(sessions) >= 4
         secrets = [secret for node, _ in gateways for secret in realms.parts[node.id].mesh.identity.gate_secrets]

@@ -136,8 +136,9 @@ async def test_a_member_of_something_else_there_does_not_answer_for_what_is_not_
         member = realms.theirs.nodes["acme-eu-databases"]
         await realms.theirs.enter(member.join("secrets", echo("secrets")))
         assert await shop.request("acme/databases", 1) == 1
+        requests = realms.parts[shop.id].patterns.requests
         with pytest.raises(NotAllowed, match="does not serve cluster 'shop' of realm"):
-            await shop._requests.request(shop._requests.call("secrets", b"", timeout=5, member=member.id))
+            await requests.request(requests.call("secrets", b"", timeout=5, member=member.id))
 
 
 async def test_a_cluster_that_is_not_exported_cannot_be_told_from_one_that_is_not_there(

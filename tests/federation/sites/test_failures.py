@@ -368,7 +368,7 @@ async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockC
         for host in federation.gateways:
             node = federation.nodes[host]
             for mesh in (federation.parts[node.id].mesh, federation.between[federation.gateways[host]]):
-                sessions += [entry.session for entry in mesh._sessions.values()]
+                sessions += [peer.session for peer in mesh.peers.values() if peer.session is not None]
         assert len(sessions) >= 4
         for frame in captured:
             assert secret not in frame

@@ -202,12 +202,14 @@ def test_clusters_that_are_not_believed_are_counted_and_reported_once_and_not_ke
     assert doubts.note("ap", node, {"store", "safe"}) == 0
     for number in range(1_000):
         assert doubts.note("ap", node, {"store", f"c{number}"}) == 1
-    assert doubts._clusters == {node: {"store", "c999"}}
+    assert doubts.note("ap", node, {"store", "c999"}) == 0
+    assert doubts.note("ap", node, {"store", "c998"}) == 1, "what was before is not kept"
+    assert repr(doubts) == "<ExportDoubts about 1 nodes>"
     assert len(reports_of(caplog, "which it has no right to be")) == 1
     assert doubts.note("ap", node, set()) == 0
-    assert doubts._clusters == {}
+    assert repr(doubts) == "<ExportDoubts about 0 nodes>"
     for number in range(1_000):
         doubts.note(f"x{number}", node, {"store"})
         doubts.forget(node)
-    assert doubts._clusters == {}
+    assert repr(doubts) == "<ExportDoubts about 0 nodes>"
     assert len(reports_of(caplog, "which it has no right to be")) == 100
