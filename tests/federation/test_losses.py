@@ -14,6 +14,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.cluster.sites import reports as site_losses
 from iris.cluster.sites.reports import BAD
 from tests.support.federations import echo, open_federation, reports_of
+from tests.support.messages import decoded
 
 HandOn = Callable[[Peer, bytes | memoryview], None]
 Misuse = Callable[[HandOn, Peer, bytes | memoryview], None]
@@ -42,7 +43,8 @@ async def test_a_gateway_that_does_it_again_and_again_is_reported_once(
 
         def hand_on(peer: Peer, batch: bytes | memoryview) -> None:
             if not take(peer, batch):
-                between._receivers.dispatch_untrusted(peer, batch)
+                for message in decoded(bytes(batch)):
+                    between.deliver(peer, message)
 
         def misuse(peer: Peer, batch: bytes | memoryview) -> bool:
             nonlocal replies

@@ -24,7 +24,7 @@ from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking
 from iris.cluster.membership.lookup_answers import LookupAnswers
 from iris.cluster.membership.proofs import Proofs, ProofVerifier
-from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Roster, Watch
+from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Roster, Watch, WatchedChanges
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.swim import (
@@ -133,7 +133,7 @@ class Membership(PeerObserver):
         self._linking = Linking(mesh, nursery, self, ports.links)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._placed_listeners: list[Callable[[NodeId], None]] = []
-        self._watches: list[Watch] = []
+        self._watches: list[WatchedChanges] = []
         self._wakeup = Wakeup()
         self._sleep_scope = trio.CancelScope()
         """Scope in which ``run`` waits until something is due."""
@@ -283,13 +283,13 @@ class Membership(PeerObserver):
     async def watch(self, cluster: str) -> AsyncIterator[Watch]:
         """See ``Node.watch``."""
         present = [Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)]
-        watch = Watch(cluster, present)
-        self._watches.append(watch)
+        watched = WatchedChanges(cluster, present)
+        self._watches.append(watched)
         try:
-            yield watch
+            yield Watch(watched)
         finally:
-            self._watches.remove(watch)
-            watch._end()
+            self._watches.remove(watched)
+            watched.end()
 
     @property
     def watches(self) -> int:
@@ -298,8 +298,8 @@ class Membership(PeerObserver):
 
     def end_watches(self) -> None:
         """End all watches: this node is closed."""
-        for watch in self._watches:
-            watch._end()
+        for watched in self._watches:
+            watched.end()
 
     # -- this node's own record -----------------------------------------------------------------------------
 
@@ -527,9 +527,9 @@ class Membership(PeerObserver):
 
     def _report(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            for watch in self._watches:
-                if watch.cluster == change.cluster:
-                    watch._add(change)
+            for watched in self._watches:
+                if watched.cluster == change.cluster:
+                    watched.add(change)
 
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""

@@ -167,6 +167,48 @@ _MAX_WAITING: Final = 65_536
 
 
 @final
+class WatchedChanges:
+    """Changes of one cluster that wait for the reader of a watch: the membership's end of it."""
+
+    def __init__(self, cluster: str, present: Iterable[Change]) -> None:
+        self.cluster: Final = cluster
+        self.missed = 0
+        self._changes: deque[Change] = deque(maxlen=_MAX_WAITING)
+        self._news = Wakeup()
+        self._ended = False
+        for change in present:
+            self.add(change)
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, change: Change) -> None:
+        """Queue a change."""
+        self.missed += len(self._changes) == _MAX_WAITING
+        self._changes.append(change)
+        self._news.wake()
+
+    def end(self) -> None:
+        """Let the reader take what waits, and end its iteration then."""
+        self._ended = True
+        self._news.wake()
+
+    async def pop(self) -> Change:
+        """Wait for a change.  Cancelling loses none.
+
+        Raises:
+            StopAsyncIteration: none waits, and no more will come.
+        """
+        if self._changes:
+            await trio.lowlevel.checkpoint()  # changes are rare: each may let others run, and be cancelled
+        while not self._changes:
+            if self._ended:
+                raise StopAsyncIteration
+            await self._news.wait()
+        return self._changes.popleft()
+
+
+@final
 class Watch:
     """Changes of one cluster, as an async iterator for one task.  Made by ``node.watch``.
 
@@ -180,37 +222,20 @@ class Watch:
     ``missed``; ``node.members`` always has the present state.
     """
 
-    def __init__(self, cluster: str, present: Iterable[Change]) -> None:
-        self.cluster: Final = cluster
-        self.missed = 0
-        self._changes: deque[Change] = deque(maxlen=_MAX_WAITING)
-        self._news = Wakeup()
-        self._ended = False
-        for change in present:
-            self._add(change)
+    def __init__(self, changes: WatchedChanges) -> None:
+        self.cluster: Final = changes.cluster
+        self._changes = changes
 
     def __repr__(self) -> str:
         return f"<Watch of {self.cluster}: {len(self._changes)} changes waiting>"
+
+    @property
+    def missed(self) -> int:
+        """Changes that the reader has lost."""
+        return self._changes.missed
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self
 
     async def __anext__(self) -> Change:
-        if self._changes:
-            await trio.lowlevel.checkpoint()  # changes are rare: each may let others run, and be cancelled
-        while not self._changes:
-            if self._ended:
-                raise StopAsyncIteration
-            await self._news.wait()
-        return self._changes.popleft()
-
-    def _add(self, change: Change) -> None:
-        """Queue a change."""
-        self.missed += len(self._changes) == _MAX_WAITING
-        self._changes.append(change)
-        self._news.wake()
-
-    def _end(self) -> None:
-        """Let the reader take what waits, and end its iteration then."""
-        self._ended = True
-        self._news.wake()
+        return await self._changes.pop()

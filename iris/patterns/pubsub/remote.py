@@ -168,6 +168,11 @@ class RemoteSubscribers:
             self._version = version
         return {(found.site, found.node) for found in self._matcher.match(topic)}
 
+    @property
+    def shapes(self) -> int:
+        """Number of shapes of the patterns: the cost of a match."""
+        return len(self._matcher.shapes)
+
     def _update(self, changes: dict[RemoteSubscriber, bool]) -> None:
         for gone in [self._known.pop(found) for found, wants in changes.items() if not wants]:
             if gone in self._refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from contextlib import AsyncExitStack
 
 import pytest
@@ -161,7 +162,7 @@ async def test_a_sealed_node_is_cut_off_when_its_delegation_ends_and_not_before(
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         now = network.wall_clock()
         portable = network.credential("store")
-        sealed = seal_credential(portable, entropy=network._random.randbytes, not_before=now, not_after=now + 90)
+        sealed = seal_credential(portable, entropy=random.Random(1).randbytes, not_before=now, not_after=now + 90)
         network._credentials["store"] = sealed
         nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(3)]
         store = await stack.enter_async_context(network.open_node("store"))

@@ -239,12 +239,12 @@ async def test_the_beginning_of_a_pause_may_be_lost(autojump_clock: MockClock) -
             await publish(a, "t", *range(4, 10))
             await trio.sleep(0.1)
             fleet.network.heal()
-            assert not a.pubsub.publishing._held
+            assert a.pubsub.publishing.holding == 0
             await b.mesh.barrier(a.id)
             await trio.sleep(0.1)
-            assert a.pubsub.publishing._held
+            assert a.pubsub.publishing.holding == 1
             assert len(await collect(events)) == 10
-            assert not a.pubsub.publishing._held
+            assert a.pubsub.publishing.holding == 0
 
 
 async def test_a_pause_is_told_to_nodes_that_come_later(autojump_clock: MockClock) -> None:

@@ -75,7 +75,7 @@ async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: py
     for _ in range(2):  # announced again, nothing changes
         sites.tell(*many, one, other)
         await known.reach("a.a.a.a")
-        assert len(known._matcher.shapes) == 4 + 1
+        assert known.shapes == 4 + 1
         assert sites.reached[-1] == {("far", NODE), ("other", NODE)}
         await known.reach("b.c")  # without wildcards there is no bound but that of the directory
         assert sites.reached[-1] == {("far", NODE)}
@@ -90,4 +90,9 @@ async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: py
     sites.tell()
     await known.reach("a.a.a.a")
     assert sites.reached[-1] == set()
-    assert (len(known._matcher), known._known, known._refused, known._shapes) == (0, {}, set(), {})
+    assert known.shapes == 0
+    for _ in range(2):  # nothing of them is remembered: the same are refused, once
+        sites.tell(*many)
+        await known.reach("a.a.a.a")
+    assert known.shapes == 4
+    assert mesh.refusals["subscriber of another site beyond its patterns"] == refused + 2**4 - 1 - 4

@@ -219,6 +219,11 @@ class DurableNames:
         """Return the records that a node has signed."""
         return [self._records[name] for name in self._of_nodes.get(node, ())]
 
+    @property
+    def shapes(self) -> int:
+        """Number of shapes of the patterns: the cost of a match."""
+        return len(self._matcher.shapes)
+
     def match(self, topic: str) -> tuple[DurableRecord, ...]:
         """Return the records of the subscribers that are owed the events of a topic."""
         return self._matcher.match(topic)

@@ -200,20 +200,20 @@ class Matcher(Generic[T]):
 
     def matches(self, topic: str) -> bool:
         """Return whether there is a value under a pattern that matches ``topic``.  Nothing is cached."""
-        return not self._patterns.keys().isdisjoint(self._candidates(topic))
+        return not self._patterns.keys().isdisjoint(self.candidates(topic))
 
     def _match(self, topic: str) -> tuple[T, ...]:
         if not self._patterns:
             return ()
         found: dict[int, T] = {}
-        for pattern in self._candidates(topic):
+        for pattern in self.candidates(topic):
             found.update(self._patterns.get(pattern, ()))
         if len(self._found) >= _REMEMBERED:
             self._found.clear()
         self._found[topic] = values = tuple(found.values())
         return values
 
-    def _candidates(self, topic: str) -> Iterator[str]:
+    def candidates(self, topic: str) -> Iterator[str]:
         """Yield the patterns that would match a topic, of all shapes there are."""
         yield topic
         tokens = topic.split(".")

@@ -773,6 +773,11 @@ class Publisher:
 
     # -- subscribers that ask for a pause -------------------------------------------------------------------
 
+    @property
+    def holding(self) -> int:
+        """Number of nodes that have publishers of this one wait."""
+        return len(self._held)
+
     def _receive_hold(self, peer: Peer, hold: kinds.Hold) -> None:
         pattern = hold.pattern
         if not hold.held:

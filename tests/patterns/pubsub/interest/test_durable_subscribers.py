@@ -641,7 +641,7 @@ async def test_the_records_of_one_cluster_cannot_make_every_match_dear(autojump_
             return durable.names.get(record.id) == record
 
         assert [told(f"n{number}", 64 * number, 0) for number in range(5)] == [True] * 4 + [False]
-        assert len(durable.names._matcher.shapes) == 256
+        assert durable.names.shapes == 256
         assert told("x", 0, 0), "other names for the same"
         assert told("y", 256, 0, cluster="honest")
         assert told("n3", 256, 1), "in the place of what it had"
@@ -650,8 +650,8 @@ async def test_the_records_of_one_cluster_cannot_make_every_match_dear(autojump_
         assert told("z", 192, 2)
         durable.load([record_of(fleet, "plain", name).signed for name in "ab"])
         assert durable.names.drop(lambda _: False)
-        assert not durable.names._matcher.shapes
-        assert not durable.names._shapes_of
+        assert durable.names.shapes == 0
+        assert all(told(f"n{number}", 64 * number, 3) for number in range(4)), "nothing counts any more"
 
 
 async def test_what_a_revoked_node_has_signed_counts_no_more(autojump_clock: MockClock) -> None:

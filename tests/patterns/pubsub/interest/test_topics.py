@@ -249,7 +249,7 @@ def test_the_cost_of_a_match_does_not_grow_with_the_number_of_patterns() -> None
         matcher.add(pattern, number)
     assert len(matcher) == 100_000
     assert len(matcher.match("orders.77.created")) == 2
-    assert list(matcher._candidates("orders.77.created")) == ["orders.77.created", "orders.77.>"]
+    assert list(matcher.candidates("orders.77.created")) == ["orders.77.created", "orders.77.>"]
 
 
 def test_a_match_looks_once_at_each_shape_of_patterns() -> None:
@@ -258,7 +258,7 @@ def test_a_match_looks_once_at_each_shape_of_patterns() -> None:
         matcher.add(".".join(tokens), ".".join(tokens))
     assert len(matcher) == 3**5
     assert len(matcher.shapes) == 2**5 - 1
-    assert len(list(matcher._candidates("a.b.a.b.c"))) == 2**5
+    assert len(list(matcher.candidates("a.b.a.b.c"))) == 2**5
     assert len(matcher.match("a.b.a.b.c")) == 2**4
     assert matcher.match("a.b.a.b") == ()
 
