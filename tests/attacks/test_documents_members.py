@@ -235,7 +235,7 @@ async def test_numbers_that_are_all_taken_or_at_their_end_stop_nobody(
             for at, state in enumerate(states):
                 state[f"{at}.{number}"] = number
                 state.counter("c").add(1)
-            own = [state._replica.writer for state in states]
+            own = [state.statistics().writer for state in states]
             for writer in own:
                 known = max(state._replica.vector.get(max(writer, 0), 0) for state in states)
                 edit = Edit(max(writer, 0), known + 1, 1, {}, [], [])

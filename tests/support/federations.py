@@ -16,7 +16,7 @@ from msgspec import structs
 import iris
 import iris.testing
 from iris.cluster.mesh import Mesh
-from iris.federation.gateway import Gateway, open_gateway_parts
+from iris.federation.gateway import Gateway, GatewayParts, open_gateway_parts
 from iris.federation.policy import Policy
 from iris.node.parts import NodeParts
 from iris.security.identity.certificate import issue_certificate
@@ -52,6 +52,8 @@ class Federation:
         """Parts of every node that was opened, by its id."""
         self.between: dict[Gateway, Mesh] = {}
         """The mesh of gateways of every gateway that was opened."""
+        self.gateway_parts: dict[Gateway, GatewayParts] = {}
+        """Parts of every gateway that was opened."""
         self._stack = stack
 
     async def node(self, site: str | None, name: str, **options: Any) -> iris.Node:
@@ -80,10 +82,10 @@ class Federation:
         node = await self.node(site, name)
         host = f"{self.prefix}{site}-{name}"
         peers = [f"{realm}{slash}{gateway_url(other)}" for realm, slash, other in (way.rpartition("/") for way in to)]
-        gateway, between, _ = await self._stack.enter_async_context(
+        gateway, between, gateway_parts = await self._stack.enter_async_context(
             open_gateway_parts(node, listen=[gateway_url(host)], peers=peers, policy=policy, **options)
         )
-        self.gateways[host], self.between[gateway] = gateway, between
+        self.gateways[host], self.between[gateway], self.gateway_parts[gateway] = gateway, between, gateway_parts
         return gateway
 
     def other_realm(self, prefix: str, seed: int = 77) -> Federation:

@@ -169,7 +169,7 @@ def helper_of(mesh: Mesh, other: Mesh) -> NodeId:
 async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, left = stage._nodes["one"]._parts.mesh, stage._nodes["left"]._parts.mesh
+        one, left = stage.nodes["one"]._parts.mesh, stage.nodes["left"]._parts.mesh
         one.post(left.node, kinds.Forward(bytes.fromhex(NODE), b"frame"), 5)
         await trio.sleep(0.1)
         assert left.refusals["not handed on: no link"] == 1
@@ -182,7 +182,7 @@ async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: M
 async def test_what_has_another_form_is_refused_and_harms_nobody(message: Any, autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, left = stage._nodes["one"]._parts.mesh, stage._nodes["left"]._parts.mesh
+        one, left = stage.nodes["one"]._parts.mesh, stage.nodes["left"]._parts.mesh
         one.post(left.node, message, 5)
         await trio.sleep(1)
         assert left.refusals.pop("RemoteProtocolError") == 1
@@ -192,8 +192,8 @@ async def test_what_has_another_form_is_refused_and_harms_nobody(message: Any, a
 async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
-        left, right = stage._nodes["left"]._parts.mesh, stage._nodes["right"]._parts.mesh
+        one, two = stage.nodes["one"]._parts.mesh, stage.nodes["two"]._parts.mesh
+        left, right = stage.nodes["left"]._parts.mesh, stage.nodes["right"]._parts.mesh
         one.post(left.node, kinds.Forward(bytes.fromhex(right.node), b"frame"), 5)
         left.post(one.node, kinds.Forward(bytes.fromhex(two.node), b"frame"), 5)
         one.post(two.node, kinds.Forward(bytes.fromhex(left.node), b"frame"), 5)
@@ -207,10 +207,10 @@ async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clo
 async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_four(stage)
-        names = {node.id: name for name, node in stage._nodes.items()}
-        one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
+        names = {node.id: name for name, node in stage.nodes.items()}
+        one, two = stage.nodes["one"]._parts.mesh, stage.nodes["two"]._parts.mesh
         used = [names[helper_of(one, two)]]
-        helper = stage._nodes[used[0]]._parts.mesh
+        helper = stage.nodes[used[0]]._parts.mesh
         helper.post(one.node, kinds.ForwardRefused(bytes.fromhex(two.node)), 5)
         await trio.sleep(1)
         used.append(names[helper_of(one, two)])

@@ -195,7 +195,7 @@ async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_a
 async def test_a_relay_that_dies_costs_those_behind_it_a_gap_that_they_are_told_of(autojump_clock: MockClock) -> None:
     async with open_readers(12) as (stage, readers, shop):
         await start(shop)
-        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop).feed.shape.top[0].node)  # type: ignore[union-attr]
         for number in range(1, 300):
             await shop.publish("news.start", number)
             await trio.sleep(0.005)
@@ -236,7 +236,7 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
                 await shop.publish("news.start", number)
                 await trio.sleep(0.002)
                 if number % 40 == 20:
-                    feed = trees(shop)._feed
+                    feed = trees(shop).feed
                     assert feed is not None, "a tree is made anew within a second"
                     relays = [host for host in hosts if (it := feed.places.get(nodes[host].id)) and it.children]
                     leaving[relays[0]].cancel()
@@ -251,7 +251,7 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
 async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock) -> None:
     async with open_readers(12) as (stage, readers, shop):
         await start(shop)
-        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop).feed.shape.top[0].node)  # type: ignore[union-attr]
         count = 1
         for _ in range(30):
             await shop.publish("news.start", count)
@@ -280,7 +280,7 @@ async def test_a_tree_that_lacks_one_who_rests_is_made_when_that_one_may_be_in_i
 ) -> None:
     async with open_readers(5) as (_, readers, shop):
         await start(shop)
-        feed = trees(shop)._feed
+        feed = trees(shop).feed
         assert feed is not None
         trees(shop)._cannot_reach(feed.tree, readers.nodes["reader-0"].id)
         sizes: list[int] = []
@@ -331,7 +331,7 @@ async def test_a_subscriber_that_publishers_wait_for_gets_its_events_directly_an
             await trio.sleep(0.005)
         await trio.sleep(1)
         assert trees(shop).size == 7
-        assert readers.nodes["reader-1"].id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert readers.nodes["reader-1"].id not in trees(shop).feed.places  # type: ignore[union-attr]
         assert {host: readers.numbers(host) for host in readers.nodes} == {
             host: list(range(300)) for host in readers.nodes
         }
@@ -353,7 +353,7 @@ async def test_a_subscriber_that_publishers_begin_to_wait_for_while_a_tree_is_ma
             await shop.publish("news.start", number)
             await trio.sleep(0.05)
         assert trees(shop).size == 7
-        assert readers.nodes["reader-1"].id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert readers.nodes["reader-1"].id not in trees(shop).feed.places  # type: ignore[union-attr]
         assert [len(readers.taken[host]) for host in readers.nodes] == [50] * 8
 
 
@@ -443,14 +443,14 @@ async def test_links_with_little_room_slow_the_publisher_down_and_lose_nothing(a
         subscriptions = [await stack.enter_async_context(fleet[name].pubsub.subscribe("news")) for name in names]
         await publish(fleet["shop"], "news", b"first")
         await trio.sleep(1)
-        feed = publishing.trees._feed
+        feed = publishing.trees.feed
         assert feed is not None
         began = trio.current_time()
         await publish(fleet["shop"], "news", *[bytes(20_000)] * 300)
         assert trio.current_time() > began + 0.1, "it never waited: the test shows nothing"
         await trio.sleep(5)
         assert {(it.received, it.missed) for one in subscriptions for it in [one.statistics()]} == {(301, 0)}
-        assert publishing.trees._feed is feed, "the tree was left"
+        assert publishing.trees.feed is feed, "the tree was left"
         assert not feed.held
         nursery.cancel_scope.cancel()
 
@@ -458,7 +458,7 @@ async def test_links_with_little_room_slow_the_publisher_down_and_lose_nothing(a
 async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever(autojump_clock: MockClock) -> None:
     async with open_readers(8) as (_, readers, shop):
         await start(shop)
-        feed = trees(shop)._feed
+        feed = trees(shop).feed
         assert feed is not None
         relay = next(node for node in readers.nodes.values() if feed.places[node.id].children)
         leaf = next(node for node in readers.nodes.values() if not feed.places[node.id].children)
@@ -489,5 +489,5 @@ async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever
         assert 0.5 < await publish_some() < 1.5, "a pause without an end ends when the tree is left"
         await trio.sleep(1)
         await start(shop)
-        assert feed is not trees(shop)._feed
-        assert relay.id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert feed is not trees(shop).feed
+        assert relay.id not in trees(shop).feed.places  # type: ignore[union-attr]

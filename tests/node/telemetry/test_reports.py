@@ -11,7 +11,7 @@ from iris.node.operators import unready
 from iris.node.telemetry.families import samples
 from iris.node.telemetry.metrics import Exposition
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import open_network
+from iris.testing import inspect, open_network
 from tests.support.federations import echo, open_federation
 
 
@@ -55,4 +55,4 @@ async def test_a_gateway_says_what_it_has_carried_and_to_how_many_sites() -> Non
         assert found["iris_gateway_neighbours", ()] == 1
         assert found["iris_gateway_carried_frames_total", ()] >= 2
         assert found["iris_gateway_carried_bytes_total", ()] > 0
-    assert not node._reports
+    assert not inspect(node).reports

@@ -15,6 +15,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
+from iris.node.open import open_parts
 from iris.security.authority.issuing import create_realm, issue_cluster
 from tests.support.admission import open_reading_mesh
 from tests.support.mesh_cases import MARK
@@ -89,15 +90,15 @@ async def test_a_connection_that_stalls_within_a_frame_is_closed_with_the_verdic
 
         listen = ["tcp://127.0.0.1:0"]
         async with (
-            iris.open_node(credential=credential, listen=listen, environment=environment(wire)) as node,
+            open_parts(credential=credential, listen=listen, environment=environment(wire)) as (node, parts),
             iris.open_node(
                 credential=credential, listen=listen, seeds=node.addresses, environment=environment(other)
             ) as member,
         ):
-            await node._wait_ready()
+            await parts.patterns.pubsub.wait_interest_exchanged()
             while member.id not in node.statistics().links:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
-            assert len(node._mesh._inbound) == 1
+            assert len(parts.mesh._inbound) == 1
             began = trio.current_time()
             wire.stalls = True
             with trio.fail_after(60):
