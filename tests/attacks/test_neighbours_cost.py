@@ -51,6 +51,7 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
     ):
         await shop_parts.mesh.barrier(NodeId(ear.id))
         pubsub, peer = shop_parts.patterns.pubsub, shop_parts.mesh.peers[NodeId(ear.id)]
+        receive_interest = shop_parts.mesh.receivers.own[kinds.Interest]
         names = pubsub.durable.names
         for count in (FEW, MANY):
             for number in range(count):
@@ -59,11 +60,11 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
                     group=None, share=(), identity=peer.identity, signed=b"x",
                 )  # fmt: skip
                 names.put(record)
-            pubsub._receive_interest(peer, interest(plain(f"t.{number}") for number in range(count)))
+            receive_interest(peer, interest(plain(f"t.{number}") for number in range(count)))
 
             def change() -> None:
-                pubsub._receive_interest(peer, interest([plain("more")]))
-                pubsub._receive_interest(peer, interest((), [plain("more")]))
+                receive_interest(peer, interest([plain("more")]))
+                receive_interest(peer, interest((), [plain("more")]))
 
             costs.append(cost(change))
     assert costs[1] < costs[0] + 2 * FEW
@@ -81,6 +82,7 @@ async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_f
     ):
         await shop_parts.mesh.barrier(NodeId(ear.id))
         pubsub, peer = shop_parts.patterns.pubsub, shop_parts.mesh.peers[NodeId(ear.id)]
+        receive_interest = shop_parts.mesh.receivers.own[kinds.Interest]
         away = DurableRecord(
             name="away", version=1, site="", patterns=("orders.>",),
             group=None, share=(), identity=peer.identity, signed=b"x",
@@ -91,8 +93,8 @@ async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_f
                 pubsub.confirming.post(Unconfirmed("orders.new", (b"x",), None, None, 1))
 
             def change() -> None:
-                pubsub._receive_interest(peer, interest([Terms("more", None, durable=durable)]))
-                pubsub._receive_interest(peer, interest((), [Terms("more", None, durable=durable)]))
+                receive_interest(peer, interest([Terms("more", None, durable=durable)]))
+                receive_interest(peer, interest((), [Terms("more", None, durable=durable)]))
 
             costs.append(cost(change))
     assert costs[1] < costs[0] + 2 * FEW

@@ -170,6 +170,11 @@ def draw(state: SharedState, number: int, start: int) -> None:
     one.writer, one.starts[number] = number, start
 
 
+def same(*states: SharedState) -> bool:
+    """Return whether these hold the same, to the last entry."""
+    return len({state._replica.digest() for state in states}) == 1
+
+
 def send(source: Replica, *targets: Replica) -> None:
     """Give replicas what was written since the last time, as by broadcast; what comes too early is lost."""
     for one in source.pop_edits():

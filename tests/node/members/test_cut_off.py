@@ -94,7 +94,7 @@ async def test_a_member_that_hung_has_its_share_again_seconds_after_it_runs(
             return Counter(answers)
 
         await calls(5)
-        standing = cast("MemoryTransport", stage.parts[nodes["m0"].id].mesh._transport)
+        standing = cast("MemoryTransport", stage.parts[nodes["m0"].id].transport)
         standing.pause()
         await calls(hung, prefer=nodes["m0"].id)
         standing.resume()

@@ -44,7 +44,9 @@ async def test_it_listens_nowhere_and_says_so(autojump_clock: MockClock) -> None
         assert stage.network.memory.find("mem://home") is None
         (member,) = office.members("home")
         assert member.node == home.id
-        assert stage.parts[office.id].membership._records[home.id].addresses == (f"via://{home.id}",)
+        record = stage.parts[office.id].membership.record_of(home.id)
+        assert record is not None
+        assert record.addresses == (f"via://{home.id}",)
 
 
 async def test_requests_go_both_ways(autojump_clock: MockClock) -> None:

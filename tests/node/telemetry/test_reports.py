@@ -18,7 +18,7 @@ from tests.support.federations import echo, open_federation
 async def values(node: iris.Node) -> dict[tuple[str, tuple[str, ...]], float]:
     exposition = Exposition(node, member=True)
     assert (await exposition.metrics("")).status == 200
-    return {(name, labels): value for name, labels, value in samples(await exposition._look())}
+    return {(name, labels): value for name, labels, value in samples(await exposition.look())}
 
 
 async def test_a_member_of_a_bridge_says_how_far_its_readers_are_behind(tmp_path: Path) -> None:
