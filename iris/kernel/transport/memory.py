@@ -61,7 +61,8 @@ class MemoryStatistics(NamedTuple):
     """Counts of what would be descriptors on a real network."""
 
     transports: int
-    connections: int
+    dialled: int
+    accepted: int
     listening: int
     opening: int
     """Reverse connections that are being made."""
@@ -169,7 +170,8 @@ class MemoryNetwork:
         """Return counts of what would be descriptors on a real network."""
         return MemoryStatistics(
             transports=len(self._transports),
-            connections=sum(transport.connections for transport in self._transports),
+            dialled=sum(transport.dialled for transport in self._transports),
+            accepted=sum(transport.accepted for transport in self._transports),
             listening=len(self._listening),
             opening=len(self.accepting) + len(self.calling),
         )
@@ -316,9 +318,14 @@ class MemoryTransport:
                 outgoing.break_off()
 
     @property
-    def connections(self) -> int:
-        """Number of open connections, dialled and accepted."""
-        return len(self._outward) + len(self._inward)
+    def dialled(self) -> int:
+        """Number of open connections that this transport has dialled."""
+        return len(self._outward)
+
+    @property
+    def accepted(self) -> int:
+        """Number of open connections that others have dialled."""
+        return len(self._inward)
 
     def deliver(self, arrival: _Arrival) -> None:
         """Take a frame that becomes readable at its due time."""
