@@ -125,6 +125,7 @@ class GatewayParts:
 
     def __init__(self, of_node: NodeParts, sites: Sites, peers: PeerTable, policy: Policy, rate: float | None) -> None:
         near, directory = of_node.mesh, sites.directory
+        self.directory: Final = directory
         self.policy: Final = policy
         self.lists: Final = Lists(policy, near)
         self.advertising: Final = Advertiser(
@@ -154,7 +155,7 @@ class Gateway:
         self._pubsub = of_node.patterns.pubsub
         self._sites = sites
         self._between = between
-        self._directory = sites.directory
+        self._directory = parts.directory
         self._realm_id = self._site_mesh.identity.realm_id
         self._lists = parts.lists
         self._advertising = parts.advertising
@@ -175,8 +176,8 @@ class Gateway:
         self._allowed = kinds.Allowed(parts.policy.exports, parts.policy.export_topics, parts.policy.import_topics)
         sites.border.receive_untrusted(self._site_mesh.node, self._allowed)
         for member in self._membership.nodes():
-            self._place(member.node)
-        self._membership.on_placed(self._place)
+            self.place(member.node)
+        self._membership.on_placed(self.place)
         for subscriber, pattern in self._pubsub.wanted():
             self._contents.subscribe(subscriber, pattern, 1)
         self._pubsub.on_interest_changed(self._interest_changed)
@@ -292,7 +293,8 @@ class Gateway:
             self._contents.subscribe(node, terms.pattern, 1)
         self.news()
 
-    def _place(self, node: NodeId) -> None:
+    def place(self, node: NodeId) -> None:
+        """Look again at what a node of this site serves."""
         self._contents.place(node, self._membership.served_by(node))
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -304,14 +306,15 @@ class Gateway:
             await self._wakeup.wait()
             await trio.sleep(_GATHER)
             with self._site_mesh.survive("directory of sites"):
-                self._advertise()
+                self.advertise()
 
     async def _watch_members(self) -> None:
         while True:
             self._wakeup.wake()  # no more: what follows the directory is news of the membership, without end
             await self._membership.wait_news()
 
-    def _advertise(self) -> None:
+    def advertise(self) -> None:
+        """Tell neighbours what has changed of the directory, and of what this site exports."""
         changed = {*self._directory.changed}
         self._directory.changed.clear()
         if self._export():
@@ -476,7 +479,7 @@ class Gateway:
         """
         self._advertising.leave()
         self._stale.update(self._site_mesh.peers, self._between.peers)
-        self._advertise()
+        self.advertise()
         with trio.move_on_after(self._site_mesh.config.drain_timeout):
             carried = -1
             # No message says that the last sender has turned to another gateway; a pause without a frame is the only
@@ -493,7 +496,7 @@ class Gateway:
             if not self._directory.is_local(node):
                 self._directory.forget(node)
         self._stale.update(self._site_mesh.peers)
-        self._advertise()
+        self.advertise()
         self._has_ended = True
         self._membership.news()  # for those who wait for a site
 

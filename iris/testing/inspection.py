@@ -89,7 +89,7 @@ def inspect(node: Node | iris.aio.Node) -> Inspection:
     return Inspection(
         listening=mesh.listening,
         peers={other: _peer(mesh, peer) for other, peer in mesh.peers.items()},
-        handshakes=mesh.handshaking,
+        handshakes=mesh.statistics().half_open,
         suspected=frozenset(filter(membership.is_suspected, mesh.peers)),
         sites=() if parts.sites is None else parts.sites.directory.sites(),
         subscribers={pattern: frozenset(nodes) for pattern, nodes in subscribers.items()},

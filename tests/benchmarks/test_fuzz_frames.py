@@ -98,12 +98,12 @@ async def test_the_frames_that_are_changed_are_genuine(autojump_clock: MockClock
         async with fuzz_mesh.open_round(stage, peer, rng) as (data, first, response, last):
             way = stage.connect(stage.network.transport("honest"))
             for frames, begun in ((data, 0), (first, 1), (response, 0), (last, 0)):
-                before, refused, under_way = stage.accepted, Counter(victim.refusals), len(victim._handshakes)
+                before, refused, under_way = stage.accepted, Counter(victim.refusals), victim.statistics().half_open
                 for frame in frames:
                     way.send_nowait(frame)
                     await trio.sleep(0.01)
                 if begun:
-                    assert len(victim._handshakes) == under_way + 1
+                    assert victim.statistics().half_open == under_way + 1
                 else:
                     assert stage.accepted > before
                 # what is in the data makes no sense; as frames they are genuine

@@ -234,7 +234,7 @@ async def test_a_node_links_to_members_in_its_networks_only(
         network.open_node("b", host="10.0.0.2", seeds=["10.0.0.1"], dial_networks=networks) as b,
     ):
         await trio.sleep(5)
-        assert bool(b._mesh.peers) == (networks != ("10.0.1.0/24",))
+        assert bool(b.statistics().links) == (networks != ("10.0.1.0/24",))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
+from tests.cluster.mesh.test_rekey import with_certificates
 from tests.support.meshes import open_meshes
 
 
@@ -27,7 +28,7 @@ async def test_nodes_that_all_have_new_certificates_at_once_stay_linked(autojump
         meshes = [fleet[name].mesh for name in names]
         await trio.sleep(3)
         for mesh in meshes:
-            mesh._renewing._stale = trio.current_time()
+            mesh.renew_identity(with_certificates(fleet, mesh.identity, until=86_400.0))
         await trio.sleep(5)
         for one in meshes:
             for other in meshes:

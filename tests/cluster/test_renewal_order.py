@@ -16,7 +16,7 @@ CONFIG = Config(session_lifetime=10.0, session_rejected=30.0, handshake_timeout=
 async def pause_in_the_handshake(fleet: Fleet, seconds: float) -> None:
     """Have ``b`` stand still when it has answered the first frame of the next handshake."""
     b = fleet["b"]
-    while not len(b.mesh._handshakes):  # noqa: ASYNC110 -- there is no event
+    while not b.mesh.statistics().half_open:  # noqa: ASYNC110 -- there is no event
         await trio.sleep(0.01)
     await trio.sleep(0.02)
     b.transport.pause()

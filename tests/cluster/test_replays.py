@@ -88,7 +88,7 @@ async def test_nodes_get_in_and_out_while_ten_thousand_replays_arrive_each_secon
             began = trio.current_time()
             await one.mesh.connect([other.url])
             took.append(trio.current_time() - began)
-            assert a.mesh._handshakes._admission.dialling <= fleet.config.dial_backs
+            assert a.mesh.statistics().dialling <= fleet.config.dial_backs
             assert dials.borrowed_tokens <= fleet.config.dial_backs
         nursery.cancel_scope.cancel()
         assert max(took) < 0.05
@@ -127,7 +127,7 @@ async def test_copies_of_a_first_frame_that_is_being_answered_cost_no_connection
         for _ in range(admission.FIRST_FRAMES + 1):
             way.send_nowait(frame)
             await trio.sleep(0.1)
-        assert a.mesh._handshakes._admission.dialling == 1
+        assert a.mesh.statistics().dialling == 1
         assert a.mesh.refusals["first frame again, before its answer"] == admission.FIRST_FRAMES - 1
         assert a.mesh.refusals["first frame that was sent too often"] == 1
 
@@ -147,7 +147,7 @@ async def test_copies_of_a_first_frame_that_was_answered_have_the_same_answer_on
         answers = list(iter(listener.receive_nowait, None))
         assert len(answers) == admission.FIRST_FRAMES
         assert len(set(answers)) == 1
-        assert len(a.mesh._handshakes) == 1
+        assert a.mesh.statistics().half_open == 1
 
 
 # -- every state of a handshake, and every frame ----------------------------------------------------------------
@@ -167,12 +167,13 @@ async def reach_every_state(fleet: Fleet, a: MeshNode, b: MeshNode, nursery: tri
 
     nursery.start_soon(initiate)  # one that waits for its response
     await trio.sleep(0.1)
-    handshakes = a.mesh._handshakes
-    assert [waiting.outgoing is None for waiting in handshakes._responding.values()] == [True, False]
-    assert len(handshakes._initiating) == 1
+    assert (a.mesh.statistics().half_open, a.mesh.statistics().dialling) == (3, 1)
+    sent = [wire.parse_header_untrusted(frame).counter for frame in iter(silent.receive_nowait, None)]
+    indices = sorted({min(sent) - 1, *sent})
+    assert len(indices) == 3, "the one that is being dialled has sent nothing yet, and was the first"
     session = a.peer(b).session
     assert session is not None
-    return [*handshakes._initiating, *handshakes._responding], session.local_index
+    return indices, session.local_index
 
 
 async def test_no_frame_in_any_state_of_a_handshake_raises_another_error_than_those_for_peers(
@@ -209,6 +210,6 @@ async def test_no_frame_in_any_state_of_a_handshake_raises_another_error_than_th
                 a.mesh._inbound.carried = False
 
         receive()
-        assert set(indices) <= {*a.mesh._handshakes._initiating, *a.mesh._handshakes._responding}
+        assert a.mesh.statistics().half_open == len(indices)
         nursery.cancel_scope.cancel()
     assert set(a.mesh.peers) == set()

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 from trio.testing import MockClock
 
-import iris
 from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, split_exports
+from iris.cluster.sites import Sites
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -33,10 +33,8 @@ def entries_of(kind: int, count: int) -> list[Export]:
     return [Export(kind, name, NodeId(f"{100 + number % 2 * number:032x}")) for number, name in enumerate(names)]
 
 
-def export(node: iris.Node, neighbour: NodeId, origin: Hop, entries: Iterable[Export], version: int) -> None:
+def export(sites: Sites, neighbour: NodeId, origin: Hop, entries: Iterable[Export], version: int) -> None:
     """Have a neighbour of a node export these in place of what it did before."""
-    sites = node._parts.sites
-    assert sites is not None
     for part in split_exports(origin, 0, version, list(entries), ()):
         sites.directory.receive_exports_untrusted(neighbour, part.message(), 1e6)
     sites.follow()
@@ -57,15 +55,16 @@ async def test_a_frame_costs_the_same_however_much_is_exported(
         node, gateway = realms.ours.nodes["eu-gateway"], realms.ours.gateways["eu-gateway"]
         await gateway.wait_for_site("acme/eu" if abroad else "us")
         store = await realms.ours.member("eu", echo("store"))
-        (neighbour,) = gateway._between.peers.values()
-        (origin,) = gateway._directory.origins()
+        between = realms.between[gateway]
+        (neighbour,) = between.peers.values()
+        (origin,) = realms.ours.gateway_parts[gateway].directory.origins()
         their_site, our_site = (origin.site, f"{node.realm}/eu") if abroad else (origin.site, "eu")
         for version, count in enumerate((FEW, MANY), 1_000):
-            export(node, neighbour.node, origin, entries_of(kind, count), version)
-            export_just(gateway._advertising, entries_of(kind, count))
+            export(realms.ours.sites(node), neighbour.node, origin, entries_of(kind, count), version)
+            export_just(realms.ours.gateway_parts[gateway].advertising, entries_of(kind, count))
             frames = [
                 partial(
-                    gateway._carrying._forward_inbound,
+                    between.deliver,
                     neighbour,
                     kinds.Carry(9, our_site, target, their_site, STRANGER, FIRST),
                 )
@@ -73,7 +72,7 @@ async def test_a_frame_costs_the_same_however_much_is_exported(
             ]
             frames.append(
                 partial(
-                    gateway._carrying._divide_inbound,
+                    between.deliver,
                     neighbour,
                     kinds.Copy(9, their_site, STRANGER, ((our_site, STRANGER),), FIRST),
                 )
@@ -94,20 +93,19 @@ async def test_an_export_that_changes_costs_a_local_call_nothing_and_the_node_th
         node, gateway = federation.nodes["eu-gateway"], federation.gateways["eu-gateway"]
         await federation.member("eu", echo("store"))
         await node.wait_for("store")
-        sites = node._parts.sites
-        assert sites is not None
-        (neighbour,) = gateway._between.peers.values()
-        (origin,) = gateway._directory.origins()
+        sites = federation.sites(node)
+        (neighbour,) = federation.between[gateway].peers.values()
+        (origin,) = federation.gateway_parts[gateway].directory.origins()
         for version, count in ((1_000, FEW), (2_000, MANY)):
-            export(node, neighbour.node, origin, entries_of(CLUSTER, count), version)
-            gateway._advertise()
+            export(sites, neighbour.node, origin, entries_of(CLUSTER, count), version)
+            gateway.advertise()
 
             def change(base: int) -> None:
                 more = Export(CLUSTER, f"more{base}", NodeId(f"{5:032x}"))
                 for part in split_exports(origin, base, base + 1, [more], ()):
-                    gateway._directory.receive_exports_untrusted(neighbour.node, part.message(), 1e6)
+                    sites.directory.receive_exports_untrusted(neighbour.node, part.message(), 1e6)
                 sites._follow()
-                gateway._advertise()
+                gateway.advertise()
 
             change(version)
             assert await node.request("store", 1) == 1
@@ -124,13 +122,13 @@ async def test_a_subscription_that_changes_costs_the_gateway_of_its_site_the_cha
         await federation.mesh("us", "eu")
         await federation.wait_for_sites("us", "eu")
         gateway, shop = federation.gateways["eu-gateway"], await federation.shop("eu")
-        near = gateway._site_mesh
+        near = federation.inside[gateway].mesh
         peer = near.peers[shop.id]
 
         def subscribe(added: Iterable[str], removed: Iterable[str] = ()) -> None:
             more, less = (tuple(Terms(one, None, durable=False) for one in some) for some in (added, removed))
-            gateway._pubsub._receive_interest(peer, kinds.Interest(1, False, more, less))
-            gateway._advertise()
+            near.deliver(peer, kinds.Interest(1, False, more, less))
+            gateway.advertise()
 
         for count, more_nodes in ((FEW, 0), (MANY, 5)):
             for number in range(more_nodes):
@@ -139,7 +137,7 @@ async def test_a_subscription_that_changes_costs_the_gateway_of_its_site_the_cha
             for begin in range(0, count, 200):
                 subscribe(names[begin : begin + 200])
             subscribe(["more.0"])
-            assert len(gateway._advertising.exported.topics) == count + 1
+            assert len(federation.gateway_parts[gateway].advertising.exported.topics) == count + 1
             changes = [partial(subscribe, ["more.1"], ["more.0"]), partial(subscribe, ["more.0"], ["more.1"])]
             costs.append(list(map(lines_run, changes)))
             subscribe((), ["more.0"])
@@ -155,21 +153,22 @@ async def test_a_member_that_serves_something_else_costs_the_gateway_of_its_site
         await federation.wait_for_sites("us", "eu")
         gateway = federation.gateways["eu-gateway"]
         store = await federation.member("eu", echo("store"))
-        await gateway._membership.wait_for("store", 1)
-        record = gateway._membership._records[NodeId(store.id)]
+        membership = federation.inside[gateway].membership
+        await membership.wait_for("store", 1)
+        record = membership._records[NodeId(store.id)]
         for count in (FEW, MANY):
             others = [structs.replace(record, node=NodeId(f"{number:032x}")) for number in range(1, count)]
             for other in others:
-                gateway._membership._records[other.node] = other
-                gateway._place(other.node)
-            gateway._advertise()
-            assert len(gateway._advertising.exported.clusters["store"]) == count
+                membership._records[other.node] = other
+                gateway.place(other.node)
+            gateway.advertise()
+            assert len(federation.gateway_parts[gateway].advertising.exported.clusters["store"]) == count
 
             def change(proof: bytes) -> None:
                 entries = tuple(structs.replace(entry, proof=proof) for entry in record.clusters)
-                gateway._membership._records[record.node] = structs.replace(record, clusters=entries)
-                gateway._place(record.node)
-                gateway._advertise()
+                membership._records[record.node] = structs.replace(record, clusters=entries)
+                gateway.place(record.node)
+                gateway.advertise()
 
             change(b"1")
             costs.append(lines_run(partial(change, b"2")))

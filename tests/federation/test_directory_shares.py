@@ -386,19 +386,19 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
         await federation.gateway("eu")
         await federation.member("eu", echo("store"))
         us = await federation.gateway("us", to=["eu-gateway"])
-        us._directory._reporter.keywords["max_weight"] = 64 * KIB
+        federation.gateway_parts[us].directory._reporter.keywords["max_weight"] = 64 * KIB
         greedy = await federation.gateway("ap", to=["us-gateway"])
         shop = await federation.node("us", "shop")
         await federation.wait_for_sites("eu", "us", "ap")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
-        link = greedy._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[greedy].peers[federation.nodes["us-gateway"].id].link
         for number in range(5):
             false = Hop(f"x{number}", node(number + 99))
             link.post(RouteAdvertisement(false, (own, false)).message(), 50)
             for part in split_exports(false, 0, 1, members("false", range(100 * number, 100 * number + 100)), ()):
                 link.post(part.message(), 10_000)
         await trio.sleep(2)
-        assert us._between.refusals["message of kind Exports"] == 5
+        assert federation.between[us].refusals["message of kind Exports"] == 5
         assert us.statistics().sites == ("ap", "eu")
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1

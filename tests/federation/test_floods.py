@@ -24,7 +24,7 @@ async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
         shop, flooder = await federation.three_sites()
         own = federation.nodes["ap-gateway"]
         us = federation.nodes["us-gateway"]
-        link = flooder._between.peers[us.id].link
+        link = federation.between[flooder].peers[us.id].link
         for false in (Hop(f"x{number % 200}", own.id) for number in range(3_000)):
             link.post(RouteAdvertisement(false, (Hop("ap", own.id), false)).message(), 50)
         await trio.sleep(2)
@@ -40,7 +40,7 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
         await federation.mesh("us", "ap")
         await federation.wait_for_sites("us", "ap")
         us, own = federation.gateways["us-gateway"], federation.nodes["ap-gateway"]
-        link = federation.gateways["ap-gateway"]._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[federation.gateways["ap-gateway"]].peers[federation.nodes["us-gateway"].id].link
         route = RouteAdvertisement(Hop("ap", own.id), (Hop("ap", own.id),)).message()
         for _ in range(2):
             for _ in range(UPDATES + 100):
@@ -48,7 +48,7 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
             link.post(kinds.Reset(), 0)
             await trio.sleep(1)
             assert us.statistics().sites == ()
-        assert us._between.refusals["message of kind Route"] >= UPDATES
+        assert federation.between[us].refusals["message of kind Route"] >= UPDATES
         await trio.sleep(60)
         assert us.statistics().sites == ("ap",)
 
@@ -61,7 +61,7 @@ async def test_many_sites_of_one_name_are_reported_once_for_each_name_and_not_wi
         await federation.mesh("eu", "us", "ap")
         await federation.wait_for_sites("eu", "us", "ap")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
-        link = federation.gateways["ap-gateway"]._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[federation.gateways["ap-gateway"]].peers[federation.nodes["us-gateway"].id].link
         for site in ("eu", "x1", "x2", "x3", "x4"):
             for number in range(10):
                 false = Hop(site, NodeId(f"{number:030x}{site.encode().hex()[-2:]}"))
@@ -80,7 +80,7 @@ async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listene
         gateway, us = federation.gateways["us-gateway"], federation.nodes["us-gateway"]
         question = wanted(Hop("eu", federation.nodes["eu-gateway"].id))
         told = gateway.statistics().sent
-        for link in (asker._between.peers[us.id].link, shop._parts.mesh.peers[us.id].link):
+        for link in (federation.between[asker].peers[us.id].link, federation.parts[shop.id].mesh.peers[us.id].link):
             for _ in range(3_000):
                 link.post(question, 50)
         await trio.sleep(2)

@@ -36,7 +36,7 @@ async def test_a_gateway_that_does_it_again_and_again_is_reported_once(
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("store"))
         gateway = federation.gateways["us-gateway"]
-        between, carrying = gateway._between, gateway._carrying
+        between, carrying = federation.between[gateway], federation.gateway_parts[gateway].carrying
         take = carrying.examine_from_gateway
         replies = answered = 0
 

@@ -10,7 +10,7 @@ from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.transport.memory import MemoryTransport
 from iris.kernel.wire import kinds
-from tests.support.federations import echo, open_federation
+from tests.support.federations import Federation, echo, open_federation
 from tests.support.messages import raw
 from tests.support.two_realms import open_realms
 
@@ -18,9 +18,9 @@ FRAME = bytes((wire.DATA,)) + bytes(63)
 LONG = FRAME * 1000
 
 
-async def stand_still(gateway: Gateway, seconds: float) -> None:
+async def stand_still(federation: Federation, gateway: Gateway, seconds: float) -> None:
     """Have a gateway read nothing for some time, so that links to it are busy, and then be free again."""
-    transport = gateway._between._transport
+    transport = federation.between[gateway]._transport
     assert isinstance(transport, MemoryTransport)
     transport.pause()
     await trio.sleep(seconds)
@@ -35,11 +35,11 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
     async with open_federation() as federation:
         shop, hostile = await federation.three_sites()
         us, eu = federation.gateways["us-gateway"], federation.nodes["eu-gateway"]
-        link = hostile._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[hostile].peers[federation.nodes["us-gateway"].id].link
         for _ in range(100):
             link.post(raw(kinds.Carry, 5, "eu", bytes.fromhex(eu.id), "ap", source, LONG), len(LONG))
-        await stand_still(federation.gateways["eu-gateway"], 0.5)
-        assert us._between.refusals["RemoteProtocolError"] > 0
+        await stand_still(federation, federation.gateways["eu-gateway"], 0.5)
+        assert federation.between[us].refusals["RemoteProtocolError"] > 0
         assert us.statistics().sites == ("ap", "eu")
         assert await shop.request("store", 1) == 1
 
@@ -49,9 +49,12 @@ async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: Mock
     async with open_federation() as federation:
         shop, hostile = await federation.three_sites()
         us, eu = federation.gateways["us-gateway"], bytes.fromhex(federation.nodes["eu-gateway"].id)
-        far = hostile._between.peers[federation.nodes["us-gateway"].id].link
-        near = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
-        for link, site, node in ((far, "ap", hostile._directory.own.gateway), (near, "us", shop.id)):
+        far = federation.between[hostile].peers[federation.nodes["us-gateway"].id].link
+        near = federation.parts[shop.id].mesh.peers[federation.nodes["us-gateway"].id].link
+        for link, site, node in (
+            (far, "ap", federation.gateway_parts[hostile].directory.own.gateway),
+            (near, "us", shop.id),
+        ):
             source = bytes.fromhex(node)
             carried = us.statistics().carried
             link.post(kinds.Copy(hops, site, source, (("eu", eu),), FRAME), 64)
@@ -61,7 +64,7 @@ async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: Mock
             link.post(kinds.CarryRefused(hops, "eu", eu, site, source, 1), 64)
             await trio.sleep(1)
             assert us.statistics().carried == carried
-        for mesh in (us._between, us._site_mesh):
+        for mesh in (federation.between[us], federation.inside[us].mesh):
             assert mesh.refusals["RemoteProtocolError"] == 4
         assert await shop.request("store", 1) == 1
 
@@ -74,13 +77,13 @@ async def test_nor_does_one_from_another_realm(autojump_clock: MockClock) -> Non
         await realms.ours.gateway("ap", to=["eu-gateway"])
         shop = await realms.shop(echo("databases"))
         await ours.wait_for_site("ap")
-        (ours_there,) = theirs._between.peers.values()
+        (ours_there,) = realms.between[theirs].peers.values()
         target = bytes.fromhex(realms.ours.nodes["ap-gateway"].id)
         their_site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
         for _ in range(100):
             ours_there.link.post(kinds.Carry(5, f"{shop.realm}/ap", target, their_site, b"short", LONG), len(LONG))
-        await stand_still(realms.ours.gateways["ap-gateway"], 0.5)
-        assert ours._between.refusals["RemoteProtocolError"] > 0
+        await stand_still(realms.ours, realms.ours.gateways["ap-gateway"], 0.5)
+        assert realms.between[ours].refusals["RemoteProtocolError"] > 0
         assert await shop.request("acme/databases", 1) == 1
 
 
@@ -89,8 +92,8 @@ async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: Moc
         await federation.mesh("us", "ap")
         hostile = federation.gateways["ap-gateway"]
         us, node = federation.gateways["us-gateway"], await federation.node("us", "node")
-        link = hostile._between.peers[federation.nodes["us-gateway"].id].link
-        near = node._parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[hostile].peers[federation.nodes["us-gateway"].id].link
+        near = federation.parts[node.id].mesh.peers[federation.nodes["us-gateway"].id].link
         await federation.wait_for_sites("us", "ap")
         own = bytes.fromhex(node.id)
         for number in range(500):
@@ -100,5 +103,5 @@ async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: Moc
         await trio.sleep(2)
         assert us.statistics().refused["no route"] == 500
         assert us.statistics().refused["not exported"] == 500
-        assert us._between.refusals["message of kind Carry"] == 1
-        assert us._directory._routes.keys() <= {"ap"}
+        assert federation.between[us].refusals["message of kind Carry"] == 1
+        assert federation.gateway_parts[us].directory._routes.keys() <= {"ap"}

@@ -23,18 +23,15 @@ FRAME = bytes((wire.DATA,)) + bytes(63)
 """Like a frame of a session; no session opens it."""
 
 
-def count_decoded(gateway: Gateway) -> Callable[[], int]:
-    """Return how to learn how many frames a gateway has carried after decoding them."""
-    carrying = gateway._carrying
-    carry = carrying._carry
+def count_decoded(federation: Federation, gateway: Gateway) -> Callable[[], int]:
+    """Return how to learn how many frames a gateway has decoded before it forwarded them."""
     decoded = 0
 
-    def count(message: kinds.Carried) -> None:
+    def count(message: kinds.Carry | kinds.Copy, was_decoded: bool) -> None:
         nonlocal decoded
-        decoded += isinstance(message, kinds.Carry)
-        carry(message)
+        decoded += was_decoded and isinstance(message, kinds.Carry)
 
-    carrying._carry = count  # type: ignore[method-assign]
+    federation.watch_frames(gateway, count)
     return lambda: decoded
 
 
@@ -49,7 +46,7 @@ async def two_sites(federation: Federation) -> tuple[iris.Node, iris.Node]:
 async def test_requests_one_at_a_time_pass_without_being_decoded(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         _, shop = await two_sites(federation)
-        decoded = [count_decoded(gateway) for gateway in federation.gateways.values()]
+        decoded = [count_decoded(federation, gateway) for gateway in federation.gateways.values()]
         before = [gateway.statistics() for gateway in federation.gateways.values()]
         for number in range(20):
             assert await shop.request("store", number) == number
@@ -102,7 +99,7 @@ async def test_a_flow_is_found_out_anew_when_a_member_comes_back(autojump_clock:
 async def post_frame(federation: Federation, sender: iris.Node, envelope: Envelope, hops: int = 8) -> Gateway:
     """Hand a frame to the gateway of us as a node of it; return that gateway."""
     await trio.sleep(1)
-    link = sender._parts.mesh.peers[federation.nodes["us-gateway"].id].link
+    link = federation.parts[sender.id].mesh.peers[federation.nodes["us-gateway"].id].link
     assert link.send_alone(end_batch(begin_batch(envelope, hops), FRAME), len(FRAME))
     await trio.sleep(1)
     return federation.gateways["us-gateway"]
@@ -123,7 +120,7 @@ async def test_nobody_speaks_for_others_though_their_flow_is_known(autojump_cloc
         assert gateway.statistics().carried == before.carried + 1
         await post_frame(federation, stranger, envelope)
         assert gateway.statistics().carried == before.carried + 1
-        refusals = federation.nodes["us-gateway"]._parts.mesh.refusals
+        refusals = federation.parts[federation.nodes["us-gateway"].id].mesh.refusals
         assert refusals["message of kind Carry"] == 1
         await post_frame(federation, shop, envelope)
         assert gateway.statistics().carried == before.carried + 2
@@ -151,12 +148,12 @@ async def test_frames_that_need_a_look_are_looked_at(autojump_clock: MockClock) 
         assert await shop.request("store-us", 1) == 1
         await trio.sleep(1)
         us, ap = (federation.gateways[host] for host in ("us-gateway", "ap-gateway"))
-        decoded = count_decoded(ap)
+        decoded = count_decoded(federation, ap)
         for number in range(5):
             assert await shop.request("store-us", number) == number
             await trio.sleep(0.01)
         assert decoded() == 5, "replies, each of which counts towards the rate; requests are under none"
-        link = ap._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[ap].peers[federation.nodes["us-gateway"].id].link
         store = federation.nodes["eu-store-eu"]
         for envelope, reason in (
             (Envelope("eu", node_bytes(store), "ap", node_bytes(shop)), "no transit"),
@@ -170,9 +167,9 @@ async def test_frames_that_need_a_look_are_looked_at(autojump_clock: MockClock) 
             assert us.statistics().refused[reason] == 2
 
 
-def stop_link(gateway: Gateway, to: iris.Node) -> tuple[Link, Way]:
+def stop_link(federation: Federation, gateway: Gateway, to: iris.Node) -> tuple[Link, Way]:
     """Have the link between two gateways lead to a way that takes nothing."""
-    link = gateway._between.peers[to.id].link
+    link = federation.between[gateway].peers[to.id].link
     way = Way(room=0)
     link.use(PlainSession())
     link.attach(way)
@@ -185,11 +182,11 @@ async def test_large_frames_wait_for_a_busy_link_without_being_decoded_and_keep_
     async with open_federation() as federation:
         store, shop = await two_sites(federation)
         gateway = federation.gateways["us-gateway"]
-        decoded = count_decoded(gateway)
+        decoded = count_decoded(federation, gateway)
         before = gateway.statistics()
-        _, way = stop_link(gateway, federation.nodes["eu-gateway"])
+        _, way = stop_link(federation, gateway, federation.nodes["eu-gateway"])
         beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
-        link = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = federation.parts[shop.id].mesh.peers[federation.nodes["us-gateway"].id].link
         frames = [FRAME + bytes((number,)) + bytes(40_000) for number in range(6)]
         frames.insert(3, FRAME + b"small")
         for frame in frames:
@@ -214,19 +211,19 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         store, shop = await two_sites(federation)
         gateway = federation.gateways["us-gateway"]
         before = gateway.statistics()
-        busy, _ = stop_link(gateway, federation.nodes["eu-gateway"])
+        busy, _ = stop_link(federation, gateway, federation.nodes["eu-gateway"])
         beginning = begin_batch(Envelope("eu", node_bytes(store), "us", node_bytes(shop)), 8)
-        link = shop._parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = federation.parts[shop.id].mesh.peers[federation.nodes["us-gateway"].id].link
         frame = FRAME + bytes(2**20 - 64)
         for _ in range(20):
             assert link.send_alone(end_batch(beginning, frame), len(frame))
             await trio.sleep(0.01)
         after = gateway.statistics()
         assert after.refused == {"next link full": 4}
-        assert after.received - before.received - gateway._carrying.pressure.held == 20
+        assert after.received - before.received - federation.gateway_parts[gateway].carrying.pressure.held == 20
         assert after.carried_bytes - before.carried_bytes == 16 * len(frame)
         assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
-        assert gateway._carrying.pressure.held >= 1
-        assert shop._parts.sites is not None
-        (way,) = (way for way in shop._parts.sites._routes if way.target[1] == store.id)
-        assert way._is_paused()
+        assert federation.gateway_parts[gateway].carrying.pressure.held >= 1
+        way = federation.parts[shop.id].mesh.outgoing_to(store.id)
+        assert way is not None
+        assert not way.send_nowait(FRAME), "it pauses"

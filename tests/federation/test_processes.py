@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 import iris
+from iris.node.open import open_parts
 from tests.support.command import Terminal, interrupt
 from tests.support.federations import echo, free_gateway_url, wait_for_sites
 
@@ -29,7 +30,7 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
         async with (
             iris.open_node("store", site="east") as store,
             store.join("store", echo("store")),
-            iris.open_node("shop", site="west") as shop,
+            open_parts("shop", site="west") as (shop, parts),
         ):
             await shop.wait_for("store", timeout=60)
             assert await shop.request("store", b"over there", timeout=60) == b"over there"
@@ -41,8 +42,8 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
                 assert [len(payload) async for payload in tunnel] == [10_000] * 100
             async with store.subscribe("orders.*") as events:
                 with trio.fail_after(60):
-                    assert shop._parts.sites is not None
-                    while not shop._parts.sites.directory.subscribers():  # noqa: ASYNC110 -- of other processes
+                    assert parts.sites is not None
+                    while not parts.sites.directory.subscribers():  # noqa: ASYNC110 -- of other processes
                         await trio.sleep(0.05)
                     await shop.publish("orders.new", 1)
                     assert (await anext(events)).payload == 1

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from iris.kernel import buffer_pool as scratch
+from iris.kernel import buffer_pool
 from iris.kernel.buffer_pool import borrow, give_back
+from iris.kernel.config import KIB
+
+KEPT = 4
 
 
 @pytest.fixture(autouse=True)
-def none_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_free", [])
+def none_free() -> Iterator[None]:
+    """All pieces that were free are in use."""
+    pieces = [borrow(40_000) for _ in range(KEPT)]
+    yield
+    del pieces
 
 
 def test_what_was_given_back_is_used_again_and_nothing_else() -> None:
@@ -37,7 +45,7 @@ class Taken(list[bytearray]):
 
 
 def test_one_that_another_thread_takes_meanwhile_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_free", Taken())
+    monkeypatch.setattr(buffer_pool, "_free", Taken())
     assert len(borrow(40_000)) == 40_000
 
 
@@ -46,16 +54,20 @@ def test_what_is_very_large_has_memory_of_its_own() -> None:
     assert len(large) == 2**20
     give_back(large)
     assert borrow(2**20).obj is not large.obj
-    assert scratch._free == []
+    assert borrow(40_000).obj is not large.obj
 
 
 def test_no_more_is_kept_than_is_used_at_one_time() -> None:
-    for room in [borrow(40_000) for _ in range(100)]:
+    rooms = [borrow(40_000) for _ in range(100)]
+    for room in rooms:
         give_back(room)
-    assert len(scratch._free) == scratch._KEPT
+    former = [room.obj for room in rooms]
+    again = [borrow(40_000) for _ in range(100)]
+    assert sum(any(room.obj is one for one in former) for room in again) == KEPT
 
 
 def test_memory_of_others_is_not_kept() -> None:
-    give_back(memoryview(bytes(scratch._SIZE)))
-    give_back(memoryview(bytearray(100)))
-    assert scratch._free == []
+    others = [memoryview(bytes(384 * KIB)), memoryview(bytearray(100))]
+    for room in others:
+        give_back(room)
+    assert all(borrow(40_000).obj is not room.obj for room in others)

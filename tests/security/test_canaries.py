@@ -14,17 +14,18 @@ from typing import final
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 
 import iris
 from iris.kernel.errors import IrisError
 from iris.security.files import container
-from iris.security.noise.handshake_state import CIPHERS, KeyPair, next_key
+from iris.security.noise.handshake_state import CIPHERS, HandshakeState, KeyPair, next_key
 from iris.security.secret import Secret
 from tests.support.canaries import Canaries
 from tests.support.canary_watch import CanaryWatch
 from tests.support.command import open_terminal
 from tests.support.realms import WALL, TestRealm, seeded_entropy
-from tests.support.sessions import start
+from tests.support.sessions import held_by, start
 
 SECRET = seeded_entropy(99)(32)
 
@@ -110,20 +111,20 @@ def test_the_watch_sees_what_is_logged_about_keys_made_while_it_runs(watch: Cana
 def test_every_secret_of_a_handshake_and_of_its_session_is_a_canary(watch: CanaryWatch) -> None:
     realm = TestRealm(95)
     initiator, responder = start(realm.identity("orders"), realm.identity("billing"))
-    seed = initiator._decapsulation_key.private_bytes_raw()
+    (decapsulation_key,) = held_by(initiator, MLKEM768PrivateKey)
+    seed = decapsulation_key.private_bytes_raw()
     responder.receive_first_untrusted(initiator.frame)
-    state = initiator._noise
-    assert state is not None
+    (state,) = held_by(initiator, HandshakeState)
     assert state.e is not None
     secrets = [seed, state.ss.ck, state.e.private_bytes(), realm.gate]
     response = responder.respond(b"", wall_now=WALL)
-    assert responder._noise is not None
-    assert responder._noise.e is not None
-    secrets += [responder._noise.ss.ck, state.e.dh(responder._noise.e.public)]
+    (other,) = held_by(responder, HandshakeState)
+    assert other.e is not None
+    secrets += [other.ss.ck, state.e.dh(other.e.public)]
     established = initiator.receive_untrusted(response, now=0.0, wall_now=WALL)
-    for key in (established.session._seal_key, established.session._open_key):
-        assert key is not None
-        secrets.append(key)
+    keys = held_by(established.session, Secret)
+    assert len(keys) == 2
+    secrets += keys
     secrets.append(next_key(CIPHERS["AESGCM"], secrets[-1]))
     for number, secret in enumerate(secrets):
         assert watch.canaries.find(bytes(memoryview(secret)).hex()) is not None, number
@@ -287,7 +288,7 @@ def test_when_the_watch_ends_everything_is_as_before() -> None:
     before = state()
     watch = CanaryWatch()
     watch.start()
-    file = watch._file
+    file = watch.file
     assert file is not None
     assert file.exists()
     assert all(now != then for now, then in zip(state(), before, strict=True))

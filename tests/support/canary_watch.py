@@ -91,7 +91,7 @@ class CanaryWatch(logging.Handler):
         self._where = "before the first test"
         self._texts: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
-        self._file: Path | None = None
+        self.file: Path | None = None
         self._read = 0
         self._searching = threading.RLock()
 
@@ -134,11 +134,11 @@ class CanaryWatch(logging.Handler):
 
     def _watch_children(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="iris-secrets-")
-        self._file = Path(directory.name) / "made"
-        self._file.touch(0o600)
+        self.file = Path(directory.name) / "made"
+        self.file.touch(0o600)
         self._undo.append(directory.cleanup)
         paths = [str(Path(sitecustomize.__file__).parent), os.environ.get("PYTHONPATH", "")]
-        self._set_variable(sitecustomize.VARIABLE, str(self._file))
+        self._set_variable(sitecustomize.VARIABLE, str(self.file))
         self._set_variable("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
     def _set_variable(self, name: str, value: str) -> None:
@@ -263,9 +263,9 @@ class CanaryWatch(logging.Handler):
 
     def _take_note_of_children(self) -> None:
         """Learn the secrets of the processes that tests have started; each is written down before it can be shown."""
-        if self._file is None or not self._file.exists():
+        if self.file is None or not self.file.exists():
             return
-        with self._file.open("rb") as file:
+        with self.file.open("rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -34,7 +34,7 @@ class Terminal:
     """
 
     def __init__(self, parent: Path, prefix: Sequence[str] = ()) -> None:
-        self._command = (*prefix, *COMMAND)
+        self.command = (*prefix, *COMMAND)
         self.directory = parent / "work"
         self.environment = {
             **os.environ,
@@ -46,12 +46,12 @@ class Terminal:
 
     def run(self, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Run ``iris`` with ``arguments`` to its end, with ``given`` as its standard input."""
-        if self._command == COMMAND:
+        if self.command == COMMAND:
             done = VERBS.run(arguments, self.directory, self.environment, given or b"", PATIENCE)
             if done is not None:
                 return done
         return subprocess.run(
-            [*self._command, *arguments],
+            [*self.command, *arguments],
             cwd=self.directory,
             env=self.environment,
             input=given or b"",
@@ -64,10 +64,10 @@ class Terminal:
     def started(self, *arguments: str, announces: str | None = None) -> Generator[subprocess.Popen[bytes]]:
         """Run ``iris`` for the length of the block, which begins when it has said ``announces`` on standard error."""
         process: subprocess.Popen[bytes] | None = None
-        if self._command == COMMAND:
+        if self.command == COMMAND:
             process = VERBS.start(arguments, self.directory, self.environment)
         with process or subprocess.Popen(
-            [*self._command, *arguments],
+            [*self.command, *arguments],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 import trio
@@ -15,9 +15,11 @@ from msgspec import structs
 
 import iris
 import iris.testing
-from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.sites import Sites
 from iris.federation.gateway import Gateway, GatewayParts, open_gateway_parts
 from iris.federation.policy import Policy
+from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.node.parts import NodeParts
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.credential import Credential
@@ -26,6 +28,10 @@ from iris.testing import Network, Rights
 from tests.support.ports import free_port
 
 T = TypeVar("T")
+
+Examine = Callable[[Peer, bytes | memoryview], bool]
+
+_DECODER: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
 EVERYTHING = Policy(exports=(">",), export_topics=(">",))
 
@@ -54,6 +60,8 @@ class Federation:
         """The mesh of gateways of every gateway that was opened."""
         self.gateway_parts: dict[Gateway, GatewayParts] = {}
         """Parts of every gateway that was opened."""
+        self.inside: dict[Gateway, NodeParts] = {}
+        """Parts of the node of every gateway."""
         self._stack = stack
 
     async def node(self, site: str | None, name: str, **options: Any) -> iris.Node:
@@ -82,15 +90,19 @@ class Federation:
         node = await self.node(site, name)
         host = f"{self.prefix}{site}-{name}"
         peers = [f"{realm}{slash}{gateway_url(other)}" for realm, slash, other in (way.rpartition("/") for way in to)]
-        gateway, between, gateway_parts = await self._stack.enter_async_context(
+        gateway, between, parts = await self._stack.enter_async_context(
             open_gateway_parts(node, listen=[gateway_url(host)], peers=peers, policy=policy, **options)
         )
-        self.gateways[host], self.between[gateway], self.gateway_parts[gateway] = gateway, between, gateway_parts
+        self.gateways[host], self.between[gateway], self.gateway_parts[gateway] = gateway, between, parts
+        self.inside[gateway] = self.parts[node.id]
         return gateway
 
     def other_realm(self, prefix: str, seed: int = 77) -> Federation:
         """Return the nodes and gateways of another realm on the same network; its hosts have ``prefix``."""
-        return Federation(self.network.other_realm(seed), self._stack, self.nursery, prefix)
+        other = Federation(self.network.other_realm(seed), self._stack, self.nursery, prefix)
+        other.parts, other.between = self.parts, self.between
+        other.gateway_parts, other.inside = self.gateway_parts, self.inside
+        return other
 
     async def two_sites(self, *services: iris.Service, **options: Any) -> iris.Node:
         """Link us to eu, bring up members at eu, and return a node of us that knows of them.
@@ -146,6 +158,49 @@ class Federation:
 
         self.nursery.start_soon(listen)
         return node
+
+    def sites(self, node: iris.Node) -> Sites:
+        """Return the other sites as a node reaches them."""
+        sites = self.parts[node.id].sites
+        assert sites is not None
+        return sites
+
+    def watch_frames(self, gateway: Gateway, note: Callable[[kinds.Carry | kinds.Copy, bool], None]) -> None:
+        """Note the frames that a gateway is handed to forward from now on, and whether it decodes the batch of each."""
+        carrying = self.gateway_parts[gateway].carrying
+
+        def watched(examine: Examine) -> Examine:
+            def examine_and_note(peer: Peer, batch: bytes | memoryview) -> bool:
+                messages = _DECODER.decode_untrusted(bytes(batch))
+                used = examine(peer, batch)
+                for message in messages:
+                    if isinstance(message, kinds.Carry | kinds.Copy):
+                        note(message, not used)
+                return used
+
+            return examine_and_note
+
+        carrying.examine = watched(carrying.examine)  # type: ignore[method-assign, assignment]
+        carrying.examine_from_gateway = watched(carrying.examine_from_gateway)  # type: ignore[method-assign, assignment]
+
+    def alter_frames(self, gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
+        """Have a gateway forward other frames than it is handed."""
+
+        def altering(mesh: Mesh) -> Examine:
+            def examine(peer: Peer, batch: bytes | memoryview) -> bool:
+                for message in _DECODER.decode_untrusted(bytes(batch)):
+                    if isinstance(message, kinds.Carry | kinds.Copy):
+                        for frame in change(message.frame):
+                            mesh.deliver(peer, structs.replace(message, frame=frame))
+                    else:
+                        mesh.deliver(peer, message)
+                return True
+
+            return examine
+
+        carrying = self.gateway_parts[gateway].carrying
+        carrying.examine = altering(self.inside[gateway].mesh)  # type: ignore[method-assign, assignment]
+        carrying.examine_from_gateway = altering(self.between[gateway])  # type: ignore[method-assign, assignment]
 
     def crash(self, host: str) -> None:
         """Kill a host; nothing more is expected of it."""

@@ -1,26 +1,46 @@
-"""A child of a fork that lives and does nothing."""
+"""Children of forks."""
 
 from __future__ import annotations
 
 import os
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+def fork(work: Callable[[], bool]) -> int:
+    """Fork; return the number of a child that does ``work`` and ends with 0 if that is true, else with 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of threads
+        child = os.fork()
+    if not child:
+        status = 2
+        try:
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    return child
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """Fork; return what ``check`` says in the child."""
+    status = os.waitstatus_to_exitcode(os.waitpid(fork(check), 0)[1])
+    assert status in (0, 1)
+    return status == 0
 
 
 @contextmanager
 def forked() -> Iterator[None]:
     """Have a child for the length of the block, which does nothing."""
     ours, its = socket.socketpair()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads
-        child = os.fork()
-    if not child:
+
+    def wait() -> bool:
         ours.close()
         its.send(b"1")  # it has closed what it does not keep
-        its.recv(1)
-        os._exit(0)
+        return its.recv(1) == b""
+
+    child = fork(wait)
     its.close()
     try:
         ours.recv(1)

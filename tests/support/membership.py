@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
-from iris.cluster.swim.context import Changed, Effect, Send, SwimPorts
+from iris.cluster.swim.context import Changed, Effect, Send, SignatureVerifier, SwimPorts
 from iris.cluster.swim.gossip import Claim, Evidence, Update, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -90,11 +90,12 @@ def machine(
     now: float = 0.0,
     links: Links | None = None,
     work: Work | None = None,
+    trust: SignatureVerifier | None = None,
 ) -> Swim:
     """Return a machine that knows nobody."""
     return Swim(
         record=NodeRecord(node=node(number), name="databases"),
-        ports=SwimPorts(trust=HashTrust(node(number)), links=links or Links(), workload=work or Work()),
+        ports=SwimPorts(trust=trust or HashTrust(node(number)), links=links or Links(), workload=work or Work()),
         config=config or Config(),
         random=Random(number),
         now=now,
@@ -121,9 +122,15 @@ def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> l
     return swim.receive(kinds.Gossip(tuple(update.as_update() for update in updates)), node(sender), now)
 
 
-def knowing(*numbers: int, config: Config | None = None, links: Links | None = None, work: Work | None = None) -> Swim:
+def knowing(
+    *numbers: int,
+    config: Config | None = None,
+    links: Links | None = None,
+    work: Work | None = None,
+    trust: SignatureVerifier | None = None,
+) -> Swim:
     """Return machine 0 that has just learned of these, which have been there for long."""
-    swim = machine(0, config=config, links=links, work=work)
+    swim = machine(0, config=config, links=links, work=work, trust=trust)
     gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
     for member in map(swim._context.view.find, map(node, numbers)):
         assert member is not None

@@ -7,7 +7,7 @@ promises to balance does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast, final
 
@@ -236,6 +236,7 @@ class Fleet:
         rights: Rights | None = None,
         url: str | None = None,
         frames: FrameFilter | None = None,
+        wall_clock: Callable[[], float] | None = None,
     ) -> AsyncIterator[MeshNode]:
         """Add a node on a host of its own; it speaks for the cluster of its name."""
         began = trio.current_time()
@@ -247,7 +248,7 @@ class Fleet:
         setting = MeshSetting(
             config=self.config,
             entropy=realm.entropy,
-            wall_clock=lambda: WALL + trio.current_time() - began,
+            wall_clock=wall_clock or (lambda: WALL + trio.current_time() - began),
         )
         ports = MeshPorts(admission=admission, frames=frames)
         async with open_mesh(realm.identity(name, rights), transport, listening, ports, setting) as mesh:
@@ -280,8 +281,9 @@ class Fleet:
 def check_node(node: MeshNode) -> None:
     """See that a node at rest has nothing left over, and that its counters add up."""
     mesh = node.mesh
-    assert mesh.handshaking == 0, "a handshake is left"
-    assert mesh.connections == sum(peer.link.outgoing is not None for peer in mesh.peers.values()), "a connection leaks"
+    assert mesh.statistics().half_open == 0, "a handshake is left"
+    linked = sum(peer.link.outgoing is not None for peer in mesh.peers.values())
+    assert mesh.statistics().outbound == linked, "a connection leaks"
     sessions = [mesh.sessions_of(peer) for peer in mesh.peers.values()]
     assert all(sessions), "a peer has no session"
     assert mesh.sessions == sum(sessions), "a session leaks"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from typing import Any
 
 from iris.kernel.config import Config
 from iris.security.channel.handshake import Established, Initiator, Responder
@@ -13,6 +15,11 @@ from tests.support.realms import WALL, TestRealm, seeded_entropy
 
 INITIATOR_INDEX = 0x01020304
 RESPONDER_INDEX = 0x0A0B0C0D
+
+
+def held_by(machine: object, kind: type) -> list[Any]:
+    """Return what a machine keeps in memory of a kind of object."""
+    return [held for held in gc.get_referents(machine) if isinstance(held, kind)]
 
 
 def start(

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from iris.kernel.config import KIB, Config
-from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.network import NetworkTransport, TransportStatistics
 from iris.kernel.transport.port import OutgoingConnection, Transport
 
 SCHEMES: Final = ("tcp", "ipc", "ws")
@@ -48,6 +48,22 @@ async def waiting(transport: Transport) -> AsyncIterator[None]:
         nursery.start_soon(wait)
         yield
         nursery.cancel_scope.cancel()
+
+
+def check_idle(transport: NetworkTransport) -> None:
+    """Assert that a transport holds nothing of the connections that it had."""
+    left = transport.statistics()
+    assert left == TransportStatistics(
+        inbound=0,
+        reverse=0,
+        held=0,
+        outbound=0,
+        reported=0,
+        dialling=0,
+        unauthenticated=0,
+        unseen=0,
+        refused=left.refused,
+    )
 
 
 def ignore() -> None:

@@ -17,6 +17,8 @@ class Realms:
     def __init__(self, ours: Federation, theirs: Federation) -> None:
         self.ours = ours
         self.theirs = theirs
+        self.parts, self.between = ours.parts, ours.between
+        """Parts of all nodes, and the meshes of all gateways; see ``Federation``."""
 
     def introduce(
         self,

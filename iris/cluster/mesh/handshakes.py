@@ -167,6 +167,15 @@ class _Responding(Struct):
     response: bytes = b""
 
 
+def next_index(last: int, is_taken: Callable[[int], bool]) -> int:
+    """Return the next free index; of two sessions the later one is known by them (``SessionEntry``)."""
+    index = last
+    while True:
+        index = (index + 1) % 2**32
+        if index and not is_taken(index):
+            return index
+
+
 @final
 class Handshakes:
     """The handshakes in progress at one node.
@@ -201,6 +210,11 @@ class Handshakes:
 
     def __len__(self) -> int:
         return len(self._initiating) + len(self._responding)
+
+    @property
+    def dialling(self) -> int:
+        """Handshakes of strangers for which a connection is being made."""
+        return self._admission.dialling
 
     async def initiate(
         self,
@@ -290,12 +304,11 @@ class Handshakes:
         return no_answer(waiting.addresses, took, waiting.own)
 
     def _new_index(self) -> int:
-        """Return the next free index; of two sessions the later one is known by them (``SessionEntry``)."""
-        while True:
-            index = self._index = (self._index + 1) % 2**32
-            taken = index in self._initiating or index in self._responding or self._host.is_session(index)
-            if index and not taken:
-                return index
+        self._index = next_index(self._index, self._is_taken)
+        return self._index
+
+    def _is_taken(self, index: int) -> bool:
+        return index in self._initiating or index in self._responding or self._host.is_session(index)
 
     async def _send(self, outgoing: OutgoingConnection, frame: bytes) -> None:
         """Send a frame; over the connection of a link it goes through the link, which may be waiting for room."""

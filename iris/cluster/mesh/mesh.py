@@ -16,6 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 import trio
@@ -61,6 +62,26 @@ _SAID_WITHIN: Final = 0.05
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshStatistics:
+    """A snapshot of the sessions, handshakes and connections of one mesh."""
+
+    sessions: int
+    """Sessions with other nodes, those included that are about to be replaced."""
+    handshakes: int
+    """Handshakes that were finished: new peers, reconnects and renewed sessions."""
+    half_open: int
+    """Handshakes in progress."""
+    dialling: int
+    """Handshakes of strangers for which a connection is being made."""
+    outbound: int
+    inbound: int
+    """Connections that others have opened."""
+    unauthenticated: int
+    """Those that have not shown a genuine frame yet."""
 
 
 @final
@@ -356,15 +377,17 @@ class Mesh:
         """Number of sessions in which frames may arrive."""
         return len(self._sessions)
 
-    @property
-    def handshaking(self) -> int:
-        """Number of handshakes in progress."""
-        return len(self._handshakes)
-
-    @property
-    def connections(self) -> int:
-        """Number of connections that this node has dialled, with those that are being made."""
-        return len(self._outbound)
+    def statistics(self) -> MeshStatistics:
+        """Return a snapshot of the counters."""
+        return MeshStatistics(
+            sessions=len(self._sessions),
+            handshakes=self.handshakes,
+            half_open=len(self._handshakes),
+            dialling=self._handshakes.dialling,
+            outbound=len(self._outbound),
+            inbound=len(self._inbound),
+            unauthenticated=len(self._inbound.unauthenticated),
+        )
 
     def sessions_of(self, peer: Peer) -> int:
         """Return the number of sessions in which frames of a peer may arrive."""

@@ -40,7 +40,11 @@ class WaitBudget:
         self._spent: dict[str, _Spent] = {}
 
     def __repr__(self) -> str:
-        return f"<WaitBudget with {len(self._spent)} sites>"
+        return f"<WaitBudget with {len(self)} sites>"
+
+    def __len__(self) -> int:
+        """Sites that were waited for in the present window."""
+        return len(self._spent)
 
     def left(self, site: str, now: float) -> float:
         """Return for how many seconds nodes at a site may be waited for."""

@@ -375,6 +375,16 @@ class Acceptor:
         """Connections that were refused before the trio task saw them."""
         return self._unwatched + (0 if self._reception is None else self._reception.refused)
 
+    @property
+    def unseen(self) -> int:
+        """Connections that have sent their header, and that the trio task has not seen."""
+        return len(self._arrived)
+
+    @property
+    def unauthenticated(self) -> int:
+        """Connections that hold a slot of the listener: without their header yet, or unseen."""
+        return 0 if self._reception is None else self._reception.waiting
+
     def listen(self, url: str) -> str:
         """Take connections to ``tcp://HOST:PORT`` from now on; return the URL with the port really bound.
 

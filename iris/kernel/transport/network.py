@@ -19,6 +19,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
-_DIALS: Final = 256
+DIALS: Final = 256
 """Dials at one time, and look-ups of names, each of these on a thread.  Apart from trio's own threads: members that
 have this node dial dead names in their handshakes must not keep it from reading its files."""
 
@@ -121,6 +122,31 @@ def check_not_forked() -> None:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportStatistics:
+    """A snapshot of the connections of a network transport."""
+
+    inbound: int
+    """Connections that are read, reverse ones included."""
+    reverse: int
+    """Those that this node has dialled itself."""
+    held: int
+    """Bytes that have come of incomplete frames."""
+    outbound: int
+    """Connections that are sent by, and those that are being dialled in reverse."""
+    reported: int
+    """Inbound connections that the observer knows of."""
+    dialling: int
+    """Reverse connections that are being dialled."""
+    unauthenticated: int
+    """Accepted connections that hold a slot of the listener: without their header yet, or unseen."""
+    unseen: int
+    """Accepted connections that have sent their header, and that the trio task has not seen."""
+    refused: int
+    """Connections that were refused before the trio task saw them, since the transport was opened."""
+
+
+@final
 class NetworkTransport:
     """The real network.  Make it inside ``trio.run``; close it before the run ends.
 
@@ -146,7 +172,7 @@ class NetworkTransport:
         """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_reported = 0
-        self._dials = DialSlots(_DIALS)
+        self._dials = DialSlots(DIALS)
         self._observer: ConnectionObserver | None = None
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
@@ -290,6 +316,20 @@ class NetworkTransport:
         hang_up = self._open.get(connection)
         if hang_up is not None:
             hang_up()
+
+    def statistics(self) -> TransportStatistics:
+        """Return a snapshot of the connections."""
+        return TransportStatistics(
+            inbound=len(self._streams),
+            reverse=len(self._reverse),
+            held=self._streams.held,
+            outbound=self._streams.watched,
+            reported=len(self._open),
+            dialling=0 if self._dialling is None else len(self._dialling),
+            unauthenticated=self._arrivals.unauthenticated,
+            unseen=self._arrivals.unseen,
+            refused=self._arrivals.refused,
+        )
 
     # -- frames ---------------------------------------------------------------------------------------------
 

@@ -120,6 +120,16 @@ class FrameReader:
     def __len__(self) -> int:
         return len(self._streams)
 
+    @property
+    def watched(self) -> int:
+        """Connections of which only other events are reported."""
+        return len(self._watched)
+
+    @property
+    def held(self) -> int:
+        """Bytes that connections keep of incomplete frames; what is in the chunk is not among them."""
+        return sum(len(stream.began) + len(stream.frame or b"") for stream in self._streams.values())
+
     def add(
         self, number: int, connection: socket.socket, framing: Framing | None = None, *, typed: bool = False
     ) -> None:

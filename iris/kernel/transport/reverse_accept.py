@@ -54,6 +54,9 @@ class PendingReverseTable:
     def __init__(self) -> None:
         self._awaited: dict[str, PendingReverse] = {}
 
+    def __len__(self) -> int:
+        return len(self._awaited)
+
     async def wait(self, token: str) -> tuple[socket.socket, Framing]:
         """Wait until somebody has come with ``token``.  Cancelling leaves nothing behind.
 

@@ -83,6 +83,11 @@ class StreamOutgoing:
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
         streams.watch(connection, self._changed, room=False)
 
+    @property
+    def kept(self) -> int:
+        """Bytes of the last frame, and of answers, that the socket has not accepted."""
+        return sum(map(len, self._rest))
+
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         if (self._rest and not self._flush()) or self._over:

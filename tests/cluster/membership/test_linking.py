@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import iris
 from iris.cluster.directory import SiteTag
 from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking, dials_second
@@ -23,69 +22,70 @@ from iris.cluster.swim.context import Changed
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.kernel.errors import IrisError, NotSent
 from iris.kernel.names import NodeId
+from iris.node.parts import NodeParts
 from iris.testing import open_network
 from tests.support.membership import node, record
 from tests.support.messages import array
 
 
 @asynccontextmanager
-async def open_pair() -> AsyncIterator[tuple[iris.Node, iris.Node]]:
-    async with open_network() as network, network.open_node("one") as one, network.open_node("two") as two:
-        yield one, two
+async def open_pair() -> AsyncIterator[tuple[NodeParts, NodeParts]]:
+    async with open_network() as network, network.open_parts("one") as one, network.open_parts("two") as two:
+        yield one.parts, two.parts
 
 
-def tell(node: iris.Node, other: NodeId, state: MemberState) -> None:
+def tell(parts: NodeParts, other: NodeId, state: MemberState) -> None:
     """Have a node's membership notified by its machine of another node's state."""
-    record = node._membership._swim.record(other)
+    record = parts.view.record(other)
     assert record is not None
-    node._membership._perform([Changed(node=other, state=state, record=record)])
+    parts.membership._perform([Changed(node=other, state=state, record=record)])
 
 
 async def test_who_was_not_heard_under_suspicion_loses_its_link_when_it_is_declared_dead(
     autojump_clock: MockClock,
 ) -> None:
     async with open_pair() as (one, two):
-        tell(one, two.id, MemberState.SUSPECT)
-        tell(one, two.id, MemberState.DEAD)
-        link = one._mesh.peers[two.id].link
+        tell(one, two.mesh.node, MemberState.SUSPECT)
+        tell(one, two.mesh.node, MemberState.DEAD)
+        link = one.mesh.peers[two.mesh.node].link
         await trio.testing.wait_all_tasks_blocked()
-        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+        assert one.mesh.peers.get(two.mesh.node) is None or one.mesh.peers[two.mesh.node].link is not link
 
 
 async def test_who_was_heard_under_suspicion_keeps_its_link_for_time_to_refute(autojump_clock: MockClock) -> None:
     async with open_pair() as (one, two):
-        tell(one, two.id, MemberState.SUSPECT)
-        await two._mesh.barrier(one.id)
-        tell(one, two.id, MemberState.DEAD)
-        link = one._mesh.peers[two.id].link
+        tell(one, two.mesh.node, MemberState.SUSPECT)
+        await two.mesh.barrier(one.mesh.node)
+        tell(one, two.mesh.node, MemberState.DEAD)
+        link = one.mesh.peers[two.mesh.node].link
         await trio.sleep(4.9)
-        assert one._mesh.peers[two.id].link is link
+        assert one.mesh.peers[two.mesh.node].link is link
         await trio.sleep(0.2)
-        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+        assert one.mesh.peers.get(two.mesh.node) is None or one.mesh.peers[two.mesh.node].link is not link
 
 
 async def test_who_refutes_in_time_keeps_its_link(autojump_clock: MockClock) -> None:
     async with open_pair() as (one, two):
-        tell(one, two.id, MemberState.SUSPECT)
-        await two._mesh.barrier(one.id)
-        tell(one, two.id, MemberState.DEAD)
-        link = one._mesh.peers[two.id].link
+        tell(one, two.mesh.node, MemberState.SUSPECT)
+        await two.mesh.barrier(one.mesh.node)
+        tell(one, two.mesh.node, MemberState.DEAD)
+        link = one.mesh.peers[two.mesh.node].link
         await trio.sleep(1)
-        tell(one, two.id, MemberState.ALIVE)
+        tell(one, two.mesh.node, MemberState.ALIVE)
         await trio.sleep(10)
-        assert one._mesh.peers[two.id].link is link
+        assert one.mesh.peers[two.mesh.node].link is link
 
 
 async def test_a_suspicion_that_has_passed_does_not_count(autojump_clock: MockClock) -> None:
     async with open_pair() as (one, two):
-        tell(one, two.id, MemberState.SUSPECT)
-        await two._mesh.barrier(one.id)
-        tell(one, two.id, MemberState.ALIVE)
-        tell(one, two.id, MemberState.SUSPECT)
-        tell(one, two.id, MemberState.DEAD)
-        link = one._mesh.peers[two.id].link
+        tell(one, two.mesh.node, MemberState.SUSPECT)
+        await two.mesh.barrier(one.mesh.node)
+        tell(one, two.mesh.node, MemberState.ALIVE)
+        tell(one, two.mesh.node, MemberState.SUSPECT)
+        tell(one, two.mesh.node, MemberState.DEAD)
+        link = one.mesh.peers[two.mesh.node].link
         await trio.testing.wait_all_tasks_blocked()
-        assert one._mesh.peers.get(two.id) is None or one._mesh.peers[two.id].link is not link
+        assert one.mesh.peers.get(two.mesh.node) is None or one.mesh.peers[two.mesh.node].link is not link
 
 
 def test_of_any_two_one_leaves_it_to_the_other_to_dial_and_each_dials_about_half_of_all() -> None:

@@ -60,6 +60,6 @@ def test_hosts_are_forgotten_the_one_in_use_longest_ago_first() -> None:
     for number in range(2 * _REMEMBERED):
         limits.acquire("cluster a", f"host-{number}", 0.0)
         assert not limits.acquire("cluster a", "victim", 0.0)
-    assert len(limits._left) == _REMEMBERED
+    assert repr(limits) == f"<DialLimits: {_REMEMBERED} hosts dialled>"
     limits.give_back("cluster a", "host-0")
-    assert len(limits._left) == _REMEMBERED
+    assert repr(limits) == f"<DialLimits: {_REMEMBERED} hosts dialled>"

@@ -48,7 +48,7 @@ async def test_who_shows_nothing_genuine_is_sent_away_after_five_seconds(says: s
         await trio.sleep_until(began + 5.1)
         assert way.closed
         assert a.mesh.refusals["no genuine frame in time"] == 1
-        assert len(a.mesh._inbound) == len(a.mesh._inbound.unauthenticated) == 0
+        assert a.mesh.statistics().inbound == a.mesh.statistics().unauthenticated == 0
 
 
 async def test_one_who_sends_junk_is_sent_away_for_it_at_once(autojump_clock: MockClock) -> None:
@@ -69,8 +69,8 @@ async def test_connections_of_peers_stay_whether_they_are_used_or_not(autojump_c
         await trio.sleep(100)
         for node in fleet.nodes.values():
             assert node.mesh.refusals == {}
-            assert len(node.mesh._inbound) == 2
-            assert len(node.mesh._inbound.unauthenticated) == 0
+            assert node.mesh.statistics().inbound == 2
+            assert node.mesh.statistics().unauthenticated == 0
             assert {what for what, _ in node.log.entries} == {"up"}
 
 
@@ -100,7 +100,7 @@ async def test_a_node_links_from_an_address_that_strangers_use_as_well(autojump_
         await trio.sleep(10)
         assert all(way.closed for way in more)
         assert b.log.of(a.id) == ["up"]
-        assert len(a.mesh._inbound) == 1
+        assert a.mesh.statistics().inbound == 1
 
 
 async def test_junk_from_its_address_does_not_keep_a_node_out(autojump_clock: MockClock) -> None:
@@ -162,8 +162,8 @@ async def test_sixty_nodes_behind_one_address_that_start_together_are_linked_soo
                 nursery.start_soon(link, mesh)
         assert trio.current_time() - began < 2.5
         await trio.sleep(6)
-        assert len(a.mesh.peers) == len(a.mesh._inbound) == 60
-        assert len(a.mesh._inbound.unauthenticated) == 0
+        assert len(a.mesh.peers) == a.mesh.statistics().inbound == 60
+        assert a.mesh.statistics().unauthenticated == 0
 
 
 # -- whose they are --------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ async def test_both_ends_may_dial_at_the_same_time(autojump_clock: MockClock, se
         for node, other in ((a, b), (b, a)):
             assert node.log.entries == [("up", other.id)]
             assert marks[node.id].received == list(range(200))
-            assert len(node.mesh._outbound) == 1
+            assert node.mesh.statistics().outbound == 1
             assert node.mesh.refusals == {}
 
 
@@ -213,12 +213,15 @@ async def test_a_node_that_cannot_be_reached_back_is_not_linked(autojump_clock: 
 
 
 async def test_expired_certificates_link_nobody_and_end_nobody(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b", linked=False) as fleet:
-        a, b = fleet["a"], fleet["b"]
-        a.mesh._handshakes._wall_clock = b.mesh._handshakes._wall_clock = lambda: 2e9
+    clocks = {"a": 2e9, "b": 2e9}
+    async with (
+        open_meshes() as fleet,
+        fleet.open_node("a", wall_clock=lambda: clocks["a"]) as a,
+        fleet.open_node("b", wall_clock=lambda: clocks["b"]) as b,
+    ):
         with pytest.raises(AuthenticationError):
             await a.mesh.connect([b.url])
-        a.mesh._handshakes._wall_clock = lambda: 1_800_000_000.0
+        clocks["a"] = 1_800_000_000.0
         with pytest.raises(NotSent, match="no answer"):
             await a.mesh.connect([b.url])
         assert b.mesh.refusals["AuthenticationError"] == 3, "a asks three times"

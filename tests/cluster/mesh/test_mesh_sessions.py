@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from iris.cluster.mesh.handshakes import parse_hello_untrusted
+from iris.cluster.mesh.handshakes import next_index, parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -59,7 +60,7 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
                 assert trio.current_time() - session.established < 125
                 if session not in seen:
                     seen.append(session)
-                assert len(a.mesh._sessions) <= 2
+                assert a.mesh.sessions <= 2
                 await trio.sleep(1)
         assert len(seen) == 4
         assert received == list(range(4 * 400))
@@ -73,13 +74,13 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
 async def test_only_one_end_begins_a_renewal(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 1
+            assert node.mesh.sessions == 1
         await trio.sleep(150)
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 2
+            assert node.mesh.sessions == 2
         await trio.sleep(60)
         for node in fleet.nodes.values():
-            assert len(node.mesh._sessions) == 1
+            assert node.mesh.sessions == 1
 
 
 async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock: MockClock) -> None:
@@ -123,24 +124,25 @@ async def test_a_session_that_cannot_be_renewed_ends_with_its_peer(autojump_cloc
 
 @pytest.mark.parametrize("version", [wire.VERSION - 1, wire.VERSION + 1])
 async def test_nodes_with_different_versions_of_the_protocol_refuse_each_other_and_say_why(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, version: int
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: int
 ) -> None:
     async with open_meshes("a", "b", linked=False) as fleet:
         a, b = fleet["a"], fleet["b"]
-        receive = a.mesh._receive_handshake
+        receive = a.transport.receive_nowait
 
-        def receive_other(frame: bytes) -> None:
-            """Take a frame as if the other node had another version."""
-            receive(bytes((frame[0], version)) + frame[2:])
+        def receive_other() -> bytes | None:
+            """Receive a frame as if the other node had another version."""
+            frame = receive()
+            return None if frame is None else bytes((frame[0], version)) + frame[2:]
 
-        a.mesh._receive_handshake = receive_other  # type: ignore[method-assign]
+        monkeypatch.setattr(a.transport, "receive_nowait", receive_other)
         with pytest.raises(NotSent, match="speaks another version of the protocol"):
             await b.mesh.connect([a.url])
         text = f"a frame of protocol version {version} was refused: this node speaks version {wire.VERSION}; upgrade"
         assert caplog.text.count(text) == 1
         assert a.mesh.refusals["RemoteProtocolError"] == 1
         assert not a.mesh.peers
-        a.mesh._receive_handshake = receive  # type: ignore[method-assign]
+        monkeypatch.undo()
         await b.mesh.connect([a.url])
 
 
@@ -149,13 +151,13 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
         a, b = fleet["a"], fleet["b"]
         for _ in range(20):
             await a.mesh.connect([b.url])
-        assert len(a.mesh._sessions) == len(b.mesh._sessions) == 8
+        assert a.mesh.sessions == b.mesh.sessions == 8
         assert a.peer(b).session is not None
         b.mesh.register(MARK, ignore)
         await send_marks(a, b, 0.001, 10)
         assert b.mesh.refusals == {}
         await trio.sleep(185)
-        assert len(a.mesh._sessions) <= 2
+        assert a.mesh.sessions <= 2
 
 
 # -- unauthenticated peers ---------------------------------------------------------------------------------
@@ -184,11 +186,11 @@ async def test_half_open_handshakes_are_limited_from_their_first_frame(autojump_
         a = fleet["a"]
         fleet.network.partition(["a"], ["silent"])
         await begin_handshakes(fleet, fleet.realm.identity("x"), "mem://silent", a.url, 10)
-        assert len(a.mesh._handshakes) == 3
+        assert a.mesh.statistics().half_open == 3
         assert a.mesh.refusals == {"too many half-open handshakes": 7}
         fleet.network.heal()
         await trio.sleep(6)
-        assert len(a.mesh._handshakes) == 0
+        assert a.mesh.statistics().half_open == 0
         await a.mesh.connect(["mem://silent"])
 
 
@@ -203,7 +205,7 @@ async def test_the_gate_keeps_strangers_out_without_an_answer(autojump_clock: Mo
     async with open_meshes("a") as fleet:
         await begin_handshakes(fleet, TestRealm(77).identity("x"), "mem://nobody", fleet["a"].url, 5)
         assert fleet["a"].mesh.refusals == {"AuthenticationError": 5, "junk from a stranger": 1}
-        assert len(fleet["a"].mesh._handshakes) == 0
+        assert fleet["a"].mesh.statistics().half_open == 0
 
 
 async def test_who_claims_to_be_another_node_is_not_answered_as_it(autojump_clock: MockClock) -> None:
@@ -284,14 +286,15 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
         async with open_meshes("a", "b", seed=seed) as fleet:
             a, b = fleet["a"], fleet["b"]
             genuine: list[bytes] = []
-            receive = a.mesh._receive
+            receive = a.transport.receive_nowait
 
-            def listen(frame: bytes | memoryview) -> None:
-                if len(frame) > 16:
-                    genuine.append(bytes(frame))
-                receive(frame)
+            def listen() -> bytes | None:
+                frame = receive()
+                if frame is not None and len(frame) > 16:
+                    genuine.append(frame)
+                return frame
 
-            a.mesh._receive = listen  # type: ignore[method-assign]
+            a.transport.receive_nowait = listen  # type: ignore[method-assign]
             a.mesh.register(MARK, ignore)
             transport = fleet.network.transport("stranger")
             stranger = await transport.dial(a.url, lambda: None)
@@ -429,17 +432,31 @@ async def test_a_ping_that_finds_the_link_full_is_counted(autojump_clock: MockCl
         b.transport.resume()
 
 
-def test_indices_are_never_those_in_use() -> None:
-    async def main() -> None:
-        async with open_meshes("a", "b") as fleet:
-            handshakes = fleet["a"].mesh._handshakes
-            taken = next(iter(fleet["a"].mesh._sessions))
-            handshakes._index = taken - 1
-            assert handshakes._new_index() == taken + 1, "the next one that is free"
-            handshakes._index = 2**32 - 1
-            assert handshakes._new_index() == 1, "round, and never 0"
+@pytest.mark.parametrize(
+    ("last", "taken", "following"),
+    [(6, {7}, 8), (6, {7, 8, 10}, 9), (6, set[int](), 7), (2**32 - 1, set[int](), 1), (2**32 - 2, {2**32 - 1, 1}, 2)],
+)
+def test_indices_are_never_those_in_use_and_go_round_and_are_never_0(
+    last: int, taken: set[int], following: int
+) -> None:
+    assert next_index(last, taken.__contains__) == following
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+async def test_the_index_of_a_session_is_in_use(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Callable[[int], bool]] = []
+
+    def note(last: int, is_taken: Callable[[int], bool]) -> int:
+        asked.append(is_taken)
+        return next_index(last, is_taken)
+
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        session = a.peer(b).session
+        assert session is not None
+        monkeypatch.setattr("iris.cluster.mesh.handshakes.next_index", note)
+        await a.mesh.connect([b.url])
+        assert asked[0](session.local_index)
+        assert not asked[0](2**31)
 
 
 def _entries(own: int, other: int, *indices: tuple[int, int]) -> list[SessionEntry]:

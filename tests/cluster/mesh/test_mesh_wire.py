@@ -112,7 +112,7 @@ async def test_every_node_may_dial_every_other_at_the_same_time(tmp_path: Path) 
             assert len(node.mesh.peers) == 4
             assert {what for what, _ in node.log.entries} == {"up"}
             assert node.mesh.refusals == {}
-            assert len(node.mesh._outbound) == 4
+            assert node.mesh.statistics().outbound == 4
 
 
 async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> None:

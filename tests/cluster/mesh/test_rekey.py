@@ -71,7 +71,7 @@ async def test_a_peer_is_given_up_when_its_certificates_end(autojump_clock: Mock
         assert "its certificates of cluster 'b' have ended" in a.log.reasons
         await trio.sleep(20)
         assert b.id not in a.mesh.peers, "and it does not come back"
-        assert a.mesh._sessions == {}
+        assert a.mesh.sessions == 0
         with pytest.raises(AuthenticationError):
             await b.mesh.connect([a.url])
 
@@ -176,9 +176,9 @@ async def test_a_sealed_node_is_cut_off_when_its_delegation_ends_and_not_before(
         await trio.sleep(89 - (network.wall_clock() - now))
         assert await nodes[0].request("store", 1) == 1
         await trio.sleep(2.5)
-        assert all(store.id not in node._mesh.peers for node in nodes)
+        assert all(store.id not in node.statistics().links for node in nodes)
         with pytest.raises(iris.IrisError):
             await nodes[0].request("store", 1, timeout=0.5)
         await trio.sleep(30)
         assert all(node.members("store") == () for node in nodes)
-        assert all(len(node._mesh.peers) == 2 for node in nodes)
+        assert all(len(node.statistics().links) == 2 for node in nodes)

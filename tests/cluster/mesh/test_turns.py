@@ -136,7 +136,7 @@ async def test_hosts_that_do_not_answer_keep_a_node_from_the_others_for_seconds_
         network.memory.partition(["here"], lost)
         before = trio.current_time()
         async with network.open_node("here", host="here", seeds=[*lost, "there"]) as node:
-            assert there.id in node._mesh.peers
+            assert there.id in node.statistics().links
             assert trio.current_time() - before < 20 / AT_A_TIME * PATIENCE + 5.5
 
 

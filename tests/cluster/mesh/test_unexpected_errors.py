@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.peer import Peer, PeerObserver
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
@@ -102,11 +103,11 @@ async def test_one_in_a_handshake_is_counted_and_the_node_lives(
         fleet.has_bugs = True
         a, honest = fleet["a"], fleet["honest"]
 
-        def receive(frame: bytes, index: int) -> None:
+        def receive(handshakes: Handshakes, frame: bytes, index: int) -> None:
             raise ZeroDivisionError("a bug")
 
         with monkeypatch.context() as patch:
-            patch.setattr(a.mesh._handshakes, "receive_init_untrusted", receive)
+            patch.setattr(Handshakes, "receive_init_untrusted", receive)
             with trio.move_on_after(1), pytest.raises(Exception, match="connection"):
                 await honest.mesh.connect([a.url])
         assert unexpected(a) == {"unexpected error: frame of a stranger": 1}

@@ -22,6 +22,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport, _Arrival
 from iris.kernel.transport.port import Permit, Transport
 from iris.kernel.wire import kinds
+from iris.node.parts import NodeParts
 from tests.support.messages import raw
 from tests.support.stages import Stage, open_stage
 
@@ -153,11 +154,11 @@ def test_an_address_through_others_names_a_node() -> None:
 # -- handing on --------------------------------------------------------------------------------------------
 
 
-async def open_four(stage: Stage) -> None:
-    for name in ("left", "right"):
-        await stage.node(name)
-    for name in ("one", "two"):
-        await stage.node(name, dial_only=True)
+async def open_four(stage: Stage) -> dict[str, Mesh]:
+    """Bring up two nodes that listen, and two that only dial out; return their meshes."""
+    nodes = {name: await stage.node(name) for name in ("left", "right")}
+    nodes |= {name: await stage.node(name, dial_only=True) for name in ("one", "two")}
+    return {name: stage.parts[node.id].mesh for name, node in nodes.items()}
 
 
 def helper_of(mesh: Mesh, other: Mesh) -> NodeId:
@@ -168,8 +169,8 @@ def helper_of(mesh: Mesh, other: Mesh) -> NodeId:
 
 async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
-        await open_four(stage)
-        one, left = stage.nodes["one"]._parts.mesh, stage.nodes["left"]._parts.mesh
+        meshes = await open_four(stage)
+        one, left = meshes["one"], meshes["left"]
         one.post(left.node, kinds.Forward(bytes.fromhex(NODE), b"frame"), 5)
         await trio.sleep(0.1)
         assert left.refusals["not handed on: no link"] == 1
@@ -181,8 +182,8 @@ async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: M
 )
 async def test_what_has_another_form_is_refused_and_harms_nobody(message: Any, autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
-        await open_four(stage)
-        one, left = stage.nodes["one"]._parts.mesh, stage.nodes["left"]._parts.mesh
+        meshes = await open_four(stage)
+        one, left = meshes["one"], meshes["left"]
         one.post(left.node, message, 5)
         await trio.sleep(1)
         assert left.refusals.pop("RemoteProtocolError") == 1
@@ -191,9 +192,9 @@ async def test_what_has_another_form_is_refused_and_harms_nobody(message: Any, a
 
 async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
-        await open_four(stage)
-        one, two = stage.nodes["one"]._parts.mesh, stage.nodes["two"]._parts.mesh
-        left, right = stage.nodes["left"]._parts.mesh, stage.nodes["right"]._parts.mesh
+        meshes = await open_four(stage)
+        one, two = meshes["one"], meshes["two"]
+        left, right = meshes["left"], meshes["right"]
         one.post(left.node, kinds.Forward(bytes.fromhex(right.node), b"frame"), 5)
         left.post(one.node, kinds.Forward(bytes.fromhex(two.node), b"frame"), 5)
         one.post(two.node, kinds.Forward(bytes.fromhex(left.node), b"frame"), 5)
@@ -206,11 +207,11 @@ async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clo
 
 async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
-        await open_four(stage)
-        names = {node.id: name for name, node in stage.nodes.items()}
-        one, two = stage.nodes["one"]._parts.mesh, stage.nodes["two"]._parts.mesh
+        meshes = await open_four(stage)
+        names = {mesh.node: name for name, mesh in meshes.items()}
+        one, two = meshes["one"], meshes["two"]
         used = [names[helper_of(one, two)]]
-        helper = stage.nodes[used[0]]._parts.mesh
+        helper = meshes[used[0]]
         helper.post(one.node, kinds.ForwardRefused(bytes.fromhex(two.node)), 5)
         await trio.sleep(1)
         used.append(names[helper_of(one, two)])
@@ -233,21 +234,21 @@ async def test_who_repeats_what_such_a_node_has_said_gains_nothing_and_is_sent_a
 
     deliver = MemoryTransport.deliver
     monkeypatch.setattr(MemoryTransport, "deliver", listen)
-    async with iris.testing.open_network() as network, network.open_node("office", host="office") as office:
+    async with iris.testing.open_network() as network, network.open_parts("office", host="office") as (_, office):
         memory = network.memory
         async with network.open_node("home", dial_only=True) as home:
-            assert office.id in home._parts.mesh.peers
+            assert office.mesh.node in home.statistics().links
             first = said[-1]
             if not gone:
                 await repeat(memory, first, office)
-                assert home.id in office._parts.mesh.peers
-                assert office.id in home._parts.mesh.peers
+                assert home.id in office.mesh.peers
+                assert office.mesh.node in home.statistics().links
         if gone:
             await repeat(memory, first, office)
-            assert office._parts.mesh.peers == {}
+            assert office.mesh.peers == {}
 
 
-async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None:
+async def repeat(memory: MemoryNetwork, frame: bytes, office: NodeParts) -> None:
     """Send a first frame a hundred times, and wait for the node that answers by the token in it."""
     stranger = memory.transport("stranger")
     way = await stranger.dial("mem://office", lambda: None)
@@ -256,9 +257,9 @@ async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None
             await way.wait_writable()
     await trio.sleep(0.1)
     assert len(memory.accepting) <= 1, "one waits for a token; who comes after it is refused"
-    assert len(office._parts.mesh._handshakes) <= office._parts.config.half_open_per_address
-    await trio.sleep(2 * office._parts.config.handshake_timeout)
+    assert office.mesh.statistics().half_open <= office.config.half_open_per_address
+    await trio.sleep(2 * office.config.handshake_timeout)
     assert memory.accepting == {}
-    assert len(office._parts.mesh._handshakes) == 0
+    assert office.mesh.statistics().half_open == 0
     assert way.closed, "no genuine frame has come by this connection"
     stranger.close()

@@ -19,6 +19,7 @@ from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.cluster.swim.test_confirmations import dead_member
 from tests.support.membership import (
     HashTrust,
     changes,
@@ -213,13 +214,10 @@ class TwoKeys:
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD, MemberState.LEFT])
 def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it(state: MemberState) -> None:
     """Another credential of the realm cannot take over a member's id, not even when that is gone."""
-    swim = machine(0)
-    swim._context.trust = TwoKeys()  # type: ignore[misc]
+    swim = machine(0, trust=TwoKeys())
     gossip(swim, TwoKeys.record("first", 1, leaving=state is MemberState.LEFT))
     if state is MemberState.DEAD:
-        member = swim._context.view.find(node(1))
-        assert member is not None
-        swim._context.view.bury(member, MemberState.DEAD, 0.0)
+        run(swim, 30.0)
     assert swim.state(node(1)) is state
     effects = gossip(swim, TwoKeys.record("second", 2))
     assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that its subject did not sign"]
@@ -232,13 +230,12 @@ def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it(state: MemberState
 
 
 def test_whose_certificates_hold_no_more_is_forgotten_whatever_its_state() -> None:
-    swim = knowing(1, 2, 3, 4)
+    trust = HashTrust(node(0))
+    swim = knowing(1, 2, 3, 4, trust=trust)
     for witness in (3, 4):
         gossip(swim, claim(2, witness))
     assert swim.state(node(2)) is MemberState.SUSPECT
     gossip(swim, record(3, incarnation=2, leaving=True), sender=3)
-    trust = swim._context.trust
-    assert isinstance(trust, HashTrust)
     trust.expelled |= {node(1), node(2), node(3)}
     effects = swim.recheck(1.0)
     assert [(e.node, e.state, e.evidence) for e in effects if isinstance(e, Changed)] == [
@@ -256,8 +253,7 @@ def test_whose_certificates_hold_no_more_is_forgotten_whatever_its_state() -> No
 
 def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
     """A cluster's key was rotated: the link knows it already, the record does not yet."""
-    swim = machine(0)
-    swim._context.trust = TwoKeys()  # type: ignore[misc]
+    swim = machine(0, trust=TwoKeys())
     gossip(swim, TwoKeys.record("ended", 1))
     effects = swim.recheck(0.0, lambda _: True)
     assert [(send.node, fields_of(send.message)[0]) for send in sends(effects, kinds.Wanted)] == [
@@ -273,9 +269,8 @@ def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
 
 
 def test_the_forgotten_are_not_taken_in_again() -> None:
-    swim = knowing(1, 2)
-    trust = swim._context.trust
-    assert isinstance(trust, HashTrust)
+    trust = HashTrust(node(0))
+    swim = knowing(1, 2, trust=trust)
     trust.expelled.add(node(1))
     swim.recheck(0.0)
     effects = gossip(swim, record(1, incarnation=7), sender=2)
@@ -371,13 +366,10 @@ def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found(
 
 
 def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
-    swim = knowing(1, 2)
-    member = swim._context.view.find(node(2))
-    assert member is not None
-    swim._context.view.bury(member, MemberState.DEAD, 0.0)
-    effects = swim.receive(kinds.State(True, (record(2).as_update(),)), node(1), 0.0)
+    swim = dead_member()
+    effects = swim.receive(kinds.State(True, (record(5).as_update(),)), node(1), 2.0)
     gossip = [cast("tuple[object, ...]", fields_of(send.message)[-1]) for send in sends(effects, kinds.Gossip)]
     accusations = [update for updates in gossip for update in updates]
-    assert accusations == [kinds.AccusationUpdate(bytes.fromhex(node(2)), 1)], (
+    assert accusations == [kinds.AccusationUpdate(bytes.fromhex(node(5)), 1)], (
         "who holds it alive is told that it is held dead here"
     )

@@ -111,17 +111,18 @@ def test_a_starved_node_gossips_less_often(score: int) -> None:
     assert near(later, 5.01 + Config().gossip_interval * (1 + score))
 
 
-def late(swim: Swim, seconds: float) -> None:
-    """Do what is due so many seconds late."""
-    swim.expire(swim.deadline + seconds)
+def late(swim: Swim, seconds: float) -> float:
+    """Do what is due so many seconds late; return when that is."""
+    now = swim.deadline + seconds
+    swim.expire(now)
+    return now
 
 
 def test_a_node_that_is_late_gossips_less_often() -> None:
     swim = knowing(*range(1, 30))
     run(swim, 5.0, deaf=False)
-    late(swim, 0.2)
+    now = late(swim, 0.2) + 0.01
     assert near(swim.lateness, 0.2)
-    now = swim._context.now + 0.01
     assert sends(gossip(swim, record(100), now=now), kinds.Gossip), "what comes after a quiet while goes on at once"
     later = next(at for at, effect in run(swim, now + 8.0) if sends([effect], kinds.Gossip))
     assert later > now + Config().gossip_interval + 25 * 0.15
@@ -156,7 +157,8 @@ def test_a_suspicion_lasts_longer_at_a_node_that_is_late() -> None:
         run(swim, 5.0, deaf=False)
         for witness in (2, 3, 4):
             gossip(swim, claim(1, witness), sender=witness, now=5.01)
+        ended = 0.0
         while swim.state(node(1)) is not MemberState.DEAD:
-            swim.expire(swim.deadline + seconds)
-        lasted.append(swim._context.now - 5.01)
+            ended = late(swim, seconds)
+        lasted.append(ended - 5.01)
     assert lasted[1] > lasted[0] + 10 * 0.2 * 0.9

@@ -62,7 +62,7 @@ async def test_forged_frames_between_owners_are_in_the_statistics_of_the_gateway
         await realms.link()
         await realms.shop(echo("prices"))
         ours, theirs = realms.ours.gateways["eu-gateway"], realms.theirs.gateways["acme-eu-gateway"]
-        (peer,) = theirs._between.peers.values()
+        (peer,) = realms.between[theirs].peers.values()
         before = sum(ours.statistics().rejected.values())
         outgoing = peer.link.outgoing
         assert outgoing is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -12,7 +11,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.directory.messages import TOPIC
-from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, NotAllowed
@@ -32,24 +30,10 @@ async def wait_until(true: Callable[[], object], within: float = 10.0) -> None:
             await trio.sleep(0.05)
 
 
-def count_copies(gateway: Gateway) -> list[int]:
-    """Note the size of each copy that a gateway sends on."""
-    post_copy = gateway._carrying._post_copy
-    sizes: list[int] = []
-
-    def post_noted(*arguments: Any) -> None:
-        sizes.append(len(arguments[-1]))
-        post_copy(*arguments)
-
-    gateway._carrying._post_copy = post_noted  # type: ignore[method-assign, assignment]
-    return sizes
-
-
 async def publisher_of(realms: Realms, ears: int, *, name: str = "till") -> iris.Node:
     """Bring up a node over there that knows of so many subscribers of ours."""
     till = await realms.theirs.node("eu", name)
-    sites = till._parts.sites
-    assert sites is not None
+    sites = realms.ours.sites(till)
     await wait_until(lambda: len(sites.directory.subscribers()) >= ears)
     return till
 
@@ -64,7 +48,9 @@ async def test_events_of_another_realm_come_under_its_alias_each_once_and_in_ord
             await realms.ours.listen(site, "acme/orders.>", heard)
         await realms.ours.listen("eu", ">", heard)
         till = await publisher_of(realms, 3)
-        crossed = count_copies(realms.theirs.gateways["acme-eu-gateway"])
+        crossed: list[bool] = []
+        gateway = realms.ours.gateways["eu-gateway"]
+        realms.ours.watch_frames(gateway, lambda message, _: crossed.append(isinstance(message, kinds.Copy)))
         for number in range(20):
             await till.publish("orders.new", {"number": number})
             await trio.sleep(0.01)
@@ -78,9 +64,9 @@ async def test_events_of_another_realm_come_under_its_alias_each_once_and_in_ord
             assert sorted(numbers) == sorted([*range(20)] * ears)
         border = realms.theirs.gateways["acme-eu-gateway"].statistics()
         assert border.refused == {}
-        abroad = till._parts.pubsub.publishing.remote_sites
+        abroad = realms.parts[till.id].patterns.pubsub.publishing.remote_sites
         assert abroad is not None
-        assert (abroad.frames, abroad.keys, len(crossed)) == (20, 1, 20), "sealed once for all, and one copy crosses"
+        assert (abroad.frames, abroad.keys, sum(crossed)) == (20, 1, 20), "sealed once for all, and one copy crosses"
 
 
 async def test_the_publisher_is_told_by_its_name_here_and_may_be_chosen(autojump_clock: MockClock) -> None:
@@ -138,7 +124,7 @@ async def test_events_cross_if_every_list_has_them(
             await till.publish("orders.new", 1)
             await trio.sleep(3)
             assert events.statistics().received == heard
-            assert till._parts.pubsub.statistics().without_subscriber == (not heard)
+            assert realms.parts[till.id].patterns.pubsub.statistics().without_subscriber == (not heard)
 
 
 async def test_our_gateways_may_keep_topics_of_another_realm_out(autojump_clock: MockClock) -> None:
@@ -194,10 +180,10 @@ async def test_nothing_of_ours_is_told_there_and_nobody_is_waited_for(autojump_c
         began = trio.current_time()
         async with member.subscribe(">") as events, shop.subscribe("own.>"), shop.subscribe("acme/orders.>"):
             assert trio.current_time() - began < 1
-            table = member._parts.pubsub._table
+            table = realms.parts[member.id].patterns.pubsub._table
             await wait_until(lambda: table.terms_of(shop.id))
             assert [terms.pattern for terms in table.terms_of(shop.id)] == ["orders.>"]
-            assert list(shop._parts.pubsub._table.terms_of(member.id)) == []
+            assert list(realms.parts[shop.id].patterns.pubsub._table.terms_of(member.id)) == []
             await shop.publish("orders.created", b"secret")
             await trio.sleep(5)
             assert events.statistics().received == 0
@@ -217,26 +203,23 @@ async def test_who_has_gone_or_is_distrusted_has_no_key_of_what_comes_after(auto
         await realms.theirs.gateway("us", to=["acme-eu-gateway"])
         await realms.theirs.listen("us", "orders.>", home)
         till = await publisher_of(realms, 3)
-        abroad = till._parts.pubsub.publishing.remote_sites
+        abroad = realms.parts[till.id].patterns.pubsub.publishing.remote_sites
         assert abroad is not None
         await till.publish("orders.new", 1)
         await wait_until(lambda: len(heard) == 2 and len(home) == 1)
-        keys = [number for audience in abroad._audiences.values() for number in [audience.key.number]]
-        till._parts.mesh.drop(leaver.id, "it is removed")
-        assert not abroad._audiences, "its key is not used again"
+        keys = abroad.keys
+        realms.parts[till.id].mesh.drop(leaver.id, "it is removed")
         await till.publish("orders.new", 2)
         await wait_until(lambda: len(home) == 2)
-        assert all(audience.key.number not in keys for audience in abroad._audiences.values())
+        assert abroad.keys == keys + 1, "the one that it had is not used again"
         realms.theirs.network.distrust("partner")
-        known = len(heard)
+        known, handed_over = len(heard), till.statistics().publishing.handed_over
         await till.publish("orders.new", 3)
         await trio.sleep(10)
         assert (len(heard), len(home)) == (known, 3)
-        (audience,) = abroad._audiences.values()
-        assert audience.copies == 1
+        assert till.statistics().publishing.handed_over == handed_over + 1
         realms.theirs.network.trust(realms.ours.network.bundle("ours", ">"), "partner")
-        sites = till._parts.sites
-        assert sites is not None
+        sites = realms.ours.sites(till)
         await wait_until(lambda: len(sites.directory.subscribers()) == 3, 30)
         await till.publish("orders.new", 4)
         await wait_until(lambda: [event.payload for event in heard[known:]] == [4, 4])
@@ -282,7 +265,7 @@ async def test_realms_hear_nothing_of_a_third_one(autojump_clock: MockClock) -> 
             await wait_until(lambda: events.statistics().received and spied.statistics().received)
             await trio.sleep(3)
             assert (events.statistics().received, spied.statistics().received) == (1, 1)
-            assert speaker._parts.pubsub.statistics().without_subscriber == 1
+            assert realms.parts[speaker.id].patterns.pubsub.statistics().without_subscriber == 1
 
 
 async def test_a_gateway_that_asks_for_more_or_names_nodes_that_do_not_answer_holds_up_nobody(
@@ -293,10 +276,9 @@ async def test_a_gateway_that_asks_for_more_or_names_nodes_that_do_not_answer_ho
         await realms.link()
         ours, theirs = realms.ours.gateways["eu-gateway"], realms.theirs.gateways["acme-eu-gateway"]
         await ours.wait_for_site("acme/eu")
-        (them,) = ours._between.peers.values()
+        (them,) = realms.between[ours].peers.values()
         till = await realms.theirs.node("eu", "till")
-        sites = till._parts.sites
-        assert sites is not None
+        sites = realms.ours.sites(till)
         gateway = realms.ours.nodes["eu-gateway"]
         origin = (f"{gateway.realm}/eu", bytes.fromhex(gateway.id))
 
@@ -335,7 +317,7 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
             till = await publisher_of(realms, 1)
             await till.publish("orders.new", 1)
             await wait_until(lambda: events.statistics().received)
-            link = ear._parts.mesh.peers[till.id].link
+            link = realms.parts[ear.id].mesh.peers[till.id].link
             terms = (
                 ("orders.>", "g", False, False, ()),
                 ("orders.>", None, True, False, ()),
@@ -344,15 +326,15 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
                 ("orders.*", None, False, False, ()),
             )
             link.post(raw(kinds.Interest, 7, True, terms, ()), 64)
-            await ear._parts.mesh.barrier(till.id)
-            table = till._parts.pubsub._table
+            await realms.parts[ear.id].mesh.barrier(till.id)
+            table = realms.parts[till.id].patterns.pubsub._table
             assert [(known.pattern, known.group) for known in table.terms_of(ear.id)] == [("orders.*", None)]
             assert table.refused == 4
             many = tuple((f"orders.{number}", None, False, False, ()) for number in range(1000))
             for start in range(5):
                 part = tuple((f"{terms[0]}.{start}", *terms[1:]) for terms in many)
                 link.post(raw(kinds.Interest, 8 + start, False, part, ()), 64)
-            await ear._parts.mesh.barrier(till.id)
+            await realms.parts[ear.id].mesh.barrier(till.id)
             assert len(table.terms_of(ear.id)) == 3001  # an eighth of what a node of the own realm may have
             assert till.statistics().refusals["message of kind Interest"] == 2
 
@@ -369,7 +351,7 @@ async def test_a_node_of_our_own_publishes_on_no_topic_of_another_realm(autojump
         for sender in senders:
             await sender.publish("own.news", 1)
             await wait_until(lambda: heard)
-            link = sender._parts.mesh.peers[ear.id].link
+            link = realms.parts[sender.id].mesh.peers[ear.id].link
             link.post(kinds.Events("acme/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
             link.post(kinds.Retained("acme/orders.new", 1, 1, None, None, b"x", ()), 64)
             link.post(kinds.Events("other/orders.new", 1, 0, None, None, None, (b"x",), ()), 64)
@@ -395,7 +377,7 @@ async def test_a_gateway_of_another_realm_holds_up_no_events_of_our_own(autojump
             await publisher.publish("own.news", 0)
             await wait_until(lambda: len(heard) == 1)
             theirs = realms.theirs.gateways["acme-eu-gateway"]
-            (ours_there,) = theirs._between.peers.values()
+            (ours_there,) = realms.between[theirs].peers.values()
             site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
             frame = wire.HEADER.pack(wire.COPY, wire.VERSION, 0, 77, 1000) + bytes(200)
             targets = ((f"{ear.realm}/eu", bytes.fromhex(ear.id)),)

@@ -12,7 +12,6 @@ import iris
 from iris.cluster.directory.messages import CLUSTER, TOPIC
 from iris.cluster.routes.copies import ANYBODY
 from iris.cluster.routes.gateway import BUSY, GONE
-from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
@@ -52,20 +51,21 @@ async def test_no_key_of_any_gateway_of_either_realm_opens_what_it_carries(autoj
             for host, gateway in federation.gateways.items()
         ]
         for _, gateway in gateways:
-            tap(gateway, captured)
+            realms.ours.watch_frames(gateway, lambda message, _: captured.append(message.frame))
         for _ in range(5):
             assert await shop.request("acme/store", secret) == secret
         assert len(captured) >= 20
         sessions = [
-            entry.session
+            peer.session
             for node, gateway in gateways
-            for mesh in (node._parts.mesh, gateway._between)
-            for entry in mesh._sessions.values()
+            for mesh in (realms.parts[node.id].mesh, realms.between[gateway])
+            for peer in mesh.peers.values()
+            if peer.session is not None
         ]
         assert len(sessions) >= 4
-        secrets = [*gateways[0][0]._parts.mesh.identity.gate_secrets, *gateways[1][0]._parts.mesh.identity.gate_secrets]
-        secrets += [known.pair_secret for node, _ in gateways for known in node._parts.mesh.identity.trusted]
-        secrets += [node._parts.mesh.identity.static.private_bytes() for node, _ in gateways]
+        secrets = [secret for node, _ in gateways for secret in realms.parts[node.id].mesh.identity.gate_secrets]
+        secrets += [known.pair_secret for node, _ in gateways for known in realms.parts[node.id].mesh.identity.trusted]
+        secrets += [realms.parts[node.id].mesh.identity.static.private_bytes() for node, _ in gateways]
         for frame in captured:
             assert secret not in frame
             assert b"store" not in frame
@@ -89,18 +89,6 @@ def opens(key: bytes, counter: int, frame: bytes) -> bool:
     return False
 
 
-def tap(gateway: Gateway, captured: list[bytes]) -> None:
-    """Write down the frames that a gateway carries."""
-    carry = gateway._carrying._carry
-
-    def carry_noted(message: kinds.Carried) -> None:
-        if isinstance(message, kinds.Carry):
-            captured.append(message.frame)
-        carry(message)
-
-    gateway._carrying._carry = carry_noted  # type: ignore[method-assign]
-
-
 async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(autojump_clock: MockClock) -> None:
     """It announces routes to our own site, a third realm, clusters that it does not export, and carries for them."""
     async with open_realms() as realms:
@@ -109,7 +97,7 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
         shop = await realms.shop(echo("databases"))
         secrets = await realms.ours.member("eu", echo("secrets"))
         ours, theirs = realms.ours.gateways["eu-gateway"], realms.theirs.gateways["acme-eu-gateway"]
-        (ours_there,) = theirs._between.peers.values()
+        (ours_there,) = realms.between[theirs].peers.values()
         their_id = realms.theirs.nodes["acme-eu-gateway"].id
         our_realm, their_realm = shop.realm, realms.theirs.nodes["acme-eu-gateway"].realm
         gateway = bytes.fromhex(their_id)
@@ -131,14 +119,13 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
         topic = kinds.Exported(TOPIC, ">", gateway, b"")
         ours_there.link.post(kinds.Exports(f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
         await trio.sleep(2)
-        refusals = ours._between.refusals
+        refusals = realms.between[ours].refusals
         assert refusals["message of kind Route"] == 4
         assert refusals["message of kind Exports"] == 4
         assert refusals["message of kind Carry"] == 6
         assert shop.statistics().refusals.get("unknown session", 0) == 0, "no frame of it arrived"
         assert ours.statistics().sites == ("acme/eu",)
-        assert shop._parts.sites is not None
-        assert shop._parts.sites.directory.subscribers() == set()
+        assert realms.ours.sites(shop).directory.subscribers() == set()
         assert [name for name in shop.clusters() if "/" in name] == []
 
 
@@ -149,7 +136,7 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
         shop = await realms.shop(echo("databases"))
         assert await shop.request("acme/databases", 1) == 1
         member = realms.theirs.nodes["acme-eu-databases"]
-        link = shop._parts.mesh.peers[member.id].link
+        link = realms.parts[shop.id].mesh.peers[member.id].link
         forbidden = [
             kinds.Events("orders.new", 1, 0, None, None, None, (b"x",), ()),
             kinds.InterestKnown(1, 1),
@@ -180,11 +167,10 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         shop = await realms.shop(echo("databases"))
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1
-        linked = shop._parts.mesh.peers[store.id]
-        sites = shop._parts.sites
-        assert sites is not None
+        linked = realms.parts[shop.id].mesh.peers[store.id]
+        sites = realms.ours.sites(shop)
         theirs = realms.theirs.gateways["acme-eu-gateway"]
-        (ours_there,) = theirs._between.peers.values()
+        (ours_there,) = realms.between[theirs].peers.values()
         target = (f"{shop.realm}/eu", bytes.fromhex(shop.id))
         source = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
         known = len(sites._links._not_before)
@@ -196,7 +182,7 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
             ours_there.link.post(raw(kinds.CarryRefused, 5, *target, source, node, reason), 0)
         await trio.sleep(0.5)
         assert shop.statistics().refusals["not carried: its site does not know the node"] == 100, "all have come"
-        assert shop._parts.mesh.peers.get(store.id) is linked
+        assert realms.parts[shop.id].mesh.peers.get(store.id) is linked
         assert linked.link.is_up
         assert sites.copies._paused_until < trio.current_time()
         assert len(sites._links._not_before) == known, "what is remembered of it does not grow"
@@ -215,7 +201,7 @@ async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(
         def learn(peer: iris.PeerIdentity) -> None:
             learned.append(peer.cluster)
 
-        monkeypatch.setattr(spy._parts.mesh, "check_peer", learn)
+        monkeypatch.setattr(realms.parts[spy.id].mesh, "check_peer", learn)
         with pytest.raises(iris.IrisError):
-            await spy._parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
+            await realms.parts[spy.id].mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
         assert learned == []

@@ -8,6 +8,7 @@ import trio
 import iris
 from iris.cli.main import run_command
 from iris.kernel.errors import NoSuchCluster
+from iris.node.open import open_parts
 from tests.support.command import Terminal
 from tests.support.federations import echo, free_gateway_url, wait_for_sites
 
@@ -46,7 +47,7 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
     with terminal.started("gateway", *theirs), terminal.started("gateway", *ours):
         await wait_for_sites(status, "acme/eu")
         async with (
-            iris.open_node(credential="store.iris", site="eu", lan=False) as store,
+            open_parts(credential="store.iris", site="eu", lan=False) as (store, parts),
             store.join("store", echo("store")),
             iris.open_node(credential="shop.iris", site="eu", lan=False) as shop,
         ):
@@ -60,7 +61,8 @@ async def test_two_owners_federate_over_ws_and_part_again(terminal: Terminal) ->
             assert store.id in shop.statistics().links
             async with shop.subscribe("acme/orders.>") as events:
                 with trio.fail_after(60):
-                    while store._parts.sites is not None and not store._parts.sites.directory.subscribers():  # noqa: ASYNC110
+                    assert parts.sites is not None
+                    while not parts.sites.directory.subscribers():  # noqa: ASYNC110 -- of another process
                         await trio.sleep(0.05)
                 await store.publish("orders.new", b"first")
                 with trio.fail_after(60):

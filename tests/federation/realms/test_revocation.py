@@ -34,7 +34,7 @@ async def test_a_list_reaches_every_site_through_the_gateways(autojump_clock: Mo
         await federation.wait_for_sites("eu", "us", "ap")
         assert await nodes[0].revoke(revoke(federation.network, 4, stolen=2).signed)
         await trio.sleep(5)
-        assert [node._revoking.revocations.number for node in nodes] == [4, 4, 4]
+        assert [federation.parts[node.id].revoking.revocations.number for node in nodes] == [4, 4, 4]
 
 
 async def test_a_revoked_gateway_of_another_site_is_cut_off_at_once(autojump_clock: MockClock) -> None:
@@ -43,12 +43,12 @@ async def test_a_revoked_gateway_of_another_site_is_cut_off_at_once(autojump_clo
         await federation.gateway("us", to=["eu-gateway"], name="stolen")
         shop = await federation.node("eu", "shop")
         await federation.wait_for_sites("eu", "us")
-        assert len(federation.gateways["eu-gateway"]._between.peers) == 1
+        assert len(federation.between[federation.gateways["eu-gateway"]].peers) == 1
         assert await shop.revoke(revoke(federation.network, 1, stolen=2).signed)
         await trio.sleep(0.5)
-        assert not federation.gateways["eu-gateway"]._between.peers
+        assert not federation.between[federation.gateways["eu-gateway"]].peers
         await trio.sleep(5)
-        assert not federation.gateways["eu-gateway"]._between.peers
+        assert not federation.between[federation.gateways["eu-gateway"]].peers
 
 
 async def test_a_member_of_another_site_whose_further_cluster_is_revoked_is_not_asked(
@@ -68,9 +68,9 @@ async def test_a_member_of_another_site_whose_further_cluster_is_revoked_is_not_
             await shop.wait_for(cluster)
             assert await shop.request(cluster, 1) == 1
         for node in federation.nodes.values():  # its own site would not even list it any more
-            monkeypatch.setattr(node._joined, "_prove", _prove_nothing)
+            monkeypatch.setattr(federation.parts[node.id].joined, "_prove", _prove_nothing)
             if node.site == "eu":
-                monkeypatch.setattr(node._membership.proofs, "permitted", _permit_all)
+                monkeypatch.setattr(federation.parts[node.id].membership.proofs, "permitted", _permit_all)
         assert await shop.revoke(revoke(federation.network, 1, store=2).signed)
         await trio.sleep(5)
         with pytest.raises(iris.IrisError):
@@ -90,14 +90,14 @@ async def test_only_a_gateway_can_say_that_a_node_of_another_site_is_gone_or_car
         stranger = await federation.node("us", "stranger")
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1
-        linked = shop._mesh.peers[store.id]
+        linked = federation.parts[shop.id].mesh.peers[store.id]
         own, other = bytes.fromhex(shop.id), bytes.fromhex(store.id)
-        refusals = shop._mesh.refusals
+        refusals = federation.parts[shop.id].mesh.refusals
         before = refusals.total()
-        stranger._mesh.post(shop.id, kinds.CarryRefused(8, "us", own, "eu", other, GONE), 0)
-        stranger._mesh.post(shop.id, kinds.Carry(8, "us", own, "eu", other, bytes(64)), 64)
+        federation.parts[stranger.id].mesh.post(shop.id, kinds.CarryRefused(8, "us", own, "eu", other, GONE), 0)
+        federation.parts[stranger.id].mesh.post(shop.id, kinds.Carry(8, "us", own, "eu", other, bytes(64)), 64)
         await trio.sleep(1)
-        assert shop._mesh.peers[store.id] is linked
+        assert federation.parts[shop.id].mesh.peers[store.id] is linked
         assert linked.link.is_up
         assert refusals["message of kind CarryRefused"] == 1
         assert refusals["message of kind Carry"] == 1

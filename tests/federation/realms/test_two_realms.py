@@ -121,7 +121,7 @@ async def expect_no_link(realms: Realms, ours: iris.Node, theirs: iris.Node) -> 
     """A node that knows the id of another one and asks all the same is refused on the way."""
     realm = realms.theirs.network.credential("x").realm_id
     with pytest.raises(iris.IrisError):
-        await ours._parts.mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
+        await realms.parts[ours.id].mesh.connect([f"site://{realm}/eu/{theirs.id}"], expected=theirs.id)
     assert ours.id not in theirs.statistics().links
 
 
@@ -136,8 +136,9 @@ async def test_a_member_of_something_else_there_does_not_answer_for_what_is_not_
         member = realms.theirs.nodes["acme-eu-databases"]
         await realms.theirs.enter(member.join("secrets", echo("secrets")))
         assert await shop.request("acme/databases", 1) == 1
+        requests = realms.parts[shop.id].patterns.requests
         with pytest.raises(NotAllowed, match="does not serve cluster 'shop' of realm"):
-            await shop._requests.request(shop._requests.call("secrets", b"", timeout=5, member=member.id))
+            await requests.request(requests.call("secrets", b"", timeout=5, member=member.id))
 
 
 async def test_a_cluster_that_is_not_exported_cannot_be_told_from_one_that_is_not_there(
@@ -151,7 +152,10 @@ async def test_a_cluster_that_is_not_exported_cannot_be_told_from_one_that_is_no
         await realms.theirs.enter(member.join("secrets", echo("secrets")))
         assert await shop.request("acme/databases", 1) == 1
         answers: dict[str, list[str]] = {"secrets": [], "nothing": []}
-        to_member, to_shop = shop._parts.mesh.peers[member.id].link, member._parts.mesh.peers[shop.id].link
+        to_member, to_shop = (
+            realms.parts[shop.id].mesh.peers[member.id].link,
+            realms.parts[member.id].mesh.peers[shop.id].link,
+        )
         came: list[str] = []
         post = Link.post
 
@@ -335,7 +339,7 @@ async def test_what_is_imported_later_is_told_anew_by_gateways_that_had_the_new_
         await realms.theirs.member("eu", echo("databases"))
         await realms.theirs.member("eu", echo("store"))
         shop = await realms.ours.shop("us", "acme/databases")
-        late = [realms.ours.nodes[name]._parts.mesh for name in ("us-gateway", "us-shop")]
+        late = [realms.parts[realms.ours.nodes[name].id].mesh for name in ("us-gateway", "us-shop")]
         former = late[0].identity.trusted
         realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"), imports=("databases", "store"))
         wider = late[0].identity.trusted

@@ -22,7 +22,7 @@ async def agree(federation: Federation, clusters: dict[str, str], *, without: st
         for gateway in federation.gateways.values():
             if gateway.site == without:
                 continue
-            directory = gateway._directory
+            directory = federation.gateway_parts[gateway].directory
             others = tuple(sorted(there - {gateway.site}))
             wanted = {name for name, site in clusters.items() if site in others}
             while directory.sites() != others or directory.clusters() != wanted:  # noqa: ASYNC110 -- of many

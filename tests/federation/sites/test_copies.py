@@ -12,7 +12,7 @@ from msgspec import structs
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
+from iris.cluster.routes.copies import copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
@@ -32,9 +32,10 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def copies_of(node: iris.Node) -> SealedSender:
-    assert node._parts.pubsub.publishing.remote_sites is not None
-    return node._parts.pubsub.publishing.remote_sites
+def copies_of(federation: Federation, node: iris.Node) -> SealedSender:
+    remote_sites = federation.parts[node.id].patterns.pubsub.publishing.remote_sites
+    assert remote_sites is not None
+    return remote_sites
 
 
 def receiver_of(pubsub: PubSub) -> SealedReceiver:
@@ -50,14 +51,12 @@ def unknown_frame(size: int) -> bytes:
 def capture(federation: Federation, host: str) -> list[kinds.Copy]:
     """Return the copies that a gateway is handed from now on."""
     captured: list[kinds.Copy] = []
-    carrying = federation.gateways[host]._carrying
-    divide = carrying._divide
 
-    def keep(message: kinds.Copy, targets: Targets) -> None:
-        captured.append(message)
-        divide(message, targets)
+    def keep(message: kinds.Carry | kinds.Copy, _: bool) -> None:
+        if isinstance(message, kinds.Copy):
+            captured.append(message)
 
-    carrying._divide = keep  # type: ignore[method-assign]
+    federation.watch_frames(federation.gateways[host], keep)
     return captured
 
 
@@ -83,12 +82,12 @@ async def publisher_and_ears(
 async def test_an_event_crosses_a_link_between_sites_once_for_all(autojump_clock: MockClock, count: int) -> None:
     async with publisher_and_ears(count) as (federation, publisher, _, heard):
         captured = capture(federation, "us-gateway")
-        frames = copies_of(publisher).frames
+        frames = copies_of(federation, publisher).frames
         for number in range(20):
             await publisher.publish("orders.new", number)
             await trio.sleep(0.01)
         await trio.sleep(1)
-        assert copies_of(publisher).frames - frames == 20
+        assert copies_of(federation, publisher).frames - frames == 20
         assert len(captured) == 20
         assert sorted(event.payload for event in heard) == sorted([*range(20)] * count)
         statistics = publisher.statistics().publishing
@@ -129,11 +128,12 @@ async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
                 assert secret not in frame
                 assert b"orders" not in frame
                 for host in federation.gateways:
-                    parts = federation.nodes[host]._parts
-                    assert all(not known.keys for known in receiver_of(parts.pubsub)._publishers.values())
-                    for entry in parts.mesh._sessions.values():
+                    parts = federation.parts[federation.nodes[host].id]
+                    assert receiver_of(parts.patterns.pubsub).keys == 0
+                    for session in (peer.session for peer in parts.mesh.peers.values()):
+                        assert session is not None
                         with pytest.raises(AuthenticationError):
-                            entry.session.open_untrusted(frame)
+                            session.open_untrusted(frame)
 
 
 @pytest.mark.parametrize("how", ["leaves", "dies", "unsubscribes", "is revoked"])
@@ -156,8 +156,8 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         await publisher.publish("orders.new", "before")
         await trio.sleep(1)
         assert sum(event.site == "third" for event in heard) == 1
-        frames = copies_of(publisher).frames
-        former = dict(receiver_of(node._parts.pubsub)._publishers[publisher.id].keys)
+        frames = copies_of(federation, publisher).frames
+        former = dict(receiver_of(federation.parts[node.id].patterns.pubsub)._publishers[publisher.id].keys)
         assert former
         captured = capture(federation, "us-gateway")
         if how == "dies":
@@ -170,11 +170,11 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         else:
             done.set()
             if how == "leaves":
-                await node._parts.mesh.disconnect_all("leaving", 1)
+                await federation.parts[node.id].mesh.disconnect_all("leaving", 1)
         await trio.sleep(30)
         await publisher.publish("orders.new", "after")
         await trio.sleep(1)
-        assert copies_of(publisher).frames == frames + 1
+        assert copies_of(federation, publisher).frames == frames + 1
         assert [event.payload for event in heard if event.site == "eu"][-2:] == ["after"] * 2
         assert sum(event.site == "third" for event in heard) == 1
         (message,) = captured
@@ -185,7 +185,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         for key in former.values():
             with pytest.raises(AuthenticationError, match="not genuine"):
                 key.open_untrusted(message.frame, _ignore)
-        assert {ear.id for ear in ears} <= publisher._parts.mesh.peers.keys()
+        assert {ear.id for ear in ears} <= federation.parts[publisher.id].mesh.peers.keys()
 
 
 async def test_a_node_gets_the_events_of_several_audiences_in_order(autojump_clock: MockClock) -> None:
@@ -194,30 +194,30 @@ async def test_a_node_gets_the_events_of_several_audiences_in_order(autojump_clo
         for pattern in ("orders.1", "orders.2", "orders.*"):
             await federation.listen("eu", pattern, others)
         await trio.sleep(1)
-        made = copies_of(publisher).keys
+        made = copies_of(federation, publisher).keys
         for number in range(300):
             await publisher.publish(f"orders.{number % 4}", number)
         await trio.sleep(2)
         assert [event.payload for event in heard] == list(range(300))
         assert not any(event.missed for event in heard)
-        assert copies_of(publisher).keys - made == 3
+        assert copies_of(federation, publisher).keys - made == 3
         assert len(others) == 300 + 75 + 75
 
 
 async def test_a_key_that_is_used_up_is_replaced(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(casting, "_KEY_FRAMES", 10)
-    async with publisher_and_ears() as (_, publisher, __, heard):
+    async with publisher_and_ears() as (federation, publisher, __, heard):
         for number in range(45):
             await publisher.publish("orders.new", number)
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert [event.payload for event in heard[::3]] == list(range(45))
-        assert copies_of(publisher).keys == 5
+        assert copies_of(federation, publisher).keys == 5
 
 
 async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_lost(autojump_clock: MockClock) -> None:
-    async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = receiver_of(ear._parts.pubsub)._publishers[publisher.id]
+    async with publisher_and_ears(1) as (federation, publisher, (ear,), heard):
+        known = receiver_of(federation.parts[ear.id].patterns.pubsub)._publishers[publisher.id]
         for first in (0, 3):  # twice within a second: that it was asked for and came is no reason not to ask again
             known.keys.clear()
             for number in range(first, first + 3):
@@ -230,30 +230,30 @@ async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_los
 
 
 async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_clock: MockClock) -> None:
-    async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = receiver_of(ear._parts.pubsub)._publishers[publisher.id]
+    async with publisher_and_ears(1) as (federation, publisher, (ear,), heard):
+        known = receiver_of(federation.parts[ear.id].patterns.pubsub)._publishers[publisher.id]
         known.keys.clear()
-        copies = copies_of(publisher)
+        copies = copies_of(federation, publisher)
         copies._audiences.clear()  # so that it cannot say which key it was
         await publisher.publish("orders.first", "without its key")
         await trio.sleep(PATIENCE + 1)
         assert heard == []
         copies._addressed = None
-        publisher._parts.pubsub.publishing.routes_changed()
+        federation.parts[publisher.id].patterns.pubsub.publishing.routes_changed()
         await publisher.publish("orders.new", "with another")
         await trio.sleep(1)
         assert [(event.payload, event.missed) for event in heard] == [("with another", 0)]
-        assert ear._parts.mesh.refusals["copy without its key"] == 1
+        assert federation.parts[ear.id].mesh.refusals["copy without its key"] == 1
 
 
 async def test_frames_under_a_key_that_never_comes_go_though_nothing_follows(autojump_clock: MockClock) -> None:
-    async with publisher_and_ears(1) as (_, publisher, (ear,), __):
-        heard = receiver_of(ear._parts.pubsub)
+    async with publisher_and_ears(1) as (federation, publisher, (ear,), __):
+        heard = receiver_of(federation.parts[ear.id].patterns.pubsub)
         heard.receive("us", publisher.id, unknown_frame(size=1000))
         assert heard.waiting_bytes >= 1000
         await trio.sleep(PATIENCE + 1.5)
         assert heard.waiting_bytes == 0
-        assert ear._parts.mesh.refusals["copy without its key"] == 1
+        assert federation.parts[ear.id].mesh.refusals["copy without its key"] == 1
 
 
 async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
@@ -261,7 +261,7 @@ async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
 ) -> None:
     monkeypatch.setattr(opening, "MAX_OF_OWNER", 30_000)
     async with publisher_and_ears(1) as (federation, _, (ear,), __):
-        heard = receiver_of(ear._parts.pubsub)
+        heard = receiver_of(federation.parts[ear.id].patterns.pubsub)
         publishers: list[iris.Node] = []
         for number in range(4):
             host = f"us-many-{number}"
@@ -274,10 +274,10 @@ async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
             for _ in range(20):
                 heard.receive("us", publisher.id, unknown_frame(size=1000))
         assert 20_000 < heard.waiting_bytes <= 30_000
-        assert ear._parts.mesh.refusals["copy without its key"] > 50
+        assert federation.parts[ear.id].mesh.refusals["copy without its key"] > 50
         await trio.sleep(PATIENCE + 1.5)
         assert heard.waiting_bytes == 0
-        assert ear._parts.mesh.refusals["copy without its key"] == 80
+        assert federation.parts[ear.id].mesh.refusals["copy without its key"] == 80
 
 
 async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_was_promised(
@@ -296,7 +296,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
         federation.nursery.start_soon(keep)
         await trio.sleep(1)
         await publisher.publish("orders.new", "warm", confirm=True)
-        carrying = federation.gateways["us-gateway"]._carrying
+        carrying = federation.gateway_parts[federation.gateways["us-gateway"]].carrying
         divide, carrying.divide = carrying.divide, _ignore  # type: ignore[assignment,method-assign]
 
         async def confirmed() -> None:
@@ -328,7 +328,7 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         (message,) = captured
         gateway = federation.gateways["us-gateway"]
         before = gateway.statistics()
-        link = publisher._parts.mesh.peers[federation.nodes["us-gateway"].id].link
+        link = federation.parts[publisher.id].mesh.peers[federation.nodes["us-gateway"].id].link
         targets = {"eu": bytes.fromhex(deaf.id + ear.id), "nowhere": bytes.fromhex(deaf.id)}
         again, size = copy_message(16, "us", fields_of(message)[2], targets, message.frame)
         link.post(again, size)
@@ -336,13 +336,13 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         after = gateway.statistics()
         assert after.refused.get("not exported", 0) - before.refused.get("not exported", 0) == 2
         assert after.carried - before.carried == 1
-        assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 1
+        assert federation.parts[ear.id].mesh.refusals["copy that repeats or comes late"] == 1
         # Nobody speaks for others.
         another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message.frame)
         link.post(another, size)
         await trio.sleep(1)
         assert gateway.statistics().carried == after.carried
-        assert federation.nodes["us-gateway"]._parts.mesh.refusals["message of kind Copy"] == 1
+        assert federation.parts[federation.nodes["us-gateway"].id].mesh.refusals["message of kind Copy"] == 1
 
 
 async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockClock) -> None:
@@ -353,12 +353,12 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         frame = fields_of(captured[-1])[4]
         heard.clear()
         forged = frame[:-64] + bytes(64)
-        receiver_of(ears[0]._parts.pubsub).receive("us", publisher.id, forged)
-        receiver_of(ears[0]._parts.pubsub).receive("us", ears[1].id, frame)
-        receiver_of(ears[0]._parts.pubsub).receive("us", publisher.id, b"short")
+        receiver_of(federation.parts[ears[0].id].patterns.pubsub).receive("us", publisher.id, forged)
+        receiver_of(federation.parts[ears[0].id].patterns.pubsub).receive("us", ears[1].id, frame)
+        receiver_of(federation.parts[ears[0].id].patterns.pubsub).receive("us", publisher.id, b"short")
         await trio.sleep(1)
         assert heard == []
-        refusals = ears[0]._parts.mesh.refusals
+        refusals = federation.parts[ears[0].id].mesh.refusals
         assert refusals["copy that repeats or comes late"] == 1
         assert refusals["copy from a node that is not linked"] == 1
         assert refusals["AuthenticationError"] >= 1
@@ -366,11 +366,11 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
 
 async def test_a_large_audience_is_several(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(casting, "MAX_AUDIENCE", 2)
-    async with publisher_and_ears(5) as (_, publisher, __, heard):
+    async with publisher_and_ears(5) as (federation, publisher, __, heard):
         await publisher.publish("orders.new", 1)
         await trio.sleep(1)
         assert len(heard) == 5
-        assert copies_of(publisher).keys == 3
+        assert copies_of(federation, publisher).keys == 3
 
 
 async def test_events_leave_before_the_publisher_does(autojump_clock: MockClock) -> None:
@@ -411,9 +411,8 @@ def test_a_node_that_is_named_twice_gets_it_once() -> None:
 
 
 async def test_a_publisher_waits_while_a_gateway_has_it_pause_and_loses_nothing(autojump_clock: MockClock) -> None:
-    async with publisher_and_ears(1) as (_, publisher, __, heard):
-        sites = publisher._parts.sites
-        assert sites is not None
+    async with publisher_and_ears(1) as (federation, publisher, __, heard):
+        sites = federation.sites(publisher)
         sites.copies.pause()
         began = trio.current_time()
         for number in range(600):
@@ -435,7 +434,7 @@ async def test_what_a_slow_link_does_not_take_is_counted_for_each_node(autojump_
         publisher = await federation.node("us", "publisher", config=config)
         await trio.sleep(1)
         await publisher.publish("orders.new", 1)
-        copies_of(publisher)._route._paused_until = trio.current_time() + 1000
+        copies_of(federation, publisher)._route._paused_until = trio.current_time() + 1000
         for number in range(100):
             await publisher.publish("orders.new", bytes([number]) * 50_000)
         statistics = publisher.statistics().publishing

@@ -17,13 +17,13 @@ async def link_two(federation: Federation) -> list[float]:
     await us.wait_for_site("eu")
     await trio.sleep(60)
     begun: list[float] = []
-    connect = us._between.connect
+    connect = federation.between[us].connect
 
     async def noted(*args: object, **options: object) -> object:
         begun.append(trio.current_time())
         return await connect(*args, **options)  # type: ignore[arg-type]
 
-    us._between.connect = noted  # type: ignore[assignment]
+    federation.between[us].connect = noted  # type: ignore[assignment]
     return begun
 
 
@@ -48,7 +48,7 @@ async def test_who_lets_others_in_and_sends_them_away_is_not_dialled_without_end
 ) -> None:
     async with open_federation() as federation:
         begun = await link_two(federation)
-        between = federation.gateways["eu-gateway"]._between
+        between = federation.between[federation.gateways["eu-gateway"]]
         end = trio.current_time() + 100
         links = 0
         while trio.current_time() < end:

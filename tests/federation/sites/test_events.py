@@ -25,9 +25,9 @@ async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str
     return heard
 
 
-def lose_interest(monkeypatch: pytest.MonkeyPatch, node: iris.Node, times: int) -> None:
+def lose_interest(monkeypatch: pytest.MonkeyPatch, federation: Federation, node: iris.Node, times: int) -> None:
     """Have the next frames in which a node says to nodes of other sites what it subscribes to be lost in flight."""
-    pubsub = node._parts.pubsub
+    pubsub = federation.parts[node.id].patterns.pubsub
     left = times
 
     def lose(say: Callable[[Peer], None], peer: Peer) -> None:
@@ -93,7 +93,7 @@ async def test_the_first_event_waits_also_where_what_a_subscriber_says_first_is_
         publisher = await federation.node("us", "publisher")
         heard: list[Heard] = []
         ears = [await federation.listen("eu", "orders.>", heard) for _ in range(2)]
-        lose_interest(monkeypatch, ears[0], lost)
+        lose_interest(monkeypatch, federation, ears[0], lost)
         await trio.sleep(1)
         for number in range(10):
             await publisher.publish("orders.new", number)
@@ -112,7 +112,7 @@ async def test_events_reach_a_subscriber_that_was_given_up_by_the_publisher_and_
         await trio.sleep(1)
         await publisher.publish("orders.new", 0)
         await trio.sleep(1)
-        publisher._parts.mesh.drop(ear.id, "it is removed")
+        federation.parts[publisher.id].mesh.drop(ear.id, "it is removed")
         await publisher.publish("orders.new", 1)
         await trio.sleep(1)
         assert [(event.payload, event.missed) for event in heard][-1:] == [(1, 0)]
@@ -125,7 +125,7 @@ async def test_events_that_did_not_wait_for_what_a_subscriber_says_are_counted_a
         await federation.mesh("eu", "us")
         publisher = await federation.node("us", "publisher")
         heard: list[Heard] = []
-        lose_interest(monkeypatch, await federation.listen("eu", "orders.new", heard), 1_000_000)
+        lose_interest(monkeypatch, federation, await federation.listen("eu", "orders.new", heard), 1_000_000)
         await trio.sleep(1)
         for number in range(10):
             await publisher.publish("orders.new", number)
@@ -169,7 +169,7 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
             await store.publish(topic, b"kept", retain=True)
         assert await shop.request("store", 1) == 1
         sent: list[str] = []
-        publishing = store._parts.pubsub.publishing
+        publishing = federation.parts[store.id].patterns.pubsub.publishing
 
         def post(_: object, message: kinds.Retained, *_more: object) -> bool:
             sent.append(message.topic)
@@ -177,7 +177,7 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
 
         monkeypatch.setattr(publishing, "post", post)
         for pattern in (">", "secret.*", "public.*"):
-            shop._parts.mesh.post(store.id, kinds.RetainedWanted(pattern), len(pattern))
+            federation.parts[shop.id].mesh.post(store.id, kinds.RetainedWanted(pattern), len(pattern))
         await trio.sleep(1)
         assert sent == ["public.news"]
 
@@ -215,7 +215,7 @@ async def test_a_session_that_is_there_for_something_else_carries_no_other_event
         await publisher.publish("orders.new", 1)
         await publisher.publish("bills.new", 2)
         await trio.sleep(1)
-        assert publisher._parts.mesh.peer(greedy.id) is not None
+        assert federation.parts[publisher.id].mesh.peer(greedy.id) is not None
         assert [event.payload for event in heard] == [1]
 
 
@@ -275,9 +275,8 @@ async def test_a_confirmed_event_waits_for_a_site_for_which_others_do_not(autoju
         await keep("eu")
         publisher = await federation.node("us", "publisher")
         await trio.sleep(1)
-        assert publisher._parts.sites is not None
         now = trio.current_time()
-        publisher._parts.sites._links._patience.spend("eu", now, now + 5)
+        federation.sites(publisher)._links._patience.spend("eu", now, now + 5)
         if how == "publish":
             await publisher.publish("orders.new", "paid", confirm=True)
         else:
@@ -293,10 +292,10 @@ async def test_a_subscription_that_ends_is_withdrawn(autojump_clock: MockClock) 
         ear = await federation.node("eu", "ear")
         async with ear.subscribe("orders.>"):
             await trio.sleep(1)
-            assert publisher._parts.sites is not None
-            assert [found.pattern for found in publisher._parts.sites.directory.subscribers()] == ["orders.>"]
+            subscribers = federation.sites(publisher).directory.subscribers()
+            assert [found.pattern for found in subscribers] == ["orders.>"]
         await trio.sleep(1)
-        assert publisher._parts.sites.directory.subscribers() == set()
+        assert federation.sites(publisher).directory.subscribers() == set()
 
 
 async def test_a_subscriber_of_another_site_that_takes_nothing_is_waited_for_and_then_published_past(

@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 import trio
-from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
 from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.routes.copies import Targets
-from iris.federation.gateway import Gateway, open_gateway
+from iris.federation.gateway import open_gateway
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
@@ -85,7 +82,7 @@ async def test_whoever_is_found_to_be_reachable_can_be_asked_at_once(autojump_cl
     async with open_federation() as federation:
         shop = await two_by_two(federation)
         assert await shop.request("store", 0) == 0
-        sites, mesh = shop._parts.sites, shop._parts.mesh
+        sites, mesh = federation.sites(shop), federation.parts[shop.id].mesh
         assert sites is not None
         found: list[bool] = []
 
@@ -122,7 +119,7 @@ async def test_a_first_frame_that_is_lost_with_a_gateway_is_sent_again_soon(auto
     async with open_federation() as federation:
         shop = await two_by_two(federation)
         for gateway in federation.gateways.values():
-            tamper(gateway, lose_one)
+            federation.alter_frames(gateway, lose_one)
         started = trio.current_time()
         assert await shop.request("store", 0) == 0
         assert len(lost) == 1
@@ -284,31 +281,6 @@ async def test_a_cut_ring_is_used_the_other_way_round(autojump_clock: MockClock)
 # -- gateways that misbehave --------------------------------------------------------------------------------
 
 
-def decode(peer: Peer, batch: bytes | memoryview) -> bool:
-    return False
-
-
-def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
-    """Have a gateway forward other frames than it received."""
-    carrying = gateway._carrying
-    carrying.examine = carrying.examine_from_gateway = decode  # type: ignore[method-assign]
-    honest, honest_divide = carrying._carry, carrying._divide
-
-    def carry(message: kinds.Carried) -> None:
-        if isinstance(message, kinds.Carry):
-            for frame in change(message.frame):
-                honest(replace(message, frame=frame))
-        else:
-            honest(message)
-
-    def divide(message: kinds.Copy, targets: Targets) -> None:
-        for frame in change(message.frame):
-            honest_divide(replace(message, frame=frame), targets)
-
-    carrying._carry = carry  # type: ignore[method-assign]
-    carrying._divide = divide  # type: ignore[method-assign]
-
-
 async def with_bad_gateway(
     federation: Federation, change: Callable[[bytes], list[bytes]]
 ) -> tuple[iris.Node, iris.Node, list[Heard]]:
@@ -320,7 +292,7 @@ async def with_bad_gateway(
     await trio.sleep(1)
     await publisher.publish("orders.new", -1)
     await trio.sleep(1)
-    tamper(bad, change)
+    federation.alter_frames(bad, change)
     return publisher, ear, heard
 
 
@@ -332,7 +304,7 @@ async def test_replayed_frames_are_dropped(autojump_clock: MockClock) -> None:
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert [event.payload for event in heard] == list(range(-1, 100))
-        assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 200
+        assert federation.parts[ear.id].mesh.refusals["copy that repeats or comes late"] == 200
         assert not any(event.missed for event in heard)
 
 
@@ -349,7 +321,7 @@ async def test_dropped_frames_are_noticed_and_counted_at_the_subscriber(autojump
         for number in range(99):
             await publisher.publish("orders.new", number)
             await trio.sleep(0.05)
-        tamper(federation.gateways["eu-gateway"], lambda frame: [frame])
+        federation.alter_frames(federation.gateways["eu-gateway"], lambda frame: [frame])
         seen = 0
         await trio.sleep(1)
         numbers = [event.payload for event in heard]
@@ -388,15 +360,15 @@ async def test_no_key_of_any_gateway_opens_what_it_carries(autojump_clock: MockC
             return [frame]
 
         for gateway in federation.gateways.values():
-            tamper(gateway, keep)
+            federation.alter_frames(gateway, keep)
         for _ in range(5):
             assert await shop.request("store", secret) == secret
         assert len(captured) >= 20
         sessions: list[Session] = []
         for host in federation.gateways:
             node = federation.nodes[host]
-            for mesh in (node._parts.mesh, federation.gateways[host]._between):
-                sessions += [entry.session for entry in mesh._sessions.values()]
+            for mesh in (federation.parts[node.id].mesh, federation.between[federation.gateways[host]]):
+                sessions += [peer.session for peer in mesh.peers.values() if peer.session is not None]
         assert len(sessions) >= 4
         for frame in captured:
             assert secret not in frame
@@ -446,7 +418,7 @@ async def test_gateways_of_another_realm_are_not_let_in(
             assert gateway.statistics().neighbours == neighbours
             assert theirs.gateways["us-gateway"].statistics().sites == ()
         assert len(reports_of(caplog, "trying again")) == 1
-        assert sum(gateway._between.refusals.values()) > 0
+        assert sum(gateway.statistics().rejected.values()) > 0
         assert await shop.request("store", 1) == 1
 
 
@@ -469,9 +441,9 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
     async with open_federation() as federation:
         shop, liar = await federation.three_sites()
         own, us = federation.nodes["ap-gateway"].id, federation.gateways["us-gateway"]
-        link = liar._between.peers[federation.nodes["us-gateway"].id].link
+        link = federation.between[liar].peers[federation.nodes["us-gateway"].id].link
         eu = Hop("eu", federation.nodes["eu-gateway"].id)
-        before = us._between.refusals.copy()
+        before = federation.between[us].refusals.copy()
         for number in range(10):
             link.post(
                 RouteAdvertisement(eu, (Hop("us", own), eu)).message(), 50
@@ -483,7 +455,7 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
             link.post(raw(kinds.Exports, "eu", bytes(16), 0, "junk", (), (), 0), 50)
             await trio.sleep(0.1)
         await trio.sleep(2)
-        assert (us._between.refusals - before).total() == 30
+        assert (federation.between[us].refusals - before).total() == 30
         (report,) = reports_of(caplog, "tells what cannot be")
         assert own in report
         assert us.statistics().sites == ("ap", "eu")
@@ -500,18 +472,20 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
         await federation.member("eu", echo("store"))
         liar = await federation.gateway("ap", to=["eu-gateway"])
         thief = await federation.member("ap", echo("other"))
-        await federation.enter(thief._serving.serve("store", echo("store", "stolen"), iris.Limits()))
+        await federation.enter(
+            federation.parts[thief.id].patterns.serving.serve("store", echo("store", "stolen"), iris.Limits())
+        )
         shop = await federation.node("eu", "shop")
         await shop.wait_for("other")
         assert await shop.request("other", 1) == 1
-        honest = liar._advertising.export
+        honest = federation.gateway_parts[liar].advertising.export
 
         lies = [Export(CLUSTER, "store", thief.id), Export(CLUSTER, "safe", thief.id)]
 
         def lie(added: Collection[Export], removed: Collection[Export] = ()) -> bool:
             return honest([*added, *lies], [export for export in removed if export not in lies])
 
-        liar._advertising.export = lie  # type: ignore[method-assign]
+        federation.gateway_parts[liar].advertising.export = lie  # type: ignore[method-assign]
         for _ in range(5):
             liar.news()
             await trio.sleep(1)
@@ -524,7 +498,7 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
         assert await shop.request("other", 4) == 4
         (report,) = reports_of(caplog, "which it has no right to be")
         assert thief.id in report
-        assert shop._mesh.refusals["member that has no right to be one"] == 2
+        assert federation.parts[shop.id].mesh.refusals["member that has no right to be one"] == 2
 
 
 async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: MockClock) -> None:

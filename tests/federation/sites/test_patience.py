@@ -42,7 +42,7 @@ def test_however_many_names_of_sites_are_made_up_a_publisher_waits_for_two_of_th
         now += 0.01
     windows = now // WINDOW + 1
     assert waited <= windows * 10.0
-    assert len(patience._spent) < 100, "what nobody waits for takes no memory"
+    assert len(patience) < 100, "what nobody waits for takes no memory"
     assert patience.left(f"{REALM}/eu", now) == 5.0
 
 
@@ -64,7 +64,7 @@ def test_of_sites_that_are_over_none_is_remembered_when_there_are_many() -> None
     patience = WaitBudget(5.0)
     for number in range(5_000):
         patience.spend(f"x{number}", number * 1.0, number + 0.5)
-    assert len(patience._spent) <= 1024 + 1
+    assert len(patience) <= 1024 + 1
 
 
 def test_each_site_has_its_turn() -> None:
@@ -88,8 +88,8 @@ async def test_a_gateway_that_names_nodes_which_never_answer_does_not_stop_publi
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # frames for those end there
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
+        federation.alter_frames(hostile, lambda _: [])  # frames for those end there
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
         await trio.sleep(2)
         await till.publish("orders.new", -1)
         stood = 0.0
@@ -133,10 +133,15 @@ async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
-        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
-        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+        federation.alter_frames(hostile, lambda _: [])  # a node that does not answer
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
+        exports = [
+            *federation.gateway_parts[hostile].advertising.exported.entries,
+            Export(TOPIC, "orders.>", f"{7:032x}"),
+        ]
+        for part in split_exports(
+            own, 0, federation.gateway_parts[hostile].advertising.exported.version + 1, exports, ()
+        ):
             link.post(part.message(), 200)
         await trio.sleep(1)
         if confirms:
@@ -167,10 +172,15 @@ async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_hal
         till = await federation.node("eu", "till")
         own = Hop("ap", federation.nodes["ap-gateway"].id)
         hostile = federation.gateways["ap-gateway"]
-        hostile._carrying._refuse = lambda *_: None  # type: ignore[method-assign]  # a node that does not answer
-        link = hostile._between.peers[federation.nodes["eu-gateway"].id].link
-        exports = [*hostile._advertising.exported.entries, Export(TOPIC, "orders.>", f"{7:032x}")]
-        for part in split_exports(own, 0, hostile._advertising.exported.version + 1, exports, ()):
+        federation.alter_frames(hostile, lambda _: [])  # a node that does not answer
+        link = federation.between[hostile].peers[federation.nodes["eu-gateway"].id].link
+        exports = [
+            *federation.gateway_parts[hostile].advertising.exported.entries,
+            Export(TOPIC, "orders.>", f"{7:032x}"),
+        ]
+        for part in split_exports(
+            own, 0, federation.gateway_parts[hostile].advertising.exported.version + 1, exports, ()
+        ):
             link.post(part.message(), 200)
         await trio.sleep(1)
         began = trio.current_time()
@@ -192,12 +202,14 @@ def test_clusters_that_are_not_believed_are_counted_and_reported_once_and_not_ke
     assert doubts.note("ap", node, {"store", "safe"}) == 0
     for number in range(1_000):
         assert doubts.note("ap", node, {"store", f"c{number}"}) == 1
-    assert doubts._clusters == {node: {"store", "c999"}}
+    assert doubts.note("ap", node, {"store", "c999"}) == 0
+    assert doubts.note("ap", node, {"store", "c998"}) == 1, "what was before is not kept"
+    assert repr(doubts) == "<ExportDoubts about 1 nodes>"
     assert len(reports_of(caplog, "which it has no right to be")) == 1
     assert doubts.note("ap", node, set()) == 0
-    assert doubts._clusters == {}
+    assert repr(doubts) == "<ExportDoubts about 0 nodes>"
     for number in range(1_000):
         doubts.note(f"x{number}", node, {"store"})
         doubts.forget(node)
-    assert doubts._clusters == {}
+    assert repr(doubts) == "<ExportDoubts about 0 nodes>"
     assert len(reports_of(caplog, "which it has no right to be")) == 100

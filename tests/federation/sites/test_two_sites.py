@@ -129,9 +129,8 @@ async def test_what_is_not_exported_cannot_be_asked(autojump_clock: MockClock) -
         with pytest.raises(NoSuchCluster):
             await shop.request("secrets@eu")
         # A node that knows the id and asks all the same is refused by its own gateway, which counts it.
-        assert shop._parts.sites is not None
         with pytest.raises(iris.IrisError):
-            await shop._parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+            await federation.parts[shop.id].mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
         assert federation.gateways["us-gateway"].statistics().refused["not exported"] >= 1
         assert secret.statistics().links.keys() == {federation.nodes["eu-databases"].id, gateway_node(federation, "eu")}
 
@@ -209,7 +208,7 @@ async def test_a_gateway_says_for_good_what_is_not_exported_when_it_knows_its_si
         secret = await federation.member("eu", echo("secrets"))
         await trio.sleep(age)
         with pytest.raises(iris.IrisError):
-            await shop._parts.mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
+            await federation.parts[shop.id].mesh.connect([f"site://eu/{secret.id}"], expected=secret.id)
         said = {"no route" if age < 10 else "not exported"}
         assert {f"not carried: {words}" for words in said} <= shop.statistics().refusals.keys()
 
@@ -290,15 +289,14 @@ async def test_a_gateway_that_was_closed_lets_nothing_cross_for_those_that_come_
         there = await federation.node("us", "there")
         async with open_gateway(node, listen=["mem://us-gateway/between"], policy=Policy(export_topics=(">",))):
             await trio.sleep(1)
-            assert allows(node)
-            assert allows(there)
+            assert allows(federation, node)
+            assert allows(federation, there)
         await trio.sleep(1)
         late = await federation.node("us", "late")
         await trio.sleep(1)
-        assert not any(allows(here) for here in (node, there, late))
+        assert not any(allows(federation, here) for here in (node, there, late))
 
 
-def allows(node: iris.Node) -> bool:
-    sites = node._parts.sites
-    assert sites is not None
+def allows(federation: Federation, node: iris.Node) -> bool:
+    sites = federation.sites(node)
     return sites.border.may_leave("orders.new")

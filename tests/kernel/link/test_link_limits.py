@@ -108,8 +108,7 @@ async def test_what_a_frame_brings_about_in_this_node_goes_out_once_and_in_order
                 link.post(array(2, message[1]), 700)
 
     way = Way(taken=answer)
-    async with open_link(Config(), way) as link:
-        link._size = 1000
+    async with open_link(Config(batch_bytes=1000), way) as link:
         for number in range(50):
             link.post(array(1, number), 300)
         await wait_all_tasks_blocked()

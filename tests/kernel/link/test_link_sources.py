@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from trio.testing import wait_all_tasks_blocked
+
 from iris.kernel.link.link import Link
 from iris.kernel.wire.kinds import Message
-from tests.support.links import NODE, SMALL, PlainSession, Way
+from tests.support.links import NODE, SMALL, Way, open_link
 from tests.support.messages import array
 
 
@@ -39,16 +41,14 @@ async def test_a_source_is_found_without_a_look_at_the_others() -> None:
 
 
 async def test_a_source_that_is_told_twice_is_asked_once_in_a_turn() -> None:
-    link = Link(NODE, SMALL)
-    first, second = Compared(), Compared()
-    for source in (first, second, first, first):
-        link.add_bulk_source(source)
-    way = Way()
-    link.use(PlainSession())
-    link.attach(way)
-    # Each piece fills a batch of its own, so that a frame asks one source.
-    assert link._next_frame(PlainSession())
-    assert (first.taken, second.taken) == (1, 0)
-    link._frame = None
-    assert link._next_frame(PlainSession())
-    assert (first.taken, second.taken) == (1, 1)
+    way = Way(room=0)
+    async with open_link(SMALL, way) as link:
+        first, second = Compared(), Compared()
+        for source in (first, second, first, first):
+            link.add_bulk_source(source)
+        # Each piece fills a batch of its own, so that a frame asks one source.
+        await wait_all_tasks_blocked()
+        assert (first.taken, second.taken) == (1, 0)
+        way.make_room(1)
+        await wait_all_tasks_blocked()
+        assert (first.taken, second.taken) == (1, 1)

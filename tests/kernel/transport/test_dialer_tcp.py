@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.dialer import DialSlots, open_connection
 from iris.kernel.transport.port import Refused
 from iris.kernel.transport.sp import ANSWER, GREETING
+from tests.support.forks import in_child
 from tests.support.transports import fill, ignore, open_transports, receive
 
 
@@ -295,19 +295,16 @@ def test_the_child_of_a_fork_touches_nothing_of_its_parents() -> None:
             way = await near.dial(bound, lost.set)
             assert way.send_nowait(b"before")
             assert await receive(far) == b"before"
-            child = os.fork()
-            if not child:
-                status = 1
-                try:
-                    for transport in (near, far):
-                        with pytest.raises(trio.ClosedResourceError):
-                            transport.receive_nowait()
-                        transport.close()
-                    way.close()
-                    status = 0
-                finally:
-                    os._exit(status)
-            assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222
+
+            def close() -> bool:
+                for transport in (near, far):
+                    with pytest.raises(trio.ClosedResourceError):
+                        transport.receive_nowait()
+                    transport.close()
+                way.close()
+                return True
+
+            assert in_child(close)
             for _ in range(3):
                 assert way.send_nowait(b"after")
                 assert await receive(far) == b"after"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
+import select
 import socket
 import struct
 import time
@@ -15,11 +17,11 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport.greeting import SpGreeting
-from iris.kernel.transport.listener import Listener, _Listener
+from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from tests.kernel.transport.test_connections import Log
-from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, check_idle, ignore, open_transports, receive, waiting
 
 ANSWER = b"\0SP\0\0\x51\0\0"
 PLACES = Config().half_open_per_address * 3 // 4
@@ -37,11 +39,6 @@ def crowd(url: str, count: int, source: str = "127.0.0.1") -> Iterator[list[sock
             stack.enter_context(socket.create_connection(address_of(url), timeout=60, source_address=(source, 0)))
             for _ in range(count)
         ]
-
-
-def reception_of(transport: NetworkTransport) -> Listener:
-    assert transport._arrivals._reception is not None
-    return transport._arrivals._reception
 
 
 def is_closed(one: socket.socket, within: float = 50) -> bool:
@@ -170,7 +167,7 @@ async def test_of_those_who_greet_before_anybody_looks_the_newest_stay() -> None
             assert all(is_closed(one) for one in strangers[:20])
             await log.wait_open(PLACES)
             assert log.refused == 20
-            assert reception_of(far).waiting == 0
+            assert far.statistics().unauthenticated == 0
         async with waiting(far):
             await log.wait_open(0)
 
@@ -186,7 +183,7 @@ async def test_those_that_were_seen_stay_however_many_come_after_them() -> None:
                 (one,) = stack.enter_context(crowd(url, 1))
                 one.sendall(GREETING)
                 await log.wait_open(number)
-            assert reception_of(far).waiting == 0
+            assert far.statistics().unauthenticated == 0
             assert len(log.open) == PLACES + 20
             assert log.refused == 0
 
@@ -202,12 +199,7 @@ async def test_connections_that_end_leave_nothing_behind() -> None:
                 await log.wait_open(1)
                 way.close()
                 await log.wait_open(0)
-        assert not far._arrivals.order
-        assert not far._arrivals._arrived
-        assert not far._open
-        assert len(far._streams) == 0
-        assert reception_of(far).waiting == 0
-        assert not reception_of(far)._admitted
+        check_idle(far)
 
 
 async def test_closing_closes_those_that_wait_and_frees_the_address() -> None:
@@ -240,73 +232,87 @@ async def test_it_listens_at_every_kind_of_address(url: str) -> None:
         way.close()
 
 
-class FailingListener:
-    """A socket whose queue holds errors."""
+class FailingSystem:
+    """Makes the next calls of ``accept`` fail, and notes when each call was."""
 
-    def __init__(self, *errors: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: int) -> None:
+        accept = socket.socket.accept
         self.errors = list(errors)
-        self.asked = 0
+        self.calls: list[float] = []
 
-    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        self.asked += 1
-        if not self.errors:
-            raise BlockingIOError
-        raise OSError(self.errors.pop(0), "")
+        def fail_first(listening: socket.socket) -> tuple[socket.socket, object]:
+            self.calls.append(time.monotonic())
+            if self.errors:
+                raise OSError(self.errors.pop(0), "")
+            return accept(listening)
 
-
-def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_over() -> None:
-    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
-    try:
-        broken = FailingListener(errno.ECONNABORTED, errno.ECONNABORTED)
-        reception._accept(_Listener(broken, SpGreeting))  # type: ignore[arg-type]
-        assert broken.asked == 3
-        exhausted = FailingListener(errno.EMFILE, errno.EMFILE)
-        began = time.monotonic()
-        reception._accept(_Listener(exhausted, SpGreeting))  # type: ignore[arg-type]
-        assert exhausted.asked == 1
-        assert time.monotonic() - began >= 0.04
-    finally:
-        reception.close()
+        monkeypatch.setattr(socket.socket, "accept", fail_first)
 
 
-def test_an_error_that_lasts_is_logged_once_whatever_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
-    try:
-        for number in (errno.EMFILE, errno.EMFILE, errno.EBADF):
-            reception._accept(_Listener(FailingListener(number), SpGreeting))  # type: ignore[arg-type]
-    finally:
-        reception.close()
+async def test_a_connection_that_broke_before_it_was_accepted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_transports(config=PATIENT) as (far,):
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+        system = FailingSystem(monkeypatch, errno.ECONNABORTED, errno.ECONNABORTED)
+        with crowd(url, 1) as (one,):
+            one.sendall(GREETING)
+            assert one.recv(8) == ANSWER
+        assert len(system.calls) >= 3
+        assert system.calls[2] - system.calls[0] < 0.04, "without a pause"
+
+
+async def test_without_descriptors_it_pauses_and_says_so_once_whatever_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_transports(config=PATIENT) as (far,):
+        (url,) = await far.listen(["tcp://127.0.0.1:0"])
+        system = FailingSystem(monkeypatch, errno.EMFILE, errno.EMFILE, errno.EBADF)
+        with crowd(url, 1) as (one,):
+            one.sendall(GREETING)
+            assert one.recv(8) == ANSWER
+    assert all(later - call >= 0.04 for call, later in itertools.pairwise(system.calls[:4]))
     assert len(caplog.records) == 1
     assert "connections wait, for they cannot be accepted" in caplog.text
 
 
-class FullPoll:
-    """A poll of descriptors, in a system that has no room for one more."""
+class Poll:
+    """A poll of descriptors, for which the system may have no room for one more."""
 
-    def register(self, descriptor: object, events: int) -> None:
-        raise OSError(errno.ENOSPC, "")
+    def __init__(self) -> None:
+        self.poll = select.epoll()
+        self.full = False
 
-    def close(self) -> None:
-        pass
+    def register(self, descriptor: int, events: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "")
+        self.poll.register(descriptor, events)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.poll, name)
 
 
 async def test_a_connection_that_cannot_be_watched_is_closed_and_the_node_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_transports(config=PATIENT) as (far,):
+    poll = Poll()
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "epoll", lambda: poll)
+        far = NetworkTransport(PATIENT)
+    try:
         log = Log()
         far.observe(log)
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
         with crowd(url, 1) as (one,):
-            with monkeypatch.context() as patch:
-                patch.setattr(far._streams, "_poll", FullPoll())
-                one.sendall(GREETING)
-                while far._arrivals.refused != 1:  # noqa: ASYNC110 -- there is no event
+            poll.full = True
+            one.sendall(GREETING)
+            with trio.fail_after(60):
+                while far.statistics().refused != 1:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             assert one.recv(8) == ANSWER
             assert await trio.to_thread.run_sync(is_closed, one)
         assert not log.open
-        assert len(far._streams) == 0
+        check_idle(far)
+    finally:
+        far.close()
 
 
 async def test_who_loses_his_place_just_when_he_is_seen_is_told_of_and_then_told_gone(
@@ -316,11 +322,20 @@ async def test_who_loses_his_place_just_when_he_is_seen_is_told_of_and_then_told
         log = Log()
         far.observe(log)
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
-        monkeypatch.setattr(reception_of(far), "seen", far._arrivals._turn_away)  # as the thread does at that moment
-        with crowd(url, 1) as (one,):
+        seen = Listener.seen
+        with crowd(url, 1) as (one,), contextlib.ExitStack() as stack:
+
+            def lose_place(reception: Listener, number: int) -> None:
+                stack.enter_context(crowd(url, PLACES))  # each newer one of the address may have it
+                while not reception.refused:
+                    time.sleep(0.001)
+                seen(reception, number)
+
+            monkeypatch.setattr(Listener, "seen", lose_place)
             one.sendall(GREETING)
             assert one.recv(8) == ANSWER
             assert await trio.to_thread.run_sync(is_closed, one)
             await trio.sleep(0.05)
-        assert not far._open
+        assert log.closed == log.seen != []
         assert not log.open
+        assert far.statistics().reported == 0

@@ -254,7 +254,7 @@ async def test_any_number_may_come_by_ipc_at_once(tmp_path: Path) -> None:
             assert way.send_nowait(b"frame")
             assert await receive(far) == b"frame"
             way.close()
-            assert far._arrivals.refused == 0
+            assert far.statistics().refused == 0
 
 
 async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path: Path) -> None:

@@ -33,11 +33,13 @@ class Ends:
         self.closed: list[int] = []
         self.streams = FrameReader(limit, self.closed.append)
         stack.callback(self.streams.close)
+        self.near: dict[int, socket.socket] = {}
         self.far: dict[int, socket.socket] = {}
         for number in range(1, count + 1):
             near, far = socket.socketpair()
             near.setblocking(False)
             self.streams.add(number, near, typed=number in typed)
+            self.near[number] = near
             self.far[number] = stack.enter_context(far)
             far.setblocking(False)
 
@@ -273,7 +275,7 @@ def test_closing_closes_all_and_tells_nobody() -> None:
 
 def test_a_connection_that_a_child_has_inherited_is_not_watched_any_more_when_it_is_closed_here() -> None:
     with open_ends() as ends:
-        inherited = os.dup(ends.streams._streams[1].socket.fileno())  # as a fork does
+        inherited = os.dup(ends.near[1].fileno())  # as a fork does
         try:
             ends.streams.hang_up(1)
             ends.far[1].send(b"x")
@@ -336,10 +338,7 @@ def test_whatever_a_stranger_says_he_is_read_to_the_letter_and_nobody_else_notic
                 there.far[2].send(framed(b"%d" % turns))
                 turns += 1
                 received += there.receive()
-                stream = there.streams._streams.get(1)
-                if stream is not None:
-                    held = len(stream.began) + len(stream.frame or b"")
-                    assert held <= min(LIMIT, len(data))
+                assert there.streams.held <= min(LIMIT, len(data))
         if ends:
             there.far[1].close()
         there.far[2].send(framed(b"last"))

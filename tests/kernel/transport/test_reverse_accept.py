@@ -65,7 +65,8 @@ async def test_what_comes_to_nobody_is_closed(is_there: bool) -> None:
         if not is_there:
             awaited.hand_over(near, framing())  # type: ignore[arg-type]
         assert far.recv(1) == b""
-        assert not tokens._awaited
+        assert tokens.claim(TOKEN) is None
+        assert len(tokens) == 0
 
 
 async def test_who_has_lost_his_place_before_he_was_seen_has_not_used_the_token_up() -> None:

@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -133,32 +134,30 @@ def test_whoever_reads_what_was_sent_does_not_wake_the_sender(tcp: bool) -> None
 
 def test_a_length_may_be_cut_too() -> None:
     """Where the system takes three bytes only."""
+
+    class Miserly(socket.socket):
+        def sendmsg(self, pieces: Any, *_: Any) -> int:
+            return self.send(b"".join(pieces)[:3])
+
+        def send(self, piece: Any, *_: Any) -> int:
+            return super().send(memoryview(piece)[:3])
+
     with open_ends() as ends:
-
-        class Miserly:
-            def sendmsg(self, pieces: list[bytes]) -> int:
-                return ends.near.send(b"".join(pieces)[:3])
-
-            def send(self, piece: bytes) -> int:
-                return ends.near.send(piece[:3])
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(ends.near, name)
-
-        ends.way._socket = Miserly()  # type: ignore[assignment]
-        assert ends.way.send_nowait(b"abcdefgh")
+        way = StreamOutgoing(Miserly(fileno=os.dup(ends.near.fileno())), ends.streams, with_length, ends.note)
+        assert way.send_nowait(b"abcdefgh")
         for _ in range(4):
-            assert not ends.way._flush()
-        assert ends.way._flush()
+            assert not way.send_nowait(b"")
+        assert way.send_nowait(b"")
         ends.read()
-        assert ends.received == framed(b"abcdefgh")
+        assert ends.received == framed(b"abcdefgh") + framed(b"")[:3]
+        way.close()
 
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_who_never_reads_costs_what_the_system_holds_and_one_frame(tcp: bool) -> None:
     with open_ends(tcp=tcp) as ends:
         assert ends.fill() < 500
-        assert sum(map(len, ends.way._rest)) <= 64 * KIB + 8
+        assert 0 < ends.way.kept <= 64 * KIB + 8
         assert not ends.way.send_nowait(b"")
         ends.look()
         assert not ends.broke
@@ -194,7 +193,7 @@ def test_one_that_ends_is_noticed_by_who_sends_before_it_is_seen(full: bool) -> 
         ends.far.close()
         assert not ends.way.send_nowait(b"x")
         assert ends.broke == 1
-        assert not ends.way._rest
+        assert not ends.way.kept
         ends.look()
         assert ends.broke == 1
 
@@ -202,11 +201,11 @@ def test_one_that_ends_is_noticed_by_who_sends_before_it_is_seen(full: bool) -> 
 def test_half_a_frame_is_given_up_with_its_connection() -> None:
     with open_ends(tcp=True) as ends:
         assert ends.way.send_nowait(bytes(8 * MIB))
-        assert ends.way._rest
+        assert ends.way.kept
         ends.far.close()
         ends.look()
         assert ends.broke == 1
-        assert not ends.way._rest
+        assert not ends.way.kept
 
 
 def test_who_says_something_back_is_hung_up_on() -> None:
@@ -218,10 +217,37 @@ def test_who_says_something_back_is_hung_up_on() -> None:
 
 
 def test_the_end_of_another_connection_that_had_the_same_descriptor_is_not_its_own() -> None:
-    with open_ends() as ends:
-        ends.way._changed(select.EPOLLIN | select.EPOLLHUP)
-        assert not ends.broke
-        assert ends.way.send_nowait(b"x")
+    """Two end at the same time; whoever is told of the one closes the other, and has a new one in its place."""
+    with contextlib.ExitStack() as stack:
+        streams = FrameReader(MIB, lambda _: None)
+        stack.callback(streams.close)
+        pairs = [socket.socketpair() for _ in range(3)]
+        for one in (one for pair in pairs for one in pair):
+            stack.enter_context(one)
+            one.setblocking(False)
+        broken: list[int] = []
+
+        def note(number: int) -> None:
+            broken.append(number)
+            if number < 2:
+                descriptor = pairs[1 - number][0].fileno()
+                ways[1 - number].close()
+                os.dup2(pairs[2][0].fileno(), descriptor)
+                ways.append(open_way(2, socket.socket(fileno=descriptor)))
+
+        def open_way(number: int, connection: socket.socket) -> StreamOutgoing:
+            return StreamOutgoing(connection, streams, with_length, lambda: note(number))
+
+        ways = [open_way(number, pairs[number][0]) for number in range(2)]
+        for number in range(2):
+            pairs[number][1].close()
+        while select.select([streams.descriptor], [], [], 0)[0]:
+            assert streams.receive_nowait() is None
+        assert len(broken) == 1
+        assert ways[2].send_nowait(b"x")
+        assert pairs[2][1].recv(100) == framed(b"x")
+        for way in ways:
+            way.close()
 
 
 async def test_closing_it_is_no_end_to_be_told_of() -> None:

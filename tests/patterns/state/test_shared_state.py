@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -405,7 +406,7 @@ async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_
                 pass
         # what its node would do for it, it does by hand
         other = replica(99)
-        edit(other, 0, network._random)
+        edit(other, 0, random.Random(7))
         await stranger.broadcast("prices", encode(other.pop_edits()[0]))
         with pytest.raises(iris.TunnelBroken):
             await compare_amiss(stranger, member, [bytes(16)])

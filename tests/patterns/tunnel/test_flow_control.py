@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -74,24 +75,24 @@ def test_beside_requests_the_queue_is_shorter_and_the_link_still_busy(rate: floa
 def test_whoever_comes_and_goes_data_never_waits_for_a_mark_that_was_not_sent() -> None:
     chance = random.Random(5)
     flight = InflightLimit()
+    marks: deque[int] = deque()
     now = 0.0
     for _ in range(20_000):
         now += chance.random() * 0.001
         flight.share(chance.random() < 0.5)
         if flight.has_room:
             if flight.add(chance.randrange(STEP // SHARE)):
-                flight.mark(now)
+                marks.append(flight.mark(now))
         else:
-            assert flight._marks
-        if flight._marks and chance.random() < 0.3:
-            flight.arrived(flight._marks[0][0], now)
+            assert marks
+        if marks and chance.random() < 0.3:
+            flight.arrived(marks.popleft(), now)
 
 
 def test_to_far_nodes_requests_make_no_difference() -> None:
     flight = InflightLimit(slack=8)
     flight.share(True)
-    fill(flight)
-    assert len(flight._marks) == 4
+    assert fill(flight) == 4
 
 
 def test_jitter_does_not_starve_a_link() -> None:
@@ -124,13 +125,13 @@ def test_a_longer_route_is_learnt_in_time() -> None:
 def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
     chance = random.Random(3)
     flight = InflightLimit()
-    now = 0.0
+    now, newest = 0.0, 0
     for _ in range(20_000):
         now += chance.random() * chance.choice([0.0001, 0.01, 1])
         if flight.has_room and flight.add(chance.randrange(70_000)):
-            flight.mark(now)
+            newest = flight.mark(now)
         if chance.random() < 0.3:
-            flight.arrived(chance.randrange(flight._number + 3), now)
+            flight.arrived(chance.randrange(newest + 3), now)
         if chance.random() < 0.001:
             flight.reset()
         flight.expire(now, 5.0)
@@ -138,10 +139,14 @@ def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
         assert 0 <= flight.in_flight < flight.limit + 70_000
 
 
-def fill(flight: InflightLimit) -> None:
+def fill(flight: InflightLimit) -> int:
+    """Send until there is no room; return how many marks have left."""
+    marks = 0
     while flight.has_room:
         if flight.add(CHUNK):
+            marks += 1
             flight.mark(0.0)
+    return marks
 
 
 def test_a_mark_that_is_lost_is_covered_by_the_next() -> None:

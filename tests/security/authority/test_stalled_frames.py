@@ -56,7 +56,7 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
             )
             assert await stream.receive_some(8) == b"\0SP\0\0\x51\0\0"
             await heard.wait()
-            assert len(node._inbound) == 2
+            assert node.statistics().inbound == 2
             with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
 
@@ -75,7 +75,7 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
         assert node.refusals["no whole frame of a member in time"] == 1
         await member.barrier(node.node)
         assert member.node in node.peers
-        assert len(node._inbound) == 1
+        assert node.statistics().inbound == 1
 
 
 async def test_a_connection_that_stalls_within_a_frame_is_closed_with_the_verdict_on_its_member() -> None:
@@ -98,7 +98,7 @@ async def test_a_connection_that_stalls_within_a_frame_is_closed_with_the_verdic
             await parts.patterns.pubsub.wait_interest_exchanged()
             while member.id not in node.statistics().links:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
-            assert len(parts.mesh._inbound) == 1
+            assert parts.mesh.statistics().inbound == 1
             began = trio.current_time()
             wire.stalls = True
             with trio.fail_after(60):

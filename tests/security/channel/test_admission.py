@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import Config
 from iris.kernel.slots import address_key
-from iris.kernel.transport import network as nng
+from iris.kernel.transport import network
 from iris.security.channel import admission
 from iris.security.channel.admission import Admission, UnauthenticatedConnections
 
@@ -55,9 +55,10 @@ def begin(doors: Admission, address: str | None, now: float) -> bool:
 
 
 def test_an_address_may_begin_a_burst_and_then_so_many_handshakes_a_second() -> None:
-    doors = Admission(SMALL, Counter())
+    refusals = Counter[str]()
+    doors = Admission(SMALL, refusals)
     assert [begin(doors, "a", 0.0) for _ in range(5)] == [True, True, True, False, False]
-    assert doors._refusals == {"handshake rate of one address": 2}
+    assert refusals == {"handshake rate of one address": 2}
     assert not begin(doors, "a", 0.09)
     assert begin(doors, "a", 0.11)
     assert not begin(doors, "a", 0.11)
@@ -89,10 +90,13 @@ def test_peers_that_the_operating_system_vouches_for_have_no_rate() -> None:
 
 
 def test_the_table_of_rates_is_bounded() -> None:
-    doors = Admission(CONFIG, Counter())
-    for number in range(3 * admission.MAX_ADDRESSES):
-        assert begin(doors, f"10.{number}", 0.0)
-    assert len(doors._buckets) == admission.MAX_ADDRESSES
+    doors = Admission(SMALL, Counter())
+    hosts = [f"10.{number}" for number in range(2 * admission.MAX_ADDRESSES)]
+    for host in hosts:
+        assert all(begin(doors, host, 0.0) for _ in range(SMALL.handshake_burst))
+    # The newest have used their burst up; those that were forgotten have it again.
+    may_begin = [doors.may_begin(host, 0.0) for host in reversed(hosts)]
+    assert may_begin == [False] * admission.MAX_ADDRESSES + [True] * admission.MAX_ADDRESSES
 
 
 def test_an_address_in_use_is_not_forgotten_for_others() -> None:
@@ -107,11 +111,12 @@ def test_an_address_in_use_is_not_forgotten_for_others() -> None:
 
 
 def test_beyond_the_limit_of_an_address_its_oldest_handshake_makes_place() -> None:
-    doors = Admission(SMALL, Counter())
+    refusals = Counter[str]()
+    doors = Admission(SMALL, refusals)
     assert [doors.open(index, "a", float(index)) for index in (1, 2, 3, 4)] == [[], [], [1], [2]]
     assert doors.open(9, "b", 5.0) == []
     assert doors.half_open == 3
-    assert doors._refusals == {"too many half-open handshakes": 2}
+    assert refusals == {"too many half-open handshakes": 2}
 
 
 def test_beyond_the_limit_in_all_the_oldest_handshake_makes_place() -> None:
@@ -156,34 +161,41 @@ def test_an_index_that_is_opened_again_counts_once() -> None:
 
 
 def test_a_first_frame_is_taken_as_often_as_honest_nodes_send_one() -> None:
-    doors = Admission(CONFIG, Counter())
+    refusals = Counter[str]()
+    doors = Admission(CONFIG, refusals)
     for _ in range(admission.FIRST_FRAMES):
         assert doors.is_fresh(b"key")
         doors.remember(b"key")
     assert not doors.is_fresh(b"key")
     assert doors.is_fresh(b"another key")
-    assert doors._refusals == {"first frame that was sent too often": 1}
+    assert refusals == {"first frame that was sent too often": 1}
 
 
 def test_junk_with_a_key_that_nobody_has_shown_to_be_genuine_is_not_remembered() -> None:
     doors = Admission(CONFIG, Counter())
     assert all(doors.is_fresh(b"made up") for _ in range(100))
-    assert not doors._ephemerals
+    for _ in range(admission.FIRST_FRAMES):
+        doors.remember(b"genuine")
+    assert all(doors.is_fresh(number.to_bytes(32)) for number in range(2 * admission.MAX_EPHEMERALS))
+    assert not doors.is_fresh(b"genuine"), "none of them took its place"
 
 
 def test_the_first_frames_that_are_remembered_are_bounded_and_those_in_use_stay() -> None:
     doors = Admission(CONFIG, Counter())
     for _ in range(admission.FIRST_FRAMES):
         doors.remember(b"replayed")
-    for number in range(2 * admission.MAX_EPHEMERALS):
-        doors.remember(number.to_bytes(32))
+    keys = [number.to_bytes(32) for number in range(2 * admission.MAX_EPHEMERALS)]
+    for key in keys:
+        for _ in range(admission.FIRST_FRAMES):
+            doors.remember(key)
         assert not doors.is_fresh(b"replayed")
-    assert len(doors._ephemerals) == admission.MAX_EPHEMERALS
-    assert doors.is_fresh((7).to_bytes(32))
+    assert sum(not doors.is_fresh(key) for key in keys) == admission.MAX_EPHEMERALS - 1
+    assert doors.is_fresh(keys[7])
 
 
 def test_dials_for_strangers_have_few_places_and_the_oldest_makes_place() -> None:
-    doors = Admission(Config(dial_backs=3, half_open_per_address=4), Counter())
+    refusals = Counter[str]()
+    doors = Admission(Config(dial_backs=3, half_open_per_address=4), refusals)
     assert [doors.dial_back(index, "a", 0.0) for index in (1, 2, 3)] == [[], [], [1]]
     assert [doors.dial_back(index, "b", 0.0) for index in (4, 5)] == [[], [2]]
     doors.dialled(3)
@@ -191,18 +203,19 @@ def test_dials_for_strangers_have_few_places_and_the_oldest_makes_place() -> Non
     assert doors.dialling == 3
     doors.close(6)
     assert doors.dialling == 2
-    assert doors._refusals == {"too many dials for strangers": 2}
+    assert refusals == {"too many dials for strangers": 2}
 
 
 def test_strangers_have_a_quarter_of_the_dials_that_a_node_can_make_at_one_time() -> None:
-    assert 4 * CONFIG.dial_backs == nng._DIALS
+    assert 4 * CONFIG.dial_backs == network.DIALS
 
 
 # -- connections ----------------------------------------------------------------------------------------------
 
 
 def test_connections_without_a_genuine_frame_are_closed_in_time() -> None:
-    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, Counter())
+    refusals = Counter[str]()
+    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, refusals)
     doors.open("silent", "a", 0.0)
     doors.open("honest", "a", 0.0)
     doors.open("gone", "b", 0.0)
@@ -211,12 +224,13 @@ def test_connections_without_a_genuine_frame_are_closed_in_time() -> None:
     assert len(doors.waiting) == 1
     assert doors.deadline == 5.0
     assert doors.expire(5.0) == ["silent"]
-    assert doors._refusals == {"no genuine frame in time": 1}
+    assert refusals == {"no genuine frame in time": 1}
     assert doors.deadline == math.inf
 
 
 def test_a_stranger_that_sends_junk_is_closed_for_it_and_nobody_else_is() -> None:
-    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, Counter())
+    refusals = Counter[str]()
+    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, refusals)
     doors.open("stranger", "a", 0.0)
     doors.open("honest", "a", 0.0)
     doors.authenticate("honest")
@@ -224,13 +238,14 @@ def test_a_stranger_that_sends_junk_is_closed_for_it_and_nobody_else_is() -> Non
     assert not doors.refuse("stranger")
     assert not doors.refuse("honest")
     assert not doors.refuse("never heard of")
-    assert doors._refusals == {"junk from a stranger": 1}
+    assert refusals == {"junk from a stranger": 1}
     assert len(doors.waiting) == 0
 
 
 def test_2500_strangers_from_one_address_leave_a_place_for_the_honest_one_there() -> None:
     """It needs its place for the milliseconds of a handshake; a flooder would have to come 24 times in them."""
-    doors: UnauthenticatedConnections[int] = UnauthenticatedConnections(CONFIG, Counter())
+    refusals = Counter[str]()
+    doors: UnauthenticatedConnections[int] = UnauthenticatedConnections(CONFIG, refusals)
     for number in range(2500):
         doors.open(number, "127.0.0.1", number * 0.001)
     assert len(doors.waiting) == CONFIG.half_open_per_address * 3 // 4
@@ -240,7 +255,7 @@ def test_2500_strangers_from_one_address_leave_a_place_for_the_honest_one_there(
     doors.authenticate(9999)
     closed += [loser for number in range(4000, 5000) for loser in doors.open(number, "127.0.0.1", 2.6)]
     assert 9999 not in closed
-    assert doors._refusals["too many connections"] >= 2500 - CONFIG.half_open_per_address * 3 // 4
+    assert refusals["too many connections"] >= 2500 - CONFIG.half_open_per_address * 3 // 4
 
 
 ADDRESSES = ("a", "b", "c", None)

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
-import warnings
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from iris.kernel.errors import LocalProtocolError
-from iris.security.channel import fork_guard as forks
+from iris.security.noise import HandshakeState
+from iris.security.secret import Secret
+from tests.support.forks import in_child
 from tests.support.realms import WALL, TestRealm
-from tests.support.sessions import finish, sessions, start
-
-
-def in_child(check: Callable[[], bool]) -> bool:
-    """Fork; return what ``check`` says in the child."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads; nothing here uses them
-        child = os.fork()
-    if child == 0:
-        status = 2
-        try:
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, 1)
-    return os.waitstatus_to_exitcode(status) == 0
+from tests.support.sessions import finish, held_by, sessions, start
 
 
 def refuses(call: Callable[[], object]) -> bool:
@@ -52,7 +37,8 @@ def test_a_session_raises_in_the_child_of_a_fork_and_works_on_in_the_parent() ->
 
 def test_the_keys_are_gone_from_the_sessions_of_the_child() -> None:
     near, _ = sessions()
-    assert in_child(lambda: near._seal_key is None and near._open_key is None)
+    assert len(held_by(near, Secret)) == 2
+    assert in_child(lambda: near.closed and not held_by(near, Secret))
 
 
 def test_closing_in_the_child_does_not_hide_the_reason() -> None:
@@ -83,13 +69,11 @@ def test_a_child_can_make_sessions_of_its_own() -> None:
 
 
 def test_sessions_that_are_gone_are_not_remembered() -> None:
-    gc.collect()
-    before = len(forks._live)
     near, far = sessions()
-    assert len(forks._live) == before + 2
+    gone = weakref.ref(near), weakref.ref(far)
     del near, far
     gc.collect()
-    assert len(forks._live) == before
+    assert [session() for session in gone] == [None, None]
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -98,4 +82,4 @@ def test_the_finished_handshake_holds_no_keys(finished: bool) -> None:
     initiator, responder = start(realm.identity("orders"), realm.identity("billing"))
     if finished:
         finish(initiator, responder)
-    assert (initiator._noise is None) is finished
+    assert bool(held_by(initiator, HandshakeState)) is not finished

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import VERSION
-from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER
+from iris.kernel.wire.header import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER
 from iris.security.channel.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
+from iris.security.identity.identity import NodeIdentity
 from iris.security.noise import handshake_state as noise
 from iris.security.noise.handshake_state import HandshakeState
 from iris.security.noise.suites import Suite
@@ -220,24 +221,50 @@ def test_version_suite_and_realm_are_bound_by_the_prologue() -> None:
     assert all(value.startswith(b"iris handshake\0") and value[-34] == VERSION for value in values)
 
 
-def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> bytes:
-    """A first frame from a peer that knows the gate secret and does what it likes."""
-    state = HandshakeState(
+DECAPSULATION = MLKEM768PrivateKey.from_seed_bytes(seeded_entropy(9)(64))
+ENCAPSULATION_KEY = DECAPSULATION.public_key().public_bytes_raw()
+
+
+def insider(*, initiator: bool) -> HandshakeState:
+    """Noise of a peer that knows the gate secret, and does what it likes."""
+    return HandshakeState(
         Suite.AESGCM.protocol,
-        initiator=True,
+        initiator=initiator,
         entropy=seeded_entropy(8),
         prologue=prologue(Suite.AESGCM, REALM.root.public),
-        s=ORDERS.static,
+        s=(ORDERS if initiator else BILLING).static,
         psks={0: REALM.gate},
     )
-    if ephemeral is not None:
-        ss = state.ss
-        ss.mix_hash(ephemeral)
-        ss.mix_key(ephemeral)
-        message = ephemeral + ss.encrypt_and_hash(payload)
-    else:
-        message = state.write_message(payload)
-    return bytes((1, VERSION)) + bytes(6) + (9).to_bytes(8, "big") + bytes([Suite.AESGCM]) + message
+
+
+def first_frame(message: bytes) -> bytes:
+    return HEADER.pack(HANDSHAKE_INIT, VERSION, 0, 0, INITIATOR_INDEX) + bytes([Suite.AESGCM]) + message
+
+
+def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> bytes:
+    """A first frame from an insider."""
+    state = insider(initiator=True)
+    if ephemeral is None:
+        return first_frame(state.write_message(payload))
+    ss = state.ss
+    ss.mix_hash(ephemeral)
+    ss.mix_key(ephemeral)
+    return first_frame(ephemeral + ss.encrypt_and_hash(payload))
+
+
+def answer_to_insider() -> tuple[HandshakeState, Responder, bytes, bytes]:
+    """Begin a handshake as an insider; return both sides, and key encapsulation and message of the response."""
+    state = insider(initiator=True)
+    responder = Responder(BILLING, index=RESPONDER_INDEX, entropy=seeded_entropy(3))
+    responder.receive_first_untrusted(first_frame(state.write_message(ENCAPSULATION_KEY)))
+    response = responder.respond(b"from the listener", wall_now=WALL)
+    return state, responder, response[16 : 16 + CIPHERTEXT_SIZE], response[16 + CIPHERTEXT_SIZE :]
+
+
+def certificates_of(node: NodeIdentity, index: int) -> bytes:
+    certificate, delegation = node.certificate.signed, node.delegation.signed
+    start = struct.pack(">16sIHH", bytes.fromhex(node.node_id), index, len(certificate), len(delegation))
+    return start + certificate + delegation
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(1183), b"\xff" * 1184, bytes(1184 + 4097)], ids=len)
@@ -249,9 +276,8 @@ def test_insiders_without_a_valid_encapsulation_key_are_refused(payload: bytes) 
 
 @pytest.mark.parametrize("point", [bytes(32), (1).to_bytes(32, "little")])
 def test_an_ephemeral_key_of_low_order_ends_the_handshake(point: bytes) -> None:
-    good = start(ORDERS, BILLING)[0]._decapsulation_key.public_key().public_bytes_raw()
     responder = Responder(BILLING, index=1, entropy=seeded_entropy(3))
-    responder.receive_first_untrusted(hostile_initiator(good, ephemeral=point))
+    responder.receive_first_untrusted(hostile_initiator(ENCAPSULATION_KEY, ephemeral=point))
     with pytest.raises(AuthenticationError, match="not valid"):
         responder.respond(b"", wall_now=WALL)
     assert responder.over
@@ -279,53 +305,36 @@ def test_without_the_key_encapsulation_neither_certificates_nor_session_open() -
 
     An attacker who breaks X25519 alone reads neither who answers nor what is said, not even with the gate secret.
     """
-    initiator, responder = start(ORDERS, BILLING)
-    responder.receive_first_untrusted(initiator.frame)
-    response = responder.respond(b"from the listener", wall_now=WALL)
-    ciphertext, message = response[16 : 16 + CIPHERTEXT_SIZE], response[16 + CIPHERTEXT_SIZE :]
-    state = initiator._noise
-    assert state is not None
+    state, _, ciphertext, message = answer_to_insider()
     state.psks[2] = bytes(32)  # all of Noise is right, the shared secret of ML-KEM is not
     with pytest.raises(AuthenticationError):
         state.read_message(message)
-    state.psks[2] = initiator._decapsulation_key.decapsulate(ciphertext)
+    state.psks[2] = DECAPSULATION.decapsulate(ciphertext)
     assert state.read_message(message).endswith(b"from the listener")
 
 
-def answered_by_insider(make_payload: Callable[[Responder], bytes]) -> Initiator:
-    """Answer a first frame as a node of the realm that puts into the payload what it likes."""
-    initiator, responder = start(ORDERS, BILLING)
-    responder.receive_first_untrusted(initiator.frame)
-    state = responder._noise
-    assert state is not None
-    assert responder._encapsulation_key is not None
-    shared, ciphertext = responder._encapsulation_key.encapsulate()
+def answered_by_insider(payload: bytes) -> tuple[Initiator, bytes]:
+    """Begin a handshake, and answer as a node of the realm that puts into the payload what it likes."""
+    initiator, _ = start(ORDERS, BILLING)
+    state = insider(initiator=False)
+    encapsulation_key = state.read_message(initiator.frame[17:])[: len(ENCAPSULATION_KEY)]
+    shared, ciphertext = MLKEM768PublicKey.from_public_bytes(encapsulation_key).encapsulate()
     state.psks[2] = shared
-    message = ciphertext + state.write_message(make_payload(responder))
     header = HEADER.pack(HANDSHAKE_RESPONSE, VERSION, 0, INITIATOR_INDEX, RESPONDER_INDEX)
-    with pytest.raises(AuthenticationError):
-        initiator.receive_untrusted(header + message, now=0.0, wall_now=WALL)
-    return initiator
+    return initiator, header + ciphertext + state.write_message(payload)
 
 
 def test_a_response_without_room_for_what_belongs_there_ends_the_handshake() -> None:
-    genuine = BILLING.certificate.signed + BILLING.delegation.signed
-
-    def no_certificates(_: Responder) -> bytes:
-        return bytes(23)
-
-    def cut_certificates(responder: Responder) -> bytes:
-        return responder._certificates(WALL)[:-1]
-
-    def sizes_that_lie(_: Responder) -> bytes:
-        return struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + genuine
-
-    def sizes_swapped(responder: Responder) -> bytes:
-        certificates = responder._certificates(WALL)
-        return certificates[:20] + certificates[22:24] + certificates[20:22] + certificates[24:]
-
-    for make_payload in (no_certificates, cut_certificates, sizes_that_lie, sizes_swapped):
-        assert answered_by_insider(make_payload).over
+    whole = certificates_of(BILLING, RESPONDER_INDEX)
+    lying = struct.pack(">16sIHH", bytes(16), RESPONDER_INDEX, 65535, 65535) + whole[24:]
+    swapped = whole[:20] + whole[22:24] + whole[20:22] + whole[24:]
+    initiator, response = answered_by_insider(whole)
+    assert initiator.receive_untrusted(response, now=0.0, wall_now=WALL).peer.cluster == BILLING.cluster
+    for payload in (bytes(23), whole[:-1], lying, swapped):
+        initiator, response = answered_by_insider(payload)
+        with pytest.raises(AuthenticationError):
+            initiator.receive_untrusted(response, now=0.0, wall_now=WALL)
+        assert initiator.over
 
 
 @pytest.mark.parametrize("size", [0, 1, CIPHERTEXT_SIZE - 1, CIPHERTEXT_SIZE, CIPHERTEXT_SIZE + 31])
@@ -339,18 +348,16 @@ def test_a_response_without_room_for_a_key_encapsulation_changes_nothing(size: i
     assert initiator.receive_untrusted(response, now=0.0, wall_now=WALL).peer.cluster == BILLING.cluster
 
 
-def test_surplus_bytes_in_the_last_frame_end_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    initiator, responder = start(ORDERS, BILLING)
-    responder.receive_first_untrusted(initiator.frame)
-    response = responder.respond(b"", wall_now=WALL)
-    certificates = Initiator._certificates
-
-    def longer(side: Initiator, wall_now: float) -> bytes:
-        return certificates(side, wall_now) + b"\0"
-
-    monkeypatch.setattr(Initiator, "_certificates", longer)
-    last = initiator.receive_untrusted(response, now=0.0, wall_now=WALL).frame
-    assert last is not None
-    with pytest.raises(AuthenticationError, match="surplus bytes"):
-        responder.receive_last_untrusted(last, now=0.0, wall_now=WALL)
+@pytest.mark.parametrize("surplus", [b"", b"\0"])
+def test_surplus_bytes_in_the_last_frame_end_the_handshake(surplus: bytes) -> None:
+    state, responder, ciphertext, message = answer_to_insider()
+    state.psks[2] = DECAPSULATION.decapsulate(ciphertext)
+    state.read_message(message)
+    header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, RESPONDER_INDEX, INITIATOR_INDEX)
+    last = header + state.write_message(certificates_of(ORDERS, INITIATOR_INDEX) + surplus)
+    if surplus:
+        with pytest.raises(AuthenticationError, match="surplus bytes"):
+            responder.receive_last_untrusted(last, now=0.0, wall_now=WALL)
+    else:
+        assert responder.receive_last_untrusted(last, now=0.0, wall_now=WALL).peer.cluster == ORDERS.cluster
     assert responder.over

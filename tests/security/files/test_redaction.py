@@ -25,11 +25,11 @@ from iris.security.files.container import Container
 from iris.security.files.credential_file import decode_credential, encode_credential, load_credential, save_credential
 from iris.security.identity.credential import Credential, SealedKeys, seal_credential
 from iris.security.identity.signing import SigningKey
-from iris.security.noise.handshake_state import KeyPair
+from iris.security.noise.handshake_state import HandshakeState, KeyPair
 from iris.security.secret import Secret
 from tests.support.damage import damaged
 from tests.support.realms import WALL, seeded_entropy
-from tests.support.sessions import finish
+from tests.support.sessions import finish, held_by
 
 
 def forms(secret: bytes) -> list[str]:
@@ -73,9 +73,9 @@ def things(canaries: Canaries) -> dict[str, object]:
         Initiator(identity, index=3, hello=b"", entropy=canaries.entropy, wall_now=WALL),
         Responder(peer, index=4, entropy=canaries.entropy),
     )
-    for key in (dialled.session._seal_key, dialled.session._open_key):
-        assert key is not None
-        canaries.secrets.append(bytes(key))
+    session_keys = held_by(dialled.session, Secret)
+    assert len(session_keys) == 2
+    canaries.secrets += map(bytes, session_keys)
     assert isinstance(sealed.keys, SealedKeys)
     return {
         "realm": realm,
@@ -85,10 +85,10 @@ def things(canaries: Canaries) -> dict[str, object]:
         "identity": identity,
         "initiator": initiator,
         "responder": responder,
-        "noise": initiator._noise,
+        "noise": held_by(initiator, HandshakeState),
         "established": dialled,
         "session": dialled.session,
-        "session keys": [dialled.session._seal_key, dialled.session._open_key],
+        "session keys": session_keys,
         "gate secrets": [realm.gate_secrets, portable.gate_secrets, identity.gate_secrets],
         "private keys": [sealed.keys.static.private_bytes(), sealed.keys.signing.private_bytes()],
         "container": Container(encode_credential(portable), "credential"),

@@ -12,6 +12,7 @@ import trio
 import iris
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
+from iris.node.open import OpenNode, open_parts
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
 from iris.security.identity.signing import SigningKey
@@ -79,20 +80,20 @@ async def talk(member: iris.Node, caller: iris.Node) -> None:
 
 
 @asynccontextmanager
-async def open_tapped(wire: Wire, stack: AsyncExitStack) -> AsyncIterator[tuple[list[iris.Node], list[Credential]]]:
+async def open_tapped(wire: Wire, stack: AsyncExitStack) -> AsyncIterator[tuple[list[OpenNode], list[Credential]]]:
     now = iris.Environment().wall_clock()
     realm = create_realm(os.urandom)
-    nodes: list[iris.Node] = []
+    nodes: list[OpenNode] = []
     credentials: list[Credential] = []
     for name in (WORDS["cluster"], WORDS["caller"]):
         realm, credential = issue_cluster(realm, name, entropy=os.urandom, wall_now=now)
         credentials.append(credential)
         nodes.append(
             await stack.enter_async_context(
-                iris.open_node(
+                open_parts(
                     credential=credential,
                     listen=["tcp://127.0.0.1:0"],
-                    seeds=[url for node in nodes for url in node.addresses],
+                    seeds=[url for opened in nodes for url in opened.node.addresses],
                     site=WORDS["site"],
                     environment=iris.Environment(
                         transport=lambda config: TappedTransport(config, wire), directory=None, lan=None
@@ -109,10 +110,10 @@ async def test_nothing_readable_goes_over_the_wire() -> None:
         wire = Wire(nursery)
         async with AsyncExitStack() as stack, open_tapped(wire, stack) as (nodes, credentials):
             with trio.fail_after(60):
-                await talk(*nodes)
-            ids = [opened.id for opened in nodes]
+                await talk(*(opened.node for opened in nodes))
+            ids = [opened.node.id for opened in nodes]
             for opened, credential in zip(nodes, credentials, strict=True):
-                identity = opened._mesh.identity
+                identity = opened.parts.mesh.identity
                 assert isinstance(credential.keys, SigningKey)
                 for secret in (
                     *credential.gate_secrets,

@@ -68,8 +68,8 @@ def test_a_revoked_node_is_refused_by_its_id_or_the_first_half_of_it() -> None:
 def test_a_handshake_with_a_revoked_node_fails_on_either_side(side: str) -> None:
     known = NewestRevocations(ROOT.public)
     known.receive_untrusted(revocations(clusters={"orders": 2}).signed)
-    initiator, responder = start(ORDERS, BILLING) if side == "dials" else start(BILLING, ORDERS)
-    (responder if side == "dials" else initiator)._admit = known.check
+    dialler, listener = (ORDERS, BILLING) if side == "dials" else (BILLING, ORDERS)
+    initiator, responder = start(dialler, listener, admit=known.check)
     with pytest.raises(AuthenticationError, match="generation 1 of cluster 'orders' is revoked"):
         finish(initiator, responder)
 

@@ -48,8 +48,8 @@ def test_a_key_serves_no_more_messages_than_there_are_nonces() -> None:
 
 def test_junk_changes_nothing_and_the_genuine_message_still_counts() -> None:
     initiator, responder = pair()
-    for _ in range(3):
-        reader, writer = (responder, initiator) if initiator._next % 2 == 0 else (initiator, responder)
+    for turn in range(3):
+        reader, writer = (responder, initiator) if turn % 2 == 0 else (initiator, responder)
         message = writer.write_message(b"payload")
         for position in range(len(message)):
             damaged = bytearray(message)

@@ -274,6 +274,11 @@ class InterestTable:
         self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
         """Nodes with durable terms, and how many, by group or None, and by shard (``_ANY`` for any)."""
 
+    @property
+    def shapes(self) -> int:
+        """Number of shapes of the patterns: the cost of a match."""
+        return len(self._matcher.shapes)
+
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
         """Return the subscribers of a topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)

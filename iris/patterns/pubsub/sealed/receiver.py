@@ -107,6 +107,11 @@ class SealedReceiver:
         """Bytes of frames that wait for their keys, or for work to be allowed."""
         return self._sizes.total()
 
+    @property
+    def keys(self) -> int:
+        """Number of keys that it has of publishers."""
+        return sum(len(known.keys) for known in self._publishers.values())
+
     # -- keys -----------------------------------------------------------------------------------------------
 
     def _receive_key(self, peer: Peer, key: kinds.SenderKey) -> None:

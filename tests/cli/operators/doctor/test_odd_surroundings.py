@@ -87,7 +87,7 @@ def test_options_are_looked_at_without_a_credential_too(terminal: Terminal) -> N
 def test_a_program_that_is_no_node_is_named(terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-        command = (*terminal._command, "doctor", "-q", "-o", "json", "--credential", "store.iris", "--seeds", url)
+        command = (*terminal.command, "doctor", "-q", "-o", "json", "--credential", "store.iris", "--seeds", url)
         with subprocess.Popen(
             command, cwd=terminal.directory, env=terminal.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
@@ -109,7 +109,7 @@ def test_a_program_that_is_no_node_is_named(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str) -> None:
-    command = f"{' '.join(terminal._command)} doctor -q {closed}"
+    command = f"{' '.join(terminal.command)} doctor -q {closed}"
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=terminal.directory,
@@ -123,7 +123,7 @@ def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str)
 
 @pytest.mark.parametrize("files", [9, 12, 63])
 def test_few_descriptors_are_the_reason_whatever_would_fail_first(terminal: Terminal, files: int) -> None:
-    command = f"ulimit -n {files}; {' '.join(terminal._command)} doctor -q -o json"
+    command = f"ulimit -n {files}; {' '.join(terminal.command)} doctor -q -o json"
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=terminal.directory,

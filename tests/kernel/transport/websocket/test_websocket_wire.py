@@ -23,7 +23,7 @@ from iris.kernel.transport.websocket import PULL, PUSH, ServerUpgrade, WebSocket
 from iris.kernel.transport.writer import StreamOutgoing
 from tests.kernel.transport.test_connections import Log
 from tests.kernel.transport.websocket.test_websocket import BINARY, CLOSE, PING, TEXT, frame
-from tests.support.transports import ignore, open_transports, receive, waiting
+from tests.support.transports import check_idle, ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, TOKEN, send
 
 
@@ -228,7 +228,7 @@ async def test_a_reverse_connection_is_dialled_again_until_somebody_listens_ther
         await send(way, b"x")
         assert await receive(home) == b"x"
         assert home.source() in log.open
-        assert not home._dialling
+        assert home.statistics().dialling == 0
         way.close()
         incoming.close()
 
@@ -260,7 +260,7 @@ async def test_what_comes_with_the_answer_to_a_reverse_connection_counts(end: by
         async with waiting(home):
             await broken.wait()
         assert log.closed == log.seen
-        assert not home._reverse
+        check_idle(home)
 
 
 async def test_reverse_connections_that_are_given_up_leave_nothing_behind() -> None:
@@ -273,12 +273,11 @@ async def test_reverse_connections_that_are_given_up_leave_nothing_behind() -> N
                 await trio.sleep(0.001 * number)
                 incoming.close()
                 incoming.close()
-            assert home._dialling is not None
-            assert not home._dialling
-            assert not home._streams._watched
+            check_idle(home)
             home.dial_reverse(url, TOKEN, ignore)
+            assert home.statistics().dialling == 1
         home.close()
-        assert not home._dialling
+        assert home.statistics().dialling == 0
 
 
 # -- what comes back by a way out ----------------------------------------------------------------------------
@@ -325,9 +324,9 @@ async def test_who_says_anything_else_to_a_sender_loses_it(said: bytes) -> None:
                 await trio.to_thread.run_sync(peer.socket.sendall, said)
             await broken.wait()
         assert not way.send_nowait(b"x")
-        assert len(near._streams._watched) == 1
+        assert near.statistics().outbound == 1
         way.close()
-        assert not near._streams._watched
+        assert near.statistics().outbound == 0
 
 
 async def test_a_goodbye_to_a_sender_is_answered() -> None:
@@ -347,7 +346,7 @@ async def test_a_reader_that_does_not_read_holds_up_its_sender_and_costs_one_fra
             taken += 1
         assert taken < 500
         assert isinstance(way, StreamOutgoing)
-        assert sum(len(piece) for piece in way._rest) <= 64 * KIB + 14
+        assert way.kept <= 64 * KIB + 14
 
 
 # -- connections that break while they send --------------------------------------------------------------------
@@ -398,5 +397,5 @@ async def test_connections_that_break_while_they_send_harm_nobody(is_reverse: bo
                     await log.wait_news()
             nursery.cancel_scope.cancel()
         assert len(log.seen) == 60
-        assert not near._streams._watched
-        assert len(far._streams) == len(near._streams) == 0
+        assert near.statistics().outbound == 0
+        assert far.statistics().inbound == near.statistics().inbound == 0

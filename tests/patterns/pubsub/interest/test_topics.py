@@ -267,7 +267,7 @@ def test_patterns_of_many_tokens_take_one_place_each() -> None:
     matcher: Matcher[int] = Matcher()
     for number in range(1000):
         matcher.add(f"{number}.{DEEP[:-4]}.>", number)
-    assert len(matcher._patterns) == 1000
+    assert len(matcher) == 1000
     assert len(matcher.shapes) == 1
     assert matcher.match(f"7.{DEEP[:-2]}") == (7,)
 

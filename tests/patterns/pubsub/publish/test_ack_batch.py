@@ -73,7 +73,7 @@ async def test_all_are_stored_when_the_block_ends_and_travel_together(autojump_c
         assert events.confirmed == events.published == 5000
         assert len(log.runs) < 10
         assert check_tally(fleet["a"].pubsub.publishing.tally).handed_over == 5000
-        assert not fleet["a"].pubsub.confirming._waiting
+        assert not fleet["a"].pubsub.confirming.waiting
 
 
 async def test_topics_keys_headers_and_other_values_keep_their_order(autojump_clock: MockClock) -> None:
@@ -176,7 +176,7 @@ async def test_what_is_not_confirmed_in_time_is_an_error_that_says_what_is(autoj
             await work()
         assert counts == [(1, 2)]
         assert log.payloads == [b"one", b"two"]
-        assert not fleet["a"].pubsub.confirming._waiting
+        assert not fleet["a"].pubsub.confirming.waiting
 
 
 async def test_an_error_of_the_block_ends_it_at_once(autojump_clock: MockClock) -> None:
@@ -192,7 +192,7 @@ async def test_an_error_of_the_block_ends_it_at_once(autojump_clock: MockClock) 
         with pytest.raises(ZeroDivisionError):
             await work()
         assert trio.current_time() - began < 0.1
-        assert not fleet["a"].pubsub.confirming._waiting
+        assert not fleet["a"].pubsub.confirming.waiting
 
 
 async def test_several_tasks_may_share_it(autojump_clock: MockClock) -> None:

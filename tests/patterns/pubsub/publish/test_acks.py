@@ -349,7 +349,7 @@ async def test_it_can_be_cancelled_at_any_time(autojump_clock: MockClock) -> Non
             with trio.move_on_after(step / 1000) as scope:
                 await confirm(fleet["a"], "t", step)
             outcomes.add(scope.cancelled_caught)
-            assert not fleet["a"].pubsub.confirming._waiting
+            assert not fleet["a"].pubsub.confirming.waiting
             await trio.sleep(1)
         assert outcomes == {True, False}
         assert store.payloads == list(range(0, 40, 2))  # it was on its way each time

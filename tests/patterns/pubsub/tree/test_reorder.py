@@ -63,11 +63,11 @@ class Desk:
     def publish(self) -> None:
         self._published += 1
         if self._over:
-            self._post(b"%d" % self._published)
+            self.post(b"%d" % self._published)
         else:
             self.linked.append(self._published)
 
-    def _post(self, body: bytes, mask: int = ME) -> None:
+    def post(self, body: bytes, mask: int = ME) -> None:
         self._number += 1
         self.treed.append(RelayedEvents(NodeId("5" * 32), self._over, self._number, mask, body, b"s" * 64))
 
@@ -76,7 +76,7 @@ class Desk:
             self._tree += 1
             self.linked.append(TreeRole(self._tree, ME, (CHILD,)))
         if self._over:
-            self._post(END)
+            self.post(END)
         waits = bool(self._over) and wait
         self._over, self._number = (self._tree if to_tree else 0), 0
         self._turn += 1
@@ -242,7 +242,7 @@ def test_what_is_for_nodes_behind_goes_on_at_once_and_is_not_taken_here() -> Non
     desk = Desk()
     desk.turn(to_tree=True)
     desk.carry_all()
-    desk._post(b"9", mask=CHILD.mask)
+    desk.post(b"9", mask=CHILD.mask)
     desk.carry_all()
     assert (desk.handed_on, desk.taken) == ([1], [])
 

@@ -76,7 +76,15 @@ def test_the_work_falls_to_others_for_each_publisher() -> None:
 # -- messages ------------------------------------------------------------------------------------------------
 
 ROLE = TreeRole(7, 1, (Child(NodeId("a" * 32), 0b110), Child(NodeId("b" * 32), 0b1000)))
-RELAYED = RelayedEvents(PUBLISHER, 7, 3, 0b1011, b"body", b"s" * 64)
+
+
+def relayed(
+    publisher: NodeId = PUBLISHER, tree: int = 7, number: int = 3, mask: int = 0b1011, body: bytes = b"body"
+) -> RelayedEvents:
+    return RelayedEvents(publisher, tree, number, mask, body, b"s" * 64)
+
+
+RELAYED = relayed()
 
 
 @given(st.integers(0, (1 << MAX_PLACES) - 1))
@@ -167,10 +175,10 @@ def test_nothing_of_what_is_signed_can_be_changed() -> None:
     """Every field of a relayed message but the signature is in its claim."""
     changed = [
         RELAYED,
-        RELAYED._replace(publisher=NodeId("6" * 32)),
-        RELAYED._replace(tree=8),
-        RELAYED._replace(number=4),
-        RELAYED._replace(mask=0b1010),
-        RELAYED._replace(body=b"bodY"),
+        relayed(publisher=NodeId("6" * 32)),
+        relayed(tree=8),
+        relayed(number=4),
+        relayed(mask=0b1010),
+        relayed(body=b"bodY"),
     ]
     assert len({relayed.claim for relayed in changed}) == len(changed)
