@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import iris.aio
 from iris.doors.bounds import check_numbers
@@ -113,6 +113,17 @@ class RetainedAccounts:
 
 
 @final
+class ClientStatistics(NamedTuple):
+    """A snapshot of what a door keeps for one client."""
+
+    bytes: int
+    """Bytes that wait for members, or to be read by it."""
+    subscriptions: int
+    retained: int
+    """Topics that it has retained values of."""
+
+
+@final
 class Client:
     """Client that shows one token.  What is done for it is counted, and ends with the token."""
 
@@ -142,6 +153,12 @@ class Client:
         self._check_token()
         if not self.token.may(right, wanted):
             raise Problem(403, "not_allowed", f"client {self.name} may not {right} {wanted!r:.300}")
+
+    def statistics(self) -> ClientStatistics:
+        """Return a snapshot of what is kept for it."""
+        return ClientStatistics(
+            bytes=self._bytes, subscriptions=self._wanted.total(), retained=self._retained.topics[self.name]
+        )
 
     @property
     def is_expired(self) -> bool:
@@ -376,7 +393,7 @@ class Clients:
         self._file = FileLook(path)
         self._by_digest: dict[str, Client] = {}
         self._by_name: dict[str, Client] = {}
-        self._replace_tokens(load_tokens(path))
+        self.reload()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -413,7 +430,7 @@ class Clients:
             if not self._file.is_due():
                 continue
             try:
-                self._replace_tokens(load_tokens(self._path))
+                self.reload()
             except ConfigError as error:
                 if self._file.failed(error):
                     _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
@@ -423,7 +440,13 @@ class Clients:
         for client in self._by_name.values():
             client.end_streams()
 
-    def _replace_tokens(self, tokens: dict[str, Token]) -> None:
+    def reload(self) -> None:
+        """Read the file of tokens; clients whose tokens are no longer there or are others end.
+
+        Raises:
+            ConfigError: the file cannot be used, and nothing has changed.
+        """
+        tokens = load_tokens(self._path)
         old, self._by_name = self._by_name, {}
         for name, token in tokens.items():
             known = old.get(name)

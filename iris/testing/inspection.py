@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+
+if TYPE_CHECKING:
+    import iris.aio
 
 
 @final
@@ -63,6 +66,8 @@ class Inspection:
     """Number of the node's own subscriptions that are open."""
     revocations: int
     """Number of the revocation list in force; 0 for none."""
+    reports: frozenset[str]
+    """Names of what is built on the node and reports on itself: ``gateway``, ``bridge``, ``door.http`` and others."""
     expelled: str | None
     """Reason why the realm has this node no more.  None if it has."""
 
@@ -72,9 +77,10 @@ class Inspection:
         return self.requests + self.handlers + self.confirmations + self.watches + self.subscriptions
 
 
-def inspect(node: Node) -> Inspection:
+def inspect(node: Node | iris.aio.Node) -> Inspection:
     """Return a snapshot of what a node knows and keeps; counters are in ``Node.statistics``."""
-    parts = node._parts
+    inner = node if isinstance(node, Node) else node._inner
+    parts = inner._parts
     mesh, membership, patterns = parts.mesh, parts.membership, parts.patterns
     subscribers: dict[str, set[NodeId]] = {}
     for other, pattern in patterns.pubsub.wanted():
@@ -83,16 +89,17 @@ def inspect(node: Node) -> Inspection:
     return Inspection(
         listening=mesh.listening,
         peers={other: _peer(mesh, peer) for other, peer in mesh.peers.items()},
-        handshakes=mesh.handshaking,
+        handshakes=mesh.statistics().half_open,
         suspected=frozenset(filter(membership.is_suspected, mesh.peers)),
         sites=() if parts.sites is None else parts.sites.directory.sites(),
         subscribers={pattern: frozenset(nodes) for pattern, nodes in subscribers.items()},
         requests=patterns.requests.waiting,
-        handlers=patterns.serving.in_progress,
+        handlers=len(patterns.serving.in_progress),
         confirmations=patterns.pubsub.confirming.waiting,
         watches=membership.watches,
         subscriptions=len(patterns.pubsub.subscriptions),
         revocations=parts.revoking.revocations.number,
+        reports=frozenset(inner._reports),
         expelled=mesh.expelled(),
     )
 

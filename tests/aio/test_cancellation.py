@@ -36,7 +36,7 @@ async def cancel_at_each_step(operation: Operation, stride: int) -> None:
             await operation(cast)
         await cast.sleep(1)
         tasks, open_before = busy_tasks(cast.guest), connections(stage.network)
-        waiting = [len(waiters(node)) for node in cast.nodes]
+        waiting = [waiters(node) for node in cast.nodes]
         cancelled = over = 0
         step = 1
         while over < ENOUGH:
@@ -59,7 +59,7 @@ async def cancel_at_each_step(operation: Operation, stride: int) -> None:
                 assert node.statistics().tunnels.open == 0, step
             assert not cast.nodes[0].statistics().subscriptions, step
             assert not cast.nodes[0].statistics().services, step
-            assert [len(waiters(node)) for node in cast.nodes] == waiting, step
+            assert [waiters(node) for node in cast.nodes] == waiting, step
             step += stride
         await asyncio.wait_for(operation(cast), 30)
         await cast.sleep(cast.shop._inner._config.handshake_timeout + 1)  # that is how long others wait for one cut off

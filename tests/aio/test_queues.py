@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import iris.aio
-from iris.spark_bridge.server.bridge import open_bridge
+from tests.support.bridges import open_aio_bridge
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             iris.aio.open_node("bridge") as serving,
-            serving._enter(lambda node: open_bridge(node, topics=["jobs"], directory=tmp_path / "log")),
+            open_aio_bridge(serving, topics=["jobs"], directory=tmp_path / "log"),
             iris.aio.open_node("workers") as node,
             node.queue("jobs", attempts=2, backoff=0.01) as jobs,
         ):
@@ -53,7 +53,7 @@ def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             iris.aio.open_node("bridge") as serving,
-            serving._enter(lambda node: open_bridge(node, topics=[">"], directory=tmp_path / "log")),
+            open_aio_bridge(serving, topics=[">"], directory=tmp_path / "log"),
             iris.aio.open_node("desk") as node,
             node.consume("orders.>", group="billing") as orders,
         ):

@@ -9,7 +9,7 @@ import pytest
 
 import iris
 import iris.aio
-from iris.spark_bridge.server.bridge import open_bridge
+from tests.support.bridges import open_aio_bridge
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             iris.aio.open_node("bridge") as serving,
-            serving._enter(lambda node: open_bridge(node, topics=["ledger.>"], directory=tmp_path / "log")),
+            open_aio_bridge(serving, topics=["ledger.>"], directory=tmp_path / "log"),
             iris.aio.open_node("bank") as node,
             node.join("bank", service),
         ):

@@ -29,9 +29,9 @@ async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monk
     async with open_network() as network:
         network.credential("reader", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_node("reader") as reader,
+            network.open_parts("reader") as (reader, reader_parts),
         ):
             await reader.wait_for("bridge")
             for number in range(400):
@@ -41,7 +41,7 @@ async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monk
             async with reader.open_tunnel("bridge", operation="read") as tunnel:
                 await tunnel.send(question)
                 size = len(await tunnel.receive())
-                await narrow(network, "reader", reader, node)
+                await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
                 error: dict[str, Any] | None = None
                 with trio.fail_after(30), suppress(trio.EndOfChannel, IrisError):
                     while error is None:
@@ -58,16 +58,16 @@ async def test_what_was_staged_with_rights_that_are_gone_is_not_committed(tmp_pa
     async with open_network() as network:
         network.credential("writer", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_node("writer") as writer,
+            network.open_parts("writer") as (writer, writer_parts),
         ):
             await writer.wait_for("bridge")
             client = BridgeClient(writer, "bridge", patience=5)
             part = new_part(query="q", batch=0, partition=0)
             rows = written(["x"], topic="secret.out")
             staged = [Staged(await stage_part(client, part=part, file=rows), part)]
-            await narrow(network, "writer", writer, node)
+            await narrow(network, "writer", writer_parts.mesh, node_parts.mesh)
             with pytest.raises(IrisError, match="does not permit to publish"):
                 await commit_parts(client, staged=staged, carried=[])
             assert sum(state.next for state in member.states.values()) == 0
@@ -78,16 +78,16 @@ async def test_what_a_queue_has_is_for_nobody_whose_rights_are_gone(tmp_path: Pa
     async with open_network() as network:
         network.credential("worker", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as member,
-            network.open_node("worker") as worker,
+            network.open_parts("worker") as (worker, worker_parts),
         ):
             await worker.wait_for("bridge")
             await node.publish("secret.jobs", "x", confirm=True)
             (state,) = member.states.values()
             payload = {"group": "queue/secret.jobs", "most": 8, "start": {state.id: 0}, "offsets": {state.id: 0}}
             await worker.request("bridge", payload, operation="peek")
-            await narrow(network, "worker", worker, node)
+            await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
             with pytest.raises(RemoteError, match="NotAllowed"):
                 await worker.request("bridge", payload, operation=operation)
             found = await node.request("bridge", {"group": "queue/secret.jobs"}, operation="queue")

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from iris.patterns.state import SharedState
 from iris.testing import open_network
+from tests.support.states import draw
 
 
 @pytest.mark.long
@@ -26,8 +27,7 @@ async def test_settled_waits_for_what_another_one_with_the_same_number_has_hidde
     ):
         states: list[SharedState] = [one, two, three]
         for index, state in enumerate((one, two)):
-            state._replica.writer = 7
-            state._replica._starts[7] = 100 + index
+            draw(state, 7, 100 + index)
         for number in range(max(first, second)):
             if number < first:
                 one[f"one.{number}"] = number

@@ -130,7 +130,7 @@ def test_entries_that_differ_by_dot_only_are_one_document_in_any_order() -> None
     ]
     replicas = [replica(at) for at in range(4)]
     for one in replicas:
-        SharedMap(one, "")["own"] = one._random.random()
+        SharedMap(one, "")["own"] = rng.random()
         for entry in rng.sample(entries, 20):
             one.apply(Edit(3, 1, 1, {}, [entry], []))
             if rng.random() < 0.2:
@@ -231,7 +231,7 @@ async def test_a_member_that_opens_comparisons_and_stalls_keeps_nobody_from_comp
 ) -> None:
     async with (
         network.open_node("prices", host="a") as a,
-        network.open_node("prices", host="bad") as bad,
+        network.open_parts("prices", host="bad") as (bad, bad_parts),
         a.state("prices") as one,
         trio.open_nursery() as nursery,
     ):
@@ -241,7 +241,9 @@ async def test_a_member_that_opens_comparisons_and_stalls_keeps_nobody_from_comp
         async def hold() -> None:
             while True:
                 try:
-                    async with bad._tunnels.open("prices", timeout=5, operation="sync", prefer=a.id) as tunnel:
+                    async with bad_parts.patterns.tunnels.open(
+                        "prices", timeout=5, operation="sync", prefer=a.id
+                    ) as tunnel:
                         async for _ in tunnel:
                             pass
                 except iris.IrisError:
@@ -392,7 +394,7 @@ async def test_whatever_a_program_asks_is_answered_and_no_failure_of_the_member(
 def test_a_key_with_many_forged_entries_holds_nobody_up(kind: int) -> None:
     """Each that came or went cost as much as there were: overwriting the key took minutes."""
     one = with_number(1, 7, max_bytes=4_000_000)
-    start = one._starts[7]
+    start = one.starts[7]
     payloads = {0: encode(1), COUNTER: encode(Added(1, start, 1, 0, 0)), SET: b""}
     other = {0: encode(2), COUNTER: encode(Added(2, start, 2, 0, 0)), SET: b""}
     name, key = ("s", "1") if kind == SET else ("", "k")

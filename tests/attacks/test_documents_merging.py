@@ -43,6 +43,7 @@ from tests.support.states import (
     absorb,
     agree,
     attack,
+    draw,
     edit,
     forged,
     give,
@@ -300,8 +301,8 @@ def test_two_with_one_number_that_compare_before_either_has_an_edit_lose_nothing
 @pytest.mark.parametrize("way", ["edits", "comparisons", "questions"])
 def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -> None:
     """The writer leaves its number each time; it writes 4 MiB anew once, and then 128 KiB a second."""
-    one, now = replica(1, max_bytes=10**8), [NOW]
-    one._wall_clock = lambda: now[0]
+    now = [NOW]
+    one = replica(1, max_bytes=10**8, wall_clock=lambda: now[0])
     for number in range(2000):
         SharedMap(one, "")[f"k{number}"] = bytes(2000)
 
@@ -365,13 +366,12 @@ def test_forged_edits_and_little_room_leave_all_counts_right(short_steps: None, 
 async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, short_steps: None, seed: int) -> None:
     """It is read now and then, while edits and long comparisons come; so are several that began later."""
     rng = random.Random(seed)
-    one = replica(seed)
-    changes = Changes(one)
 
     def note(changed: list[Entry], came: set[int]) -> None:
         changes.note(changed, came)
 
-    one._note_changes = note
+    one = replica(seed, note_changes=note)
+    changes = Changes(one)
     other = replica(seed + 1)
     views: list[tuple[StateWatch, dict[tuple[str, str], Any]]] = []
 
@@ -413,7 +413,8 @@ async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, sho
 
 def test_a_clock_that_jumps_parts_nobody_for_longer_than_it_is_wrong() -> None:
     """Far back all that comes is beyond the date; what was held off comes by comparing when the clock is right."""
-    one, other = replica(1), replica(2)
+    now = [NOW]
+    one, other = replica(1, wall_clock=lambda: now[0]), replica(2)
     SharedMap(other, "")["a"] = 1
     high = int(NOW * 1e6)
     entry = Entry(dot_of(9, high), VALUE, "", "", "high", b"\x01")
@@ -421,14 +422,14 @@ def test_a_clock_that_jumps_parts_nobody_for_longer_than_it_is_wrong() -> None:
     send(other, one)
     give(other, one)
     assert SharedMap(one, "")["high"] == 1
-    one._wall_clock = lambda: 0.0
+    now[0] = 0.0
     SharedMap(other, "")["b"] = 2
     del SharedMap(other, "")["high"]
     give(other, one)
     assert dict(SharedMap(one, "")) == {"a": 1, "b": 2} | {"high": 1}
     SharedMap(one, "")["c"] = 3
     for wall in (NOW + 40 * 365 * 86_400.0, NOW):
-        one._wall_clock = lambda wall=wall: wall  # type: ignore[misc]
+        now[0] = wall
         one.pop_edits()
         for _ in range(2):
             give(other, one)
@@ -511,7 +512,7 @@ async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
         enter = stack.enter_async_context
         states = [await enter((await enter(network.open_node("prices"))).state("prices")) for _ in range(3)]
         for at, state in enumerate(states[:2]):
-            state._replica.writer, state._replica._starts[5] = 5, at + 1
+            draw(state, 5, at + 1)
         for at, state in enumerate(states):
             for number in range(20 + 15 * at):
                 state[f"{at} {number % 3}"] = number
@@ -520,7 +521,7 @@ async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
         for state in states:
             assert set(state) == {f"{at} {key}" for at in range(3) for key in range(3)}
             assert int(state.counter("c")) == 20 + 35 + 50
-        assert 5 not in {state._replica.writer for state in states}
+        assert 5 not in {state.statistics().writer for state in states}
 
 
 async def test_who_says_that_all_use_all_numbers_has_each_leave_its_own_once(
@@ -555,15 +556,15 @@ async def test_who_says_that_all_use_all_numbers_has_each_leave_its_own_once(
                     await tunnel.send(bytes(16))
                     await tunnel.receive()
                     state = by_node.get(tunnel.sender.node, states[0])  # it may reach itself
-                    writer = state._replica.writer
+                    writer = state.statistics().writer
                     await tunnel.send(encode(({}, [bytes(16)] * BUCKETS, writer)))
                     while await tunnel.receive():
                         pass
             await trio.sleep(0.2)
-        assert all(0 < state._replica.hidden <= 3 * 100 for state in states)
-        hidden = [state._replica.hidden for state in states]
+        assert all(0 < state.statistics().hidden <= 3 * 100 for state in states)
+        hidden = [state.statistics().hidden for state in states]
         await trio.sleep(60)
-        assert hidden == [state._replica.hidden for state in states]
+        assert hidden == [state.statistics().hidden for state in states]
         assert all(len(state) == 300 for state in states)
 
 
@@ -581,7 +582,7 @@ async def test_who_has_settled_under_loss_has_its_writes_everywhere(autojump_clo
         enter = stack.enter_async_context
         states = [await enter((await enter(lossy.open_node("prices"))).state("prices")) for _ in range(4)]
         for at, state in enumerate(states[:2]):
-            state._replica.writer, state._replica._starts[5] = 5, at + 1
+            draw(state, 5, at + 1)
         for turn in range(25):
             state = rng.choice(states)
             state[f"k{turn}"] = turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -134,10 +135,8 @@ def test_a_counter_near_its_bound_is_kept_when_a_number_is_left(sign: int) -> No
 @SEEDS
 def test_clocks_that_differ_by_years_part_nobody_that_shares_a_number(seed: int) -> None:
     rng = random.Random(seed)
-    members = [Member(at, with_number(at, 7)) for at in range(3)]
-    for one in members:
-        wall = NOW + rng.uniform(-9, 9) * 365 * 86_400
-        one.replica._wall_clock = lambda wall=wall: wall  # type: ignore[misc]
+    walls = [NOW + rng.uniform(-9, 9) * 365 * 86_400 for _ in range(3)]
+    members = [Member(at, with_number(at, 7, wall_clock=partial(float, wall))) for at, wall in enumerate(walls)]
     for step in range(60):
         one = rng.choice(members)
         one.write(f"{one.at} {step % 3}", step)
@@ -192,7 +191,7 @@ async def test_claims_of_any_form_have_nobody_leave_a_number(
     evil_service = iris.Service("prices")
     async with network.open_node("prices") as node, network.open_node("prices") as evil, node.state("prices") as state:
         state["k"] = 1
-        writer = state._replica.writer
+        writer = state.statistics().writer
         claims = CLAIMS[what] or [(number, node.id) for number in range(WRITERS)]
 
         @evil_service.tunnel("sync")
@@ -207,9 +206,8 @@ async def test_claims_of_any_form_have_nobody_leave_a_number(
             await trio.sleep(20)
             statistics = state.statistics()
             assert statistics.compared + statistics.uncompared > 3
-            assert state._replica.writer == writer
-            assert not state._replica.hidden
-            assert len(state._claims) == 0
+            statistics = state.statistics()
+            assert (statistics.writer, statistics.hidden, statistics.claims) == (writer, 0, 0)
 
 
 async def test_a_member_that_left_leaves_no_claim(autojump_clock: MockClock, network: Network) -> None:
@@ -221,9 +219,9 @@ async def test_a_member_that_left_leaves_no_claim(autojump_clock: MockClock, net
                 states[f"o{number}"] = 1
                 await states.settled(2)
                 await trio.sleep(3)
-                assert len(state._claimed()) == 1
+                assert state.statistics().claims == 1
         await trio.sleep(10)
-        assert not state._claimed()
+        assert state.statistics().claims == 0
         assert not state._rivals
         assert len(state) == 4
 
@@ -251,10 +249,11 @@ async def test_a_program_behind_a_door_and_a_watch_see_all_while_numbers_are_lef
         for turn in range(60):
             if turn % 10 == 0:
                 for state in states:
-                    state._replica._finish_edit()
-                    state._replica.writer = turn
-                    state._replica._starts.setdefault(turn, hash(state._members.own) % 2**53)
-                    state._replica._sent = state._replica.vector.get(turn, 0)
+                    one = state._replica
+                    one._finish_edit()
+                    one.writer = turn
+                    one.starts.setdefault(turn, hash(state._members.own) % 2**53)
+                    one._sent = one.vector.get(turn, 0)
             await door.request("prices", {"key": f"k{turn % 7}", "value": turn}, operation="write")
             await door.request("prices", {"counter": "c"}, operation="add")
             await trio.sleep(0.2)

@@ -12,7 +12,7 @@ import pytest
 
 import iris
 from iris.doors.nng.messages import MAX_LINE
-from iris.doors.tokens import grant, load_tokens, withdraw
+from iris.doors.tokens import grant, withdraw
 from tests.doors.nng.place import Place, Raw, framed, open_place
 from tests.support.doors import Run, runner
 
@@ -158,7 +158,7 @@ def test_a_pipe_that_stays_open_has_what_the_token_that_is_there_now_permits(run
                 await place.member.publish("s.a", b"x")
                 await asyncio.sleep(0.05)
             grant(place.tokens, "tools", call=("nobody",), publish=("q.>",), subscribe=("t.>",))
-            place.clients._replace_tokens(load_tokens(place.tokens))
+            place.clients.reload()
             raw.ask(b"greeters\nx")
             assert (await raw.hear())[4:].startswith(b"403")
             pushing.writer.write(framed(b"p.a\n2") + framed(b"q.a\n3"))
@@ -168,7 +168,7 @@ def test_a_pipe_that_stays_open_has_what_the_token_that_is_there_now_permits(run
                 await asyncio.sleep(0.05)
             assert not any(b"s.secret" in one for one in heard)
             withdraw(place.tokens, "tools")
-            place.clients._replace_tokens(load_tokens(place.tokens))
+            place.clients.reload()
             await asyncio.sleep(0.1)
             count = len(heard)
             pushing.writer.write(framed(b"q.a\n4"))

@@ -20,7 +20,7 @@ from iris.doors import processor
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
 from iris.doors.mqtt import open_mqtt_door
-from iris.doors.tokens import grant, load_tokens
+from iris.doors.tokens import grant
 from tests.doors.mqtt import place as mqtt
 from tests.doors.mqtt.place import Raw, connect_3, frame, publish_3, subscribe_3, text
 from tests.support.doors import Place, Run, dial, open_place, rest_of, runner
@@ -41,7 +41,7 @@ def run_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def another(place: Any) -> str:
     """Return the token of another client."""
     token = grant(place.tokens, "other", call=(">",), publish=(">",), subscribe=(">",))
-    place.clients._replace_tokens(load_tokens(place.tokens))
+    place.clients.reload()
     return token
 
 
@@ -294,8 +294,8 @@ def test_who_takes_nothing_by_a_tunnel_costs_its_own_bytes(run: Run) -> None:
                     await tunnel.send(b"x" * 100_000)
             async with asking(place, another(place)) as ask:
                 await honest(ask, 3)
-            assert place.clients.named("web")._bytes <= 4_000_000
-            assert place.clients.named("other")._bytes == 0
+            assert place.clients.named("web").statistics().bytes <= 4_000_000
+            assert place.clients.named("other").statistics().bytes == 0
             place.counted.release.set()
         await place.until_held(0)
 
@@ -380,7 +380,7 @@ def test_a_client_whose_token_goes_while_it_waits_for_its_turn_is_never_welcome(
             raw.send(connect_3(place.token, "c", will=text("state/c") + text("off")), publish_3("a", b"x"))
             await asyncio.sleep(0.1)
             withdraw(place.tokens, "sensor")
-            place.clients._replace_tokens(load_tokens(place.tokens))
+            place.clients.reload()
             assert await raw.end() == b"\x20\x02\x00\x05"
             await place.member.publish("z", 1)
             assert (await anext(aiter(events))).topic == "z"

@@ -22,6 +22,7 @@ from iris.cluster.discovery import return_address
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.security.files.credential_file import save_credential
 from iris.security.files.realm_files import save_revocations
+from iris.testing import inspect
 from tests.node.opening.test_opening import LOOPBACK, OUTSIDE, World
 from tests.node.opening.test_opening_order import Town
 from tests.node.opening.test_shortages import Threads
@@ -77,7 +78,7 @@ async def test_a_node_whose_home_vanishes_serves_goes_by_new_lists_and_ends(
             revocations = town.revocations
             save_revocations(revocations, town.list)
             await trio.sleep(60)
-            assert evil.id not in one._parts.mesh.peers
+            assert evil.id not in inspect(one).peers
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) < 20, told
 

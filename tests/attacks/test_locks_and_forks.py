@@ -17,6 +17,7 @@ import trio
 
 import iris
 from iris.kernel.transport import listener
+from iris.node.open import open_parts
 from iris.security.files.private_files import locked
 from iris.spark_bridge.errors import StoreBusy
 from iris.spark_bridge.log import open_store
@@ -138,8 +139,8 @@ async def test_a_node_at_an_address_and_a_socket_is_opened_again_beside_a_child(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     urls = ["tcp://127.0.0.1:0", f"ipc://{tmp_path}/sock"]
     children = forked()
-    async with iris.open_node("one", listen=urls) as one:
-        urls[0] = next(url for url in one._parts.mesh.listening if url.startswith("tcp"))
+    async with open_parts("one", listen=urls) as (one, one_parts):
+        urls[0] = next(url for url in one_parts.mesh.listening if url.startswith("tcp"))
         children.__enter__()
     try:
         began = time.monotonic()

@@ -24,6 +24,7 @@ from iris.doors import grant
 from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import open_http_door
 from iris.doors.mqtt import open_mqtt_door
+from iris.node.open import open_parts
 from tests.support.doors import NOW, run_in_realm
 
 pytestmark = pytest.mark.long
@@ -68,8 +69,8 @@ async def test_a_node_accepts_again_when_files_are_left_and_does_not_spin_meanwh
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     url = {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/iris", "ipc": f"ipc://{tmp_path}/sock"}[scheme]
-    async with iris.open_node("one", listen=[url]) as one, one.subscribe("news") as events:
-        bound = [u for u in one._parts.mesh.listening if u.startswith(scheme)][-1]
+    async with open_parts("one", listen=[url]) as (one, one_parts), one.subscribe("news") as events:
+        bound = [u for u in one_parts.mesh.listening if u.startswith(scheme)][-1]
         family: int
         address: Any
         if scheme == "ipc":

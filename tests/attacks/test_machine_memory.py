@@ -12,6 +12,7 @@ import trio
 import iris
 from iris.kernel.transport import listener, reader
 from iris.kernel.transport.greeting import SpGreeting
+from iris.node.open import open_parts
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +65,8 @@ async def test_a_node_without_memory_for_a_connection_accepts_the_next_one(
 ) -> None:
     scarce = Scarce(SpGreeting)
     monkeypatch.setattr(listener, "SpGreeting", lambda: scarce())
-    async with iris.open_node("shop", listen=["tcp://127.0.0.1:0"]) as shop, shop.subscribe("news") as events:
-        port = int(shop._parts.mesh.listening[-1].rpartition(":")[2])
+    async with open_parts("shop", listen=["tcp://127.0.0.1:0"]) as (shop, shop_parts), shop.subscribe("news") as events:
+        port = int(shop_parts.mesh.listening[-1].rpartition(":")[2])
         scarce.refuses = 1
         with socket.create_connection(("127.0.0.1", port)):
             while not scarce.refused:  # noqa: ASYNC110 -- there is no event

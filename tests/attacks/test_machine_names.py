@@ -14,6 +14,7 @@ import pytest
 import trio
 
 import iris
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 from iris.security.identity import Credential
@@ -68,13 +69,13 @@ async def test_a_node_opens_and_ends_while_the_names_of_its_seeds_are_not_answer
 
 @pytest.mark.parametrize("first", [True, False])
 async def test_one_seed_that_has_no_name_is_enough(credential: Credential, first: bool) -> None:
-    async with iris.open_node(credential=credential, lan=False, listen=["tcp://127.0.0.1:0"]) as other:
-        good = next(url for url in other._parts.mesh.listening if url.startswith("tcp://"))
+    async with open_parts(credential=credential, lan=False, listen=["tcp://127.0.0.1:0"]) as (_, other_parts):
+        good = next(url for url in other_parts.mesh.listening if url.startswith("tcp://"))
         seeds = [good, SILENT] if first else [SILENT, good]
         with trio.fail_after(20):
-            async with iris.open_node(credential=credential, lan=False, seeds=seeds) as node:
+            async with open_parts(credential=credential, lan=False, seeds=seeds) as (node, node_parts):
                 assert len(node.statistics().links) == 1
-                assert any(url.startswith("tcp://127.0.0.1:") for url in node._parts.mesh.listening)
+                assert any(url.startswith("tcp://127.0.0.1:") for url in node_parts.mesh.listening)
 
 
 async def test_a_name_to_listen_at_that_is_not_answered_for_holds_up_nobody_else(credential: Credential) -> None:

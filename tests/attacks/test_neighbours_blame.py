@@ -36,15 +36,15 @@ async def test_an_event_that_finds_a_bug_costs_its_publisher_the_link_and_not_th
                 raise ValueError("a bug")
 
             gateway = NodeId(federation.nodes["eu-gateway"].id)
-            link = ear._mesh.peers[gateway]
-            monkeypatch.setattr(ear._mesh, "deliver", fail)
+            link = federation.parts[ear.id].mesh.peers[gateway]
+            monkeypatch.setattr(federation.parts[ear.id].mesh, "deliver", fail)
             await till.publish("orders.2", 2)
             await trio.sleep(1)
             monkeypatch.undo()
-            assert ear._mesh.peers.get(gateway) is link
+            assert federation.parts[ear.id].mesh.peers.get(gateway) is link
             refusals = ear.statistics().refusals
             assert any(reason.startswith("unexpected error") for reason in refusals), refusals
-            ear._mesh.refusals.clear()
+            federation.parts[ear.id].mesh.refusals.clear()
 
 
 async def test_garbage_that_a_node_sends_through_gateways_costs_neither_of_them_a_link(
@@ -56,8 +56,8 @@ async def test_garbage_that_a_node_sends_through_gateways_costs_neither_of_them_
         store = federation.nodes["eu-store"]
         gateways = [federation.gateways[name] for name in ("eu-gateway", "us-gateway")]
         near = NodeId(federation.nodes["us-gateway"].id)
-        links = [dict(gateway._between.peers) for gateway in gateways]
-        link = shop._mesh.peers[near].link
+        links = [dict(federation.between[gateway].peers) for gateway in gateways]
+        link = federation.parts[shop.id].mesh.peers[near].link
         ends = ("eu", bytes.fromhex(store.id), "us", bytes.fromhex(shop.id))
         for kind in range(8):
             for body in (b"", bytes(3), bytes(64), bytes(2_000)):
@@ -69,8 +69,8 @@ async def test_garbage_that_a_node_sends_through_gateways_costs_neither_of_them_
         await trio.sleep(3)
         assert await shop.request("store", 2) == 2
         for gateway, before in zip(gateways, links, strict=True):
-            assert dict(gateway._between.peers) == before
-        assert NodeId(federation.nodes["eu-gateway"].id) in store._mesh.peers
+            assert dict(federation.between[gateway].peers) == before
+        assert NodeId(federation.nodes["eu-gateway"].id) in federation.parts[store.id].mesh.peers
 
 
 async def test_one_cluster_name_in_two_realms_is_two_clusters(autojump_clock: MockClock) -> None:

@@ -44,9 +44,14 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
 ) -> None:
     """A node signs many names that it does not hold, has many patterns, and changes one of these."""
     costs: list[int] = []
-    async with open_network() as network, network.open_node("shop") as shop, network.open_node("ear") as ear:
-        await shop._mesh.barrier(NodeId(ear.id))
-        pubsub, peer = shop._parts.pubsub, shop._mesh.peers[NodeId(ear.id)]
+    async with (
+        open_network() as network,
+        network.open_parts("shop") as (_, shop_parts),
+        network.open_node("ear") as ear,
+    ):
+        await shop_parts.mesh.barrier(NodeId(ear.id))
+        pubsub, peer = shop_parts.patterns.pubsub, shop_parts.mesh.peers[NodeId(ear.id)]
+        receive_interest = shop_parts.mesh.receivers.own[kinds.Interest]
         names = pubsub.durable.names
         for count in (FEW, MANY):
             for number in range(count):
@@ -55,11 +60,11 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
                     group=None, share=(), identity=peer.identity, signed=b"x",
                 )  # fmt: skip
                 names.put(record)
-            pubsub._receive_interest(peer, interest(plain(f"t.{number}") for number in range(count)))
+            receive_interest(peer, interest(plain(f"t.{number}") for number in range(count)))
 
             def change() -> None:
-                pubsub._receive_interest(peer, interest([plain("more")]))
-                pubsub._receive_interest(peer, interest((), [plain("more")]))
+                receive_interest(peer, interest([plain("more")]))
+                receive_interest(peer, interest((), [plain("more")]))
 
             costs.append(cost(change))
     assert costs[1] < costs[0] + 2 * FEW
@@ -70,9 +75,14 @@ async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_f
     autojump_clock: MockClock, durable: bool
 ) -> None:
     costs: list[int] = []
-    async with open_network() as network, network.open_node("shop") as shop, network.open_node("ear") as ear:
-        await shop._mesh.barrier(NodeId(ear.id))
-        pubsub, peer = shop._parts.pubsub, shop._mesh.peers[NodeId(ear.id)]
+    async with (
+        open_network() as network,
+        network.open_parts("shop") as (_, shop_parts),
+        network.open_node("ear") as ear,
+    ):
+        await shop_parts.mesh.barrier(NodeId(ear.id))
+        pubsub, peer = shop_parts.patterns.pubsub, shop_parts.mesh.peers[NodeId(ear.id)]
+        receive_interest = shop_parts.mesh.receivers.own[kinds.Interest]
         away = DurableRecord(
             name="away", version=1, site="", patterns=("orders.>",),
             group=None, share=(), identity=peer.identity, signed=b"x",
@@ -83,8 +93,8 @@ async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_f
                 pubsub.confirming.post(Unconfirmed("orders.new", (b"x",), None, None, 1))
 
             def change() -> None:
-                pubsub._receive_interest(peer, interest([Terms("more", None, durable=durable)]))
-                pubsub._receive_interest(peer, interest((), [Terms("more", None, durable=durable)]))
+                receive_interest(peer, interest([Terms("more", None, durable=durable)]))
+                receive_interest(peer, interest((), [Terms("more", None, durable=durable)]))
 
             costs.append(cost(change))
     assert costs[1] < costs[0] + 2 * FEW
@@ -98,7 +108,7 @@ async def test_what_a_gateway_says_of_a_way_costs_the_same_however_many_there_ar
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("store"))
         assert await shop.request("store", 1) == 1
-        sites = shop._parts.sites
+        sites = federation.parts[shop.id].sites
         assert sites is not None
         for count in (FEW, MANY):
             ways = [await sites._routes.dial(f"site://eu/{number:032x}", lambda: None) for number in range(1, count)]
@@ -115,13 +125,14 @@ async def test_a_member_that_comes_and_goes_costs_the_same_however_many_clusters
     costs: list[list[int]] = []
     async with (
         open_network() as network,
-        network.open_node("shop") as shop,
+        network.open_parts("shop") as (shop, shop_parts),
         network.open_node("store") as store,
         store.join("store", echo("store")),
     ):
         await shop.wait_for("store")
-        membership = shop._parts.membership
-        record = membership._records[NodeId(store.id)]
+        membership = shop_parts.membership
+        record = shop_parts.view.record(NodeId(store.id))
+        assert record is not None
         for count in (FEW, MANY):
             for number in range(count):
                 membership._enter(NodeId(f"{number + 1:032x}"), [f"c{number}"], "", 0)
@@ -142,9 +153,13 @@ async def test_a_member_that_comes_and_goes_costs_the_same_however_many_clusters
 
 async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autojump_clock: MockClock) -> None:
     costs: list[int] = []
-    async with open_network() as network, network.open_node("shop") as shop, network.open_node("store") as store:
-        await shop._mesh.barrier(NodeId(store.id))
-        mesh = shop._mesh
+    async with (
+        open_network() as network,
+        network.open_parts("shop") as (_, shop_parts),
+        network.open_node("store") as store,
+    ):
+        await shop_parts.mesh.barrier(NodeId(store.id))
+        mesh = shop_parts.mesh
         peer = mesh.peers[NodeId(store.id)]
         (entry,) = mesh._sessions_of.of(peer)
         for count in (1, 10):
@@ -157,8 +172,8 @@ async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autoju
                     cost(lambda: (entry.begin(mesh._sessions_of.of(peer)), entry.use(mesh._sessions_of.of(peer))))
                 )
         await trio.sleep(5)
-        assert {one.peer for one in mesh._sessions.values()} == set(mesh.peers.values())
-        assert all(mesh._sessions_of.of(one) for one in mesh.peers.values())
+        assert mesh.sessions == sum(map(mesh.sessions_of, mesh.peers.values()))
+        assert all(map(mesh.sessions_of, mesh.peers.values()))
     assert costs[0] == costs[1]
 
 
@@ -169,7 +184,7 @@ async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_o
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("store"))
         assert await shop.request("store", 1) == 1
-        sites, mesh = shop._parts.sites, shop._mesh
+        sites, mesh = federation.parts[shop.id].sites, federation.parts[shop.id].mesh
         assert sites is not None
         directory = sites.directory
         (origin,) = directory.gateways("eu")

@@ -67,17 +67,19 @@ async def test_sender_keys_of_one_realm_are_bounded_for_all_its_nodes(
         for caller in nodes:
             await caller.wait_for("acme/store")
             assert await caller.request("acme/store", 1) == 1
-            link = caller._mesh.peers[NodeId(store.id)].link
+            mesh = realms.ours.parts[caller.id].mesh
+            link = mesh.peers[NodeId(store.id)].link
             for number in range(1, 41):
                 link.post(kinds.SenderKey(number, 1, bytes(31) + bytes((number,))), 64)
-            await caller._mesh.barrier(NodeId(store.id))
-        heard = store._parts.pubsub.sealed_receiver
+            await mesh.barrier(NodeId(store.id))
+        inside = realms.theirs.parts[store.id]
+        heard = inside.patterns.pubsub.sealed_receiver
         assert heard is not None
         held = {name: len(known.keys) for name, known in heard._publishers.items()}
         assert sum(held.values()) == 50
         assert held[NodeId(nodes[2].id)] == 40, "the oldest go first"
         for caller in nodes:
-            store._mesh.drop(NodeId(caller.id), "enough")
+            inside.mesh.drop(NodeId(caller.id), "enough")
         await trio.lowlevel.checkpoint()
         assert not heard._kept
 
@@ -98,7 +100,7 @@ async def test_nodes_of_another_realm_are_linked_up_to_a_bound_and_others_go_on(
         assert answered == 2
         await shop.wait_for("store")
         assert await shop.request("store", 2) == 2
-        assert sum(peer.other_realm for peer in store._mesh.peers.values()) == 2
+        assert sum(peer.other_realm for peer in realms.theirs.parts[store.id].mesh.peers.values()) == 2
 
 
 async def test_handshakes_of_another_realm_have_a_rate_of_their_own_and_those_of_this_realm_go_on(
@@ -120,4 +122,4 @@ async def test_handshakes_of_another_realm_have_a_rate_of_their_own_and_those_of
         for shop in shops:
             await shop.wait_for("store")
             assert await shop.request("store", 2, timeout=2) == 2
-        assert sum(peer.other_realm for peer in store._mesh.peers.values()) == answered
+        assert sum(peer.other_realm for peer in realms.theirs.parts[store.id].mesh.peers.values()) == answered

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 import iris
 from iris.federation.gateway import open_gateway
 from iris.kernel.names import NodeId
+from iris.testing import inspect
 from tests.support.federations import EVERYTHING, echo, gateway_url, open_federation
 from tests.support.two_realms import open_realms
 
@@ -41,7 +42,7 @@ async def test_members_that_come_and_go_are_exported_as_they_are_in_the_end(auto
                 await shop.wait_for("last")
                 assert await shop.request("last", 3) == 3
                 await trio.sleep(2)
-                contents = federation.gateways["eu-gateway"]._advertising.exported
+                contents = federation.gateway_parts[federation.gateways["eu-gateway"]].advertising.exported
                 assert set(contents.clusters) == {"store", "last"}
                 assert set(contents.topics) == {"last.>"}
                 assert [name for name in shop.clusters() if "flap" in name] == []
@@ -157,16 +158,17 @@ async def test_what_a_node_of_another_realm_subscribes_to_changes_at_the_cost_of
             with trio.fail_after(5):
                 assert (await anext(events)).payload == 1
             gateway = realms.ours.gateways["eu-gateway"]
-            before = gateway._advertising.exported.version
+            exported = realms.ours.gateway_parts[gateway].advertising.exported
+            before = exported.version
             told = gateway.statistics().sent
             for number in range(20):
                 async with ear.subscribe(f"acme/orders.{number + 2}"):
                     await trio.sleep(0.05)
             await trio.sleep(1)
-            assert gateway._advertising.exported.version - before <= 40
+            assert exported.version - before <= 40
             assert gateway.statistics().sent - told <= 60
-            assert {*gateway._advertising.exported.topics} == {f"{till.realm}/orders.1"}
-            assert NodeId(ear.id) in till._mesh.peers
+            assert {*exported.topics} == {f"{till.realm}/orders.1"}
+            assert NodeId(ear.id) in inspect(till).peers
             await till.publish("orders.1", 2)
             with trio.fail_after(5):
                 assert (await anext(events)).payload == 2

@@ -15,6 +15,7 @@ import iris
 from iris.doors.clients import Clients
 from iris.doors.problems import Problem
 from iris.doors.tokens import grant, withdraw
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.files.credential_file import save_credential
 from iris.security.files.local_realm import private_home
@@ -92,14 +93,14 @@ async def test_a_credential_that_others_could_read_is_taken_once_its_mode_is_men
     file = tmp_path / "shop.json"
     save_credential(file, world.shop)
     _, fresh = issue_cluster(world.realm, "shop", entropy=world.entropy, wall_now=WALL + 60)
-    async with iris.open_node(credential=file, listen=[OUTSIDE], environment=world.environment()) as shop:
+    async with open_parts(credential=file, listen=[OUTSIDE], environment=world.environment()) as (_, shop_parts):
         save_credential(file, fresh, replace=True)
         file.chmod(0o640)
         await trio.sleep(20)
         assert sum("chmod" in record.message for record in caplog.records) == 1
         file.chmod(0o600)
         await trio.sleep(5)
-        assert shop._parts.mesh.identity.certificate == fresh.certificate
+        assert shop_parts.mesh.identity.certificate == fresh.certificate
 
 
 def test_a_token_that_is_taken_away_in_a_file_that_others_could_read_is_gone_once_its_mode_is_mended(

@@ -13,11 +13,12 @@ from trio.testing import MockClock
 import iris
 from iris.federation.gateway import open_gateway
 from iris.kernel.errors import ConfigError
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.files.credential_file import save_credential
 from iris.security.files.realm_files import save_revocations
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import Network, inspect, open_network
 from tests.node.opening.test_opening_order import EVIL, HONEST, SHOP, SlowWires, Town, knock
 from tests.node.opening.test_shortages import Threads
 from tests.support.federations import EVERYTHING, echo, gateway_url
@@ -61,13 +62,13 @@ async def test_a_node_that_only_dials_out_checks_whom_it_meets_while_it_opens(
     async with (
         opening(credential=town.honest, listen=[honest_url]) as honest,
         opening(credential=town.evil, listen=[evil_url], seeds=[honest_url] if dials else ()),
-        iris.open_node(
+        open_parts(
             credential=town.world.shop, seeds=[honest_url, evil_url], dial_only=True, environment=town.slow()
-        ) as shop,
+        ) as (shop, shop_parts),
         shop.subscribe("news.>") as events,
     ):
         await trio.sleep(5)
-        assert {peer.identity.cluster for peer in shop._parts.mesh.peers.values()} == {"honest"}
+        assert {peer.identity.cluster for peer in shop_parts.mesh.peers.values()} == {"honest"}
         await honest.publish("news.today", "it rains")
         with trio.fail_after(5):
             assert (await anext(events)).payload == "it rains"
@@ -79,20 +80,23 @@ async def test_a_node_that_is_revoked_while_it_opens_opens_and_says_so(
 ) -> None:
     realm, shop = issue_cluster(town.world.realm, "late", entropy=town.world.entropy, wall_now=WALL)
     _, list_ = revoke_cluster(realm, "late", wall_now=WALL)
-    opening = partial(iris.open_node, environment=town.environment())
-    async with opening(credential=town.honest, listen=[HONEST]) as honest, trio.open_nursery() as nursery:
-        nursery.start_soon(knock, honest, SHOP)
+    opening = partial(open_parts, environment=town.environment())
+    async with opening(credential=town.honest, listen=[HONEST]) as (honest, parts), trio.open_nursery() as nursery:
+        nursery.start_soon(knock, parts.mesh, SHOP)
 
         async def revoke() -> None:
-            while not honest._parts.mesh.peers:  # noqa: ASYNC110 -- on a virtual clock
+            while not inspect(honest).peers:  # noqa: ASYNC110 -- on a virtual clock
                 await trio.sleep(0.01)
             await honest.revoke(list_.signed)
 
         nursery.start_soon(revoke)
         with trio.fail_after(60):
-            async with iris.open_node(credential=shop, listen=[SHOP], seeds=[HONEST], environment=town.slow()) as node:
+            async with open_parts(credential=shop, listen=[SHOP], seeds=[HONEST], environment=town.slow()) as (
+                _,
+                node_parts,
+            ):
                 await trio.sleep(3)
-                assert not any(peer.link.is_up for peer in node._parts.mesh.peers.values())
+                assert not any(peer.link.is_up for peer in node_parts.mesh.peers.values())
                 assert "nobody talks to this node any more" in caplog.text
         nursery.cancel_scope.cancel()
 
@@ -111,9 +115,9 @@ async def test_a_credential_that_is_replaced_while_its_node_opens_is_taken(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(replace)
-        async with iris.open_node(credential=file, listen=[SHOP], environment=town.slow()) as shop:
+        async with open_parts(credential=file, listen=[SHOP], environment=town.slow()) as (_, shop_parts):
             await trio.sleep(5)
-            assert shop._parts.mesh.identity.certificate == fresh.certificate
+            assert shop_parts.mesh.identity.certificate == fresh.certificate
 
 
 async def be_gateway(network: Network, site: str, other: str, opened: trio.Event) -> None:
@@ -184,9 +188,9 @@ async def test_a_realm_that_is_trusted_while_a_node_opens_is_trusted_by_it(autoj
             network.trust(theirs.bundle("acme", "store"))
 
         nursery.start_soon(trust)
-        async with network.open_node("shop", host="shop") as node:
+        async with network.open_parts("shop", host="shop") as (_, node_parts):
             await trio.sleep(1)
-            assert len(node._parts.mesh.identity.trusted) == 1
+            assert len(node_parts.mesh.identity.trusted) == 1
 
 
 async def test_whoever_waits_for_a_site_at_a_gateway_that_is_closed_is_told(autojump_clock: MockClock) -> None:

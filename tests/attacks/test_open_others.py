@@ -16,7 +16,7 @@ from trio.testing import MockClock
 import iris
 from iris.federation.gateway import open_gateway
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
-from iris.testing import open_network
+from iris.testing import inspect, open_network
 from tests.node.opening.test_opening import LOOPBACK, OUTSIDE, World
 from tests.node.opening.test_shortages import Threads
 from tests.support.federations import EVERYTHING, echo, gateway_url
@@ -185,5 +185,5 @@ async def test_a_disk_that_takes_nothing_keeps_no_list_from_being_in_force(
         assert len(shop.statistics().links) == 1
         await shop.revoke(newest.signed)
         await trio.sleep(70)  # the address book is written down, too
-        assert not any(peer.link.is_up for peer in shop._parts.mesh.peers.values())
+        assert not any(peer.connected for peer in inspect(shop).peers.values())
         full = False

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.files.credential_file import save_credential
 from iris.security.files.local_realm import private_home
@@ -97,14 +98,14 @@ async def test_a_credential_that_is_replaced_while_no_file_can_be_opened_is_take
     descriptors = Descriptors(monkeypatch, "shop.json")
     _, fresh = issue_cluster(world.realm, "shop", entropy=world.entropy, wall_now=WALL + 60)
     assert fresh.certificate != world.shop.certificate
-    async with iris.open_node(credential=file, listen=[OUTSIDE], environment=world.environment()) as shop:
+    async with open_parts(credential=file, listen=[OUTSIDE], environment=world.environment()) as (_, shop_parts):
         save_credential(file, fresh, replace=True)
         descriptors.left = False
         await trio.sleep(5)
         assert descriptors.refused
         descriptors.left = True
         await trio.sleep(5)
-        assert shop._parts.mesh.identity.certificate == fresh.certificate
+        assert shop_parts.mesh.identity.certificate == fresh.certificate
 
 
 async def test_a_directory_that_cannot_be_looked_into_any_more_ends_no_node(

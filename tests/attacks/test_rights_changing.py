@@ -10,7 +10,7 @@ import pytest
 import trio
 from msgspec import structs
 
-import iris
+from iris.cluster.mesh import Mesh
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.signing import SigningKey
@@ -22,7 +22,7 @@ WIDE = Rights(publishes=("public.>", "secret.>"), subscribes=("public.>", "secre
 NARROW = Rights(publishes=("public.>",), subscribes=("public.>",))
 
 
-async def narrow(network: Network, cluster: str, node: iris.Node, bridge: iris.Node) -> None:
+async def narrow(network: Network, cluster: str, mesh: Mesh, bridge: Mesh) -> None:
     """Give a node a certificate with fewer rights, and wait until the bridge has seen it."""
     held = network.credential(cluster)
     assert isinstance(held.keys, SigningKey)
@@ -38,10 +38,10 @@ async def narrow(network: Network, cluster: str, node: iris.Node, bridge: iris.N
             rights=NARROW,
         ),
     )
-    node._mesh.renew_identity(less.renew_identity(node._mesh.identity, network.wall_clock()))
+    mesh.renew_identity(less.renew_identity(mesh.identity, network.wall_clock()))
     with trio.fail_after(30):
         while True:
-            peer = bridge._parts.mesh.peer(node.id)
+            peer = bridge.peer(mesh.node)
             if peer is not None and not peer.may_receive("secret.a"):
                 return
             await trio.sleep(0.05)
@@ -52,9 +52,9 @@ async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_
     async with open_network() as network:
         network.credential("reader", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_node("reader") as reader,
+            network.open_parts("reader") as (reader, reader_parts),
         ):
             found: list[Any] = []
             await node.publish("secret.a", "before", confirm=True)
@@ -62,7 +62,7 @@ async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_
                 async with reader.consume("secret.>", "public.>", group="g") as events:
                     with trio.fail_after(20):
                         found += [event.payload for event in await anext(events)]
-                    await narrow(network, "reader", reader, node)
+                    await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
                     await node.publish("secret.a", "after", confirm=True)
                     await node.publish("public.a", "after", confirm=True)
                     with trio.move_on_after(5):
@@ -76,9 +76,9 @@ async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Pat
     async with open_network() as network:
         network.credential("worker", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_node("worker") as worker,
+            network.open_parts("worker") as (worker, worker_parts),
         ):
             found: list[Any] = []
             await node.publish("secret.jobs", "before", confirm=True)
@@ -87,7 +87,7 @@ async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Pat
                     taken = jobs.receive()
                     async with await anext(taken) as job:
                         found.append(job.payload)
-                    await narrow(network, "worker", worker, node)
+                    await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
                     await node.publish("secret.jobs", "after", confirm=True)
                     with trio.move_on_after(5):
                         async with await anext(taken) as job:
@@ -100,16 +100,16 @@ async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may
     async with open_network() as network:
         network.credential("worker", WIDE)
         async with (
-            network.open_node("bridge") as node,
+            network.open_parts("bridge") as (node, node_parts),
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
-            network.open_node("worker") as worker,
+            network.open_parts("worker") as (worker, worker_parts),
             node.subscribe("secret.>") as heard,
         ):
             await node.publish("public.jobs", "x", confirm=True)
             with trio.move_on_after(20):
                 async with worker.queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
                     job = await anext(jobs.receive())
-                    await narrow(network, "worker", worker, node)
+                    await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
                     async with job:
                         job.fail("no")
                     await trio.sleep(2)

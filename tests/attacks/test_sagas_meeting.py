@@ -19,8 +19,8 @@ import iris
 import iris.aio
 import iris.sync
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.sync.crossing import Block
 from iris.testing import Network, open_network
+from tests.support.bridges import open_aio_bridge, open_sync_bridge
 
 pytestmark = pytest.mark.long
 
@@ -338,11 +338,7 @@ async def test_a_bridge_keeps_nothing_in_memory_of_sagas(tmp_path: Path) -> None
 
 def open_sync(stack: Any, directory: Path, calls: list[str]) -> iris.sync.Node:
     serving = stack.enter_context(iris.sync.open_node("bridge"))
-    bridge = Block(
-        serving._portal,
-        lambda: open_bridge(serving._inner, topics=["t.>"], directory=directory),
-        lambda opened, _: opened,
-    )
+    bridge = open_sync_bridge(serving, topics=["t.>"], directory=directory)
     stack.enter_context(bridge)
     service = iris.Service("shop", outcomes=iris.Outcomes(rerun=True))
 
@@ -422,7 +418,7 @@ def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(
     async def main() -> None:
         async with (
             iris.aio.open_node("bridge") as serving,
-            serving._enter(lambda node: open_bridge(node, topics=["t.>"], directory=tmp_path / "log")),
+            open_aio_bridge(serving, topics=["t.>"], directory=tmp_path / "log"),
             iris.aio.open_node("shop") as node,
             node.join("shop", service),
         ):

@@ -13,10 +13,12 @@ from msgspec import structs
 from trio.testing import MockClock
 
 import iris
-from iris.federation.gateway import Gateway, open_gateway
+from iris.federation.gateway import OpenGateway, open_gateway, open_gateway_parts
 from iris.federation.policy import Policy
+from iris.node import operators
+from iris.node.open import OpenNode, open_parts
 from iris.security.files.realm_files import save_revocations
-from iris.testing import Rights
+from iris.testing import Rights, inspect
 from tests.node.opening.test_opening_order import EVIL, HONEST, SHOP, Town
 
 pytestmark = pytest.mark.long
@@ -70,18 +72,18 @@ def slow(town: Town) -> iris.Environment:
 @asynccontextmanager
 async def gateway(
     town: Town, who: str, url: str, peers: tuple[str, ...], environment: iris.Environment | None = None
-) -> AsyncGenerator[tuple[iris.Node, Gateway]]:
+) -> AsyncGenerator[tuple[OpenNode, OpenGateway]]:
     async with (
-        iris.open_node(
+        open_parts(
             credential=getattr(town, who), listen=[url], site=who, environment=environment or town.environment()
         ) as node,
-        open_gateway(node, listen=[GATES[who]], peers=[GATES[one] for one in peers], policy=OPEN) as opened,
+        open_gateway_parts(node.node, listen=[GATES[who]], peers=[GATES[one] for one in peers], policy=OPEN) as opened,
     ):
         yield node, opened
 
 
-def linked(opened: Gateway) -> set[str]:
-    return {peer.identity.cluster for peer in opened._between.peers.values()}
+def linked(opened: OpenGateway) -> set[str]:
+    return {peer.identity.cluster for peer in opened.between.peers.values()}
 
 
 def greeter(who: str) -> iris.Service:
@@ -105,7 +107,7 @@ async def test_a_gateway_that_opens_slowly_is_linked_to_the_honest_only(
     async with (
         gateway(town, "honest", HONEST, ("shop",)) as (honest, _),
         gateway(town, "evil", EVIL, ("shop",)),
-        honest.join("far", greeter("far")),
+        honest.node.join("far", greeter("far")),
         trio.open_nursery() as nursery,
     ):
 
@@ -123,13 +125,13 @@ async def test_a_gateway_that_opens_slowly_is_linked_to_the_honest_only(
                     await trio.sleep(1)
                     seen |= linked(opened)
                 if late:
-                    await shop._parts.revoking.look()
+                    await shop.parts.revoking.look()
                     await trio.sleep(30)
                     assert "evil" not in linked(opened)
                 else:
                     assert seen == {"honest"}
-                await opened.wait_for_site("honest")
-                assert await shop.request("far", 1, timeout=20, wait=20) == "far 1"
+                await opened.gateway.wait_for_site("honest")
+                assert await shop.node.request("far", 1, timeout=20, wait=20) == "far 1"
             assert not linked(opened)
         nursery.cancel_scope.cancel()
 
@@ -138,13 +140,16 @@ async def test_a_list_that_comes_while_a_gateway_closes_is_in_force_there(
     autojump_clock: MockClock, town: Town
 ) -> None:
     async with gateway(town, "evil", EVIL, ("shop",)), trio.open_nursery() as nursery:
-        async with iris.open_node(credential=town.shop, listen=[SHOP], site="shop", environment=slow(town)) as shop:
+        async with open_parts(credential=town.shop, listen=[SHOP], site="shop", environment=slow(town)) as (
+            shop,
+            shop_parts,
+        ):
             scope = trio.CancelScope()
-            opened: Gateway | None = None
+            opened: OpenGateway | None = None
 
             async def hold() -> None:
                 nonlocal opened
-                async with open_gateway(shop, listen=[GATES["shop"]], policy=OPEN) as opened:
+                async with open_gateway_parts(shop, listen=[GATES["shop"]], policy=OPEN) as opened:
                     with scope:
                         await trio.sleep_forever()
 
@@ -154,7 +159,7 @@ async def test_a_list_that_comes_while_a_gateway_closes_is_in_force_there(
             assert linked(opened) == {"evil"}
             scope.cancel()
             save_revocations(town.revocations, town.list)
-            await shop._parts.revoking.look()
+            await shop_parts.revoking.look()
             await trio.sleep(0.05)
             assert "evil" not in linked(opened)
             await trio.sleep(20)
@@ -167,12 +172,13 @@ async def test_a_gateway_opened_and_closed_many_times_beside_its_node_leaves_not
     autojump_clock: MockClock, town: Town, cancelled: bool
 ) -> None:
     """What it is opened beside goes on; a node that has been a gateway is none again, and says so."""
-    async with gateway(town, "honest", HONEST, ("shop",)) as (honest, _), honest.join("far", greeter("far")):
+    async with gateway(town, "honest", HONEST, ("shop",)) as (honest, _), honest.node.join("far", greeter("far")):
         for _round in range(3):
             with trio.fail_after(200):
-                async with iris.open_node(
-                    credential=town.shop, listen=[SHOP], site="shop", environment=slow(town)
-                ) as shop:
+                async with open_parts(credential=town.shop, listen=[SHOP], site="shop", environment=slow(town)) as (
+                    shop,
+                    parts,
+                ):
                     with trio.CancelScope() as scope:
                         async with open_gateway(shop, listen=[GATES["shop"]], policy=OPEN) as opened:
                             await opened.wait_for_site("honest")
@@ -180,8 +186,8 @@ async def test_a_gateway_opened_and_closed_many_times_beside_its_node_leaves_not
                             if cancelled:
                                 scope.cancel()
                                 await trio.sleep(1)
-                    assert "gateway" not in shop._reports
-                    assert len(shop._meshes) == 1
+                    assert not inspect(shop).reports
+                    assert len(operators.linked(shop)) == len(parts.mesh.peers)
                     with pytest.raises(iris.ConfigError, match="gateway already"):
                         await open_gateway(shop, listen=[GATES["shop"]]).__aenter__()
                     assert town.world.network.find("mem://" + GATES["shop"]) is None

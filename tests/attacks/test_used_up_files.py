@@ -16,6 +16,7 @@ from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import realm_mark
 from iris.cluster.discovery.mdns_service import MdnsService
 from iris.kernel.tasks import run_in_thread
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 from tests.attacks.test_machine_files import none_left
@@ -37,15 +38,15 @@ async def test_who_only_dials_goes_on_when_there_are_files_again(
         return request.payload
 
     service.request(reply)
-    opening = partial(iris.open_node, credential=shop, lan=False)
+    opening = partial(open_parts, credential=shop, lan=False)
     options: Any = {kind: True}
     async with (
-        opening(listen=["ws://127.0.0.1:0/iris"]) as hub,
-        opening(listen=["ws://127.0.0.1:0/iris"], seeds=hub.addresses) as member,
+        opening(listen=["ws://127.0.0.1:0/iris"]) as (hub, _),
+        opening(listen=["ws://127.0.0.1:0/iris"], seeds=hub.addresses) as (member, _),
         member.join("shop", service),
     ):
         seeds = [url for url in hub.addresses if url.startswith("ws")]
-        async with opening(seeds=seeds, **options) as caller:
+        async with opening(seeds=seeds, **options) as (caller, parts):
             with trio.fail_after(60):
                 assert await caller.request("shop", 0, wait=10) == 0
                 taken: list[int] = []
@@ -60,8 +61,8 @@ async def test_who_only_dials_goes_on_when_there_are_files_again(
                 async with trio.open_nursery() as nursery:
                     with none_left():
                         nursery.start_soon(take_what_is_freed)
-                        for peer in list(caller._parts.mesh.peers):
-                            caller._parts.mesh.drop(peer, "a trial")
+                        for peer in list(parts.mesh.peers):
+                            parts.mesh.drop(peer, "a trial")
                         await trio.sleep(3)
                         with contextlib.suppress(iris.IrisError):
                             await caller.request("shop", 1, timeout=1, wait=1)

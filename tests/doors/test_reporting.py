@@ -11,6 +11,7 @@ import pytest
 import iris
 from iris.doors.clients import ClientLimits
 from iris.doors.reporting import reporting
+from iris.testing import inspect
 from tests.doors.mqtt.place import Place as MqttPlace
 from tests.doors.mqtt.place import open_place as open_mqtt_place
 from tests.doors.nng.place import Place as NngPlace
@@ -63,9 +64,8 @@ def test_a_door_for_nng_shows_refusals_and_is_no_more_when_it_is_closed(
         async with open_nng_place(tmp_path) as place:
             assert (await place.ask(b"nobody\n")).startswith(b"404")
             page = await page_of(place)
-            reports = place.node._inner._reports
-            assert [*reports] == ["door.nng"]
-        assert not reports
+            assert inspect(place.node).reports == {"door.nng"}
+        assert not inspect(place.node).reports
         assert 'iris_door_refusals_total{protocol="nng",status="404"} 1.0' in page
 
     run_in_realm(tmp_path, monkeypatch, main)
@@ -76,9 +76,11 @@ def test_of_two_doors_of_a_protocol_the_one_that_closes_takes_nothing_from_the_o
 ) -> None:
     async def main() -> None:
         async with open_nng_place(tmp_path) as place:
-            with reporting(place.node, "http", dict):
-                with reporting(place.node, "http", list):
-                    place.node._inner._reports["door.http"] = dict
-                assert place.node._inner._reports["door.http"] is dict
+            first, second = reporting(place.node, "http", list), reporting(place.node, "http", dict)
+            first.__enter__()
+            with second:
+                first.__exit__(None, None, None)
+                assert "door.http" in inspect(place.node).reports
+            assert "door.http" not in inspect(place.node).reports
 
     run_in_realm(tmp_path, monkeypatch, main)

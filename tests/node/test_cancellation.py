@@ -169,7 +169,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         await trio.sleep(1)
         tasks = trio.lowlevel.current_statistics().tasks_living
         open_before = connections(stage.network)
-        waiting = [len(waiters(node)) for node in cast.nodes]
+        waiting = [waiters(node) for node in cast.nodes]
         async for step in cancelled_at_each_step(partial(operation, cast), stride):
             await trio.sleep(IN_FLIGHT)
             assert cast.running == 0, step
@@ -178,7 +178,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
                 assert node.statistics().tunnels.open == 0, step
             assert not cast.shop.statistics().subscriptions, step
             assert not cast.shop.statistics().services, step
-            assert [len(waiters(node)) for node in cast.nodes] == waiting, step
+            assert [waiters(node) for node in cast.nodes] == waiting, step
         with trio.fail_after(30):
             await operation(cast)
         await trio.sleep(1)

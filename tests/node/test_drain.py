@@ -29,7 +29,7 @@ async def _answers(node: iris.Node, times: int = 32) -> set[object]:
 async def test_a_drained_member_gets_no_new_work_until_it_works_again(autojump_clock: object) -> None:
     async with (
         open_network() as network,
-        network.open_node("store") as one,
+        network.open_parts("store") as (one, parts),
         network.open_node("store") as two,
         network.open_node("app") as app,
         network.open_node("operator") as operator,
@@ -49,7 +49,7 @@ async def test_a_drained_member_gets_no_new_work_until_it_works_again(autojump_c
         await trio.sleep(0.1)
         assert unready(one, member=True) is None
         assert await _answers(app) == {"one", "two"}
-    assert one._joined.drained == set()
+    assert parts.joined.drained == set()
 
 
 async def test_what_runs_at_a_drained_member_is_finished(autojump_clock: object) -> None:

@@ -31,7 +31,7 @@ from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
+from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
 from iris.kernel.wire.kinds import MAX_NUMBER, Message
@@ -75,14 +75,15 @@ class Front:
         self._is_gateway = is_gateway
         honest, villain = stage.nodes["x@near"], stage.nodes["villain@near"]
         self.victim: Final = stage.nodes["victim@near"]
-        record = villain._parts.membership._swim.own.as_update()
+        self.network: Final = stage.network.memory
+        record = stage.views[villain].own.as_update()
         self.messages: Final = Messages(attacker, honest.id, record)
         self._honest = honest
 
     @property
     def kinds(self) -> list[type[Message]]:
         """Kinds of messages that the victim accepts; of a gateway, those that it treats unlike every node."""
-        own = sorted(self.attacker.victim._receivers.own, key=raw)
+        own = sorted(self.attacker.victim.receivers.own, key=raw)
         return (
             [kind for kind in own if raw(kind) >= raw(kinds.Carry) or kind is kinds.Forward]
             if self._is_gateway
@@ -321,9 +322,8 @@ async def test_honest_members_hardly_wait_for_what_is_kept(
 # -- before its hello --------------------------------------------------------------------------------------
 
 
-def connect(source: MemoryTransport, victim: Mesh) -> MemoryOutgoing:
+def connect(network: MemoryNetwork, source: MemoryTransport, victim: Mesh) -> MemoryOutgoing:
     """Open a connection to a mesh, and say nothing."""
-    network = source._network
     target = network.find(victim.listening[0])
     assert target is not None
     way = MemoryOutgoing(network, source, target, lambda: None)
@@ -345,18 +345,16 @@ async def test_nothing_is_taken_before_a_hello(autojump_clock: MockClock, victim
 
             return receive
 
-        for kind, receiver in list(mesh._receivers.own.items()):
-            mesh._receivers.own[kind] = tap(receiver)
-        transport = front.attacker.mesh._transport
-        assert isinstance(transport, MemoryTransport)
-        stranger = transport._network.transport("stranger")
+        for kind, receiver in list(mesh.receivers.own.items()):
+            mesh.receivers.own[kind] = tap(receiver)
+        stranger = front.network.transport("stranger")
         said: list[Any] = []
         for kind in front.kinds:
             messages = [front.messages.make(kind) for _ in range(10)]
             said += [message for message in messages if len(message) > 1]
             for index in (1, 2**32 - 1, *mesh._sessions):  # of nobody's session, and of other people's
                 header = wire.HEADER.pack(wire.DATA, wire.VERSION, 0, index, 2**40)
-                way = connect(stranger, mesh)
+                way = connect(front.network, stranger, mesh)
                 way.send_nowait(header + encode_batch(messages))
                 await trio.sleep(0.01)
                 assert way.closed

@@ -15,7 +15,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
-from tests.support.attacks import Attacker
+from tests.support.attacks import Attacker, renumbering
 from tests.support.messages import fields_of
 
 
@@ -24,8 +24,8 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
     """Open a victim, perhaps a gateway, and an attacker; yield them and the tokens of pings that the victim takes."""
     async with (
         iris.testing.open_network(seed=3) as network,
-        network.open_node("victim", site="here") as victim,
-        network.open_node("villain", site="here") as villain,
+        network.open_parts("victim", site="here") as (victim, victim_parts),
+        network.open_parts("villain", site="here") as (_, villain_parts),
         trio.open_nursery() as nursery,
     ):
         pings: list[int] = []
@@ -35,8 +35,8 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
 
         if gateway:
             await nursery.start(_be_gateway, victim)
-        victim._parts.mesh._receivers.own[kinds.Ping] = receive
-        attacker = Attacker(villain._parts.mesh, victim._parts.mesh)
+        victim_parts.mesh.receivers.own[kinds.Ping] = receive
+        attacker = Attacker(villain_parts.mesh, victim_parts.mesh)
         await attacker.wait_linked()
         await trio.sleep(1)
         pings.clear()
@@ -85,13 +85,13 @@ async def test_what_comes_through_gateways_may_come_the_last_step_through_anothe
     async with open_pair() as (attacker, _, pings):
         session = attacker.mesh.peers[attacker.victim.node].session
         assert session is not None
-        first = session._sequence
-        session._sequence = first + 2
-        frame = attacker.seal(kinds.Ping(7))
-        session._sequence = first + 1
-        frame = attacker.seal(attacker.around(inner, frame))
-        session._sequence = first
-        await attacker.send(attacker.seal(attacker.around(outer, frame)))
-        session._sequence = first + 3
+        with renumbering(session) as number_next:
+            number_next(2)
+            frame = attacker.seal(kinds.Ping(7))
+            number_next(1)
+            frame = attacker.seal(attacker.around(inner, frame))
+            number_next(0)
+            frame = attacker.seal(attacker.around(outer, frame))
+        await attacker.send(frame)
         await trio.sleep(0.1)
         assert pings == ([7] if taken else [])

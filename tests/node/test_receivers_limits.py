@@ -84,9 +84,9 @@ async def open_small_store(heard: list[object] | None = None) -> AsyncIterator[t
         assert await shop.request("store", 1) == 1
 
 
-def post(sender: iris.Node, receiver: iris.Node, kind: type[wire.Message], *fields: Any) -> None:
+def post(stage: Stage, sender: iris.Node, receiver: iris.Node, kind: type[wire.Message], *fields: Any) -> None:
     """Send a message as a program does that checks nothing."""
-    sender._parts.mesh.post(receiver.id, raw(kind, *fields), 64)
+    stage.parts[sender.id].mesh.post(receiver.id, raw(kind, *fields), 64)
 
 
 async def take(events: iris.Subscription, count: int = 1) -> list[iris.Event]:
@@ -202,9 +202,9 @@ async def test_events_too_large_for_a_subscriber_are_refused_told_to_the_publish
 
 
 async def test_of_a_run_of_events_those_that_fit_are_taken(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
+    async with open_small_store() as (stage, member, shop), member.subscribe("a") as events:
         payloads = (LARGE, b"1", b"2" * 3 * KIB, LARGE, b"3" * 3 * KIB)
-        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, payloads, (0,))
+        post(stage, shop, member, kinds.Events, "a", 1, 0, None, None, None, payloads, (0,))
         taken = await take(events, 3)
         assert [(event.payload[:1], event.missed) for event in taken] == [(b"1", 1), (b"2", 0), (b"3", 1)]
 
@@ -309,10 +309,10 @@ async def test_a_malformed_event_is_counted_and_the_next_one_is_delivered(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, payload: Any
 ) -> None:
     caplog.set_level(logging.WARNING, "iris")
-    async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, (b"1", payload, b"2", payload), (0,))
-        post(shop, member, kinds.Events, "a", 5, 0, None, None, None, (payload,), (0,))
-        post(shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"3",), (0,))
+    async with open_small_store() as (stage, member, shop), member.subscribe("a") as events:
+        post(stage, shop, member, kinds.Events, "a", 1, 0, None, None, None, (b"1", payload, b"2", payload), (0,))
+        post(stage, shop, member, kinds.Events, "a", 5, 0, None, None, None, (payload,), (0,))
+        post(stage, shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"3",), (0,))
         taken = await take(events, 3)
         assert [(event.payload, event.missed) for event in taken] == [(b"1", 0), (b"2", 1), (b"3", 2)]
         statistics = events.statistics()
@@ -325,37 +325,37 @@ async def test_a_malformed_event_is_counted_and_the_next_one_is_delivered(
 
 @malformed
 async def test_malformed_events_are_left_out_of_batches(autojump_clock: MockClock, payload: Any) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, (payload,) * 5, (0,))
-        post(shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"1", payload, b"2"), (0,))
+    async with open_small_store() as (stage, member, shop), member.subscribe("a") as events:
+        post(stage, shop, member, kinds.Events, "a", 1, 0, None, None, None, (payload,) * 5, (0,))
+        post(stage, shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"1", payload, b"2"), (0,))
         assert [event.payload for event in await events.receive_batch()] == [b"1", b"2"]
         assert events.statistics().waiting == 0
 
 
 async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a", group="workers") as events:
+    async with open_small_store() as (stage, member, shop), member.subscribe("a", group="workers") as events:
         payloads = (b"1", MALFORMED["no msgpack"], LARGE, b"2", MALFORMED["keys"])
-        post(shop, member, kinds.Events, "a", 1, 0, "workers", None, None, payloads, (0,))
-        post(shop, member, kinds.Events, "a", 6, 0, "workers", None, None, (b"3",), (0,))
+        post(stage, shop, member, kinds.Events, "a", 1, 0, "workers", None, None, payloads, (0,))
+        post(stage, shop, member, kinds.Events, "a", 6, 0, "workers", None, None, (b"3",), (0,))
         assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
         events._close()
         assert [event async for event in events] == []
         assert events._settling == {}
         statistics = events.statistics()
         assert (statistics.delivered, statistics.malformed, statistics.waiting) == (3, 2, 0)
-        account = member._parts.pubsub._groups._accounts[shop.id]
+        account = stage.parts[member.id].patterns.pubsub._groups._accounts[shop.id]
         assert (account.received, account.settled) == (6, 6)
 
 
 async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_told(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a", durable=True) as events:
+    async with open_small_store() as (stage, member, shop), member.subscribe("a", durable=True) as events:
         told: list[Any] = []
 
         def receive(peer: Peer, message: wire.Message) -> None:
             told.append(fields_of(message)[0])
 
-        shop._parts.mesh._receivers.own[kinds.ConfirmDelayed] = receive
-        post(shop, member, kinds.Events, "a", 1, 1, None, None, None, (MALFORMED["no msgpack"], b"1"), (0,))
+        stage.parts[shop.id].mesh.receivers.own[kinds.ConfirmDelayed] = receive
+        post(stage, shop, member, kinds.Events, "a", 1, 1, None, None, None, (MALFORMED["no msgpack"], b"1"), (0,))
         assert (await take(events))[0].payload == b"1"
         await trio.sleep(IN_FLIGHT)
         assert len(told) == 1
@@ -364,9 +364,9 @@ async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_tol
 
 @malformed
 async def test_a_malformed_last_value_is_passed_over(autojump_clock: MockClock, payload: Any) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.Retained, "a", 1, 1, None, None, payload, (0,))
-        post(shop, member, kinds.Events, "a", 2, 0, None, None, None, (b"1",), (0,))
+    async with open_small_store() as (stage, member, shop), member.subscribe("a") as events:
+        post(stage, shop, member, kinds.Retained, "a", 1, 1, None, None, payload, (0,))
+        post(stage, shop, member, kinds.Events, "a", 2, 0, None, None, None, (b"1",), (0,))
         assert (await take(events))[0].payload == b"1"
 
 
@@ -434,7 +434,7 @@ async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autoj
         for _ in range(3):
             await shop.broadcast("store", [[], []])
         await trio.sleep(IN_FLIGHT)
-        (turn,) = member._serving.memberships["store"].broadcasts._turns
+        (turn,) = stage.parts[member.id].patterns.serving.memberships["store"].broadcasts._turns
         assert [type(message.payload) for message, _ in turn.waiting] == [Ext] * 3
         gate.set()
         await trio.sleep(IN_FLIGHT)

@@ -138,7 +138,7 @@ def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: Br
     publish([b'{"n": 1, "at": "2013-01-01T10:00:00Z"}', b"nonsense"], topic="t")
     assert run_command(("pub", "t", '{"n": 3}', "--confirm")) == 0  # a text, and no bytes
     rows = spark_bridge.parse(table(spark), "n INT, at TIMESTAMP").orderBy("_offset").collect()
-    found = [(row.n, row._offset, row._corrupt_record) for row in rows]
+    found = [(row.n, row["_offset"], row["_corrupt_record"]) for row in rows]
     assert found == [(1, 0, None), (None, 1, b"nonsense"), (3, 2, None)]
     assert rows[0]["at"] is not None
     parsed = spark_bridge.parse(stream(spark), "n INT")

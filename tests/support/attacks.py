@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast, final
 
 import trio
@@ -21,6 +21,7 @@ from iris.kernel.wire.kinds import Message
 from iris.patterns.multicast import tree as relay
 from iris.patterns.pubsub.interest.durable_names import sign_record
 from iris.patterns.pubsub.tree import topology as event_tree
+from iris.security.channel import Session
 from tests.support.messages import fields_of, raw
 
 MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
@@ -28,6 +29,23 @@ MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
 
 _SEAL: Final = 32
 """Size of header and tag of a frame, in bytes."""
+
+
+@contextlib.contextmanager
+def renumbering(session: Session) -> Iterator[Callable[[int], None]]:
+    """Let frames be sealed in another order than that of their numbers; afterwards numbers go on after the highest.
+
+    What it yields sets the number of the frame that is sealed next, counted from that of the first one.
+    """
+    first = after = session._sequence
+
+    def number_next(number: int) -> None:
+        nonlocal after
+        after = max(after, session._sequence)
+        session._sequence = first + number
+
+    yield number_next
+    session._sequence = max(after, session._sequence)
 
 
 @final
@@ -70,12 +88,12 @@ class Attacker:
         """Return a frame in a FORWARD to the victim in a frame in a FORWARD ...: so many, or of CARRY."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
-        first = session._sequence
         frame = b""
-        for number in range(depth, -1, -1):  # what is outside is opened first, and has the lowest number
-            session._sequence = first + number
-            frame = self.seal(*(inner or (kinds.Ping(1),))) if number == depth else self.seal(self.around(kind, frame))
-        session._sequence = first + depth + 1
+        with renumbering(session) as number_next:
+            for number in range(depth, -1, -1):  # what is outside is opened first, and has the lowest number
+                number_next(number)
+                message = self.around(kind, frame) if number < depth else None
+                frame = self.seal(*((message,) if message else inner or (kinds.Ping(1),)))
         return frame
 
     def around(self, kind: type[Message], frame: bytes) -> Message:
@@ -89,13 +107,11 @@ class Attacker:
         """Return a frame with so many FORWARDs or CARRYs, each around a frame with some messages."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
-        first = session._sequence
-        session._sequence = first + 1
-        around = [self.around(kind, self.seal(*messages)) for messages in frames]
-        after, session._sequence = session._sequence, first
-        outer = self.seal(*around)
-        session._sequence = after
-        return outer
+        with renumbering(session) as number_next:
+            number_next(1)
+            around = [self.around(kind, self.seal(*messages)) for messages in frames]
+            number_next(0)
+            return self.seal(*around)
 
     # -- links
 

@@ -7,13 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import trio
 
 import iris
+import iris.aio
+import iris.sync
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.sync.crossing import Block
 from tests.support.verbs import Verbs
 
 _VERBS: Final = Verbs("iris.spark_bridge.server.bridge", "iris.spark_bridge.tier")
@@ -85,3 +91,13 @@ def publish(payloads: Iterable[bytes], *, topic: str = "a.b", bridge: str = "bri
             await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=60)
 
     trio.run(run)
+
+
+def open_aio_bridge(node: iris.aio.Node, **options: Any) -> AbstractAsyncContextManager[object]:
+    """Have a node of asyncio be a bridge."""
+    return node._enter(partial(open_bridge, **options))
+
+
+def open_sync_bridge(node: iris.sync.Node, **options: Any) -> AbstractContextManager[object]:
+    """Have a node of threads be a bridge."""
+    return Block(node._portal, partial(open_bridge, node._inner, **options), lambda opened, _: opened)

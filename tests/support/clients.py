@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import trio
 
 import iris
-from iris.cluster.mesh import Peer
-from iris.kernel.names import NodeId
+from iris.testing import inspect
 from tests.support.stages import Stage
 
 
@@ -40,10 +38,6 @@ async def open_client(stage: Stage, name: str = "shop", **options: Any) -> iris.
     return await stage.node(name, client=True, seeds=["door"], **options)
 
 
-def peers_of(node: iris.Node) -> Mapping[NodeId, Peer]:
-    return node._parts.mesh.peers
-
-
 def linked(node: iris.Node) -> set[str]:
     """Return the clusters that the linked nodes of one speak for."""
-    return {peer.identity.cluster for peer in peers_of(node).values()}
+    return {peer.cluster for peer in inspect(node).peers.values()}

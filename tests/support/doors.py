@@ -165,7 +165,7 @@ class Place:
 
     async def until_held(self, size: int) -> None:
         """Wait until so many bytes are kept for the client."""
-        while self.clients.named("web")._bytes != size:  # noqa: ASYNC110 -- nobody says when it changes
+        while self.clients.named("web").statistics().bytes != size:  # noqa: ASYNC110 -- nobody says when it changes
             await asyncio.sleep(0.005)
 
     @asynccontextmanager

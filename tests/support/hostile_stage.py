@@ -27,11 +27,13 @@ import iris
 import iris.testing
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
-from iris.federation.gateway import Gateway, open_gateway
+from iris.cluster.swim import ClientView, Swim
+from iris.federation.gateway import open_gateway_parts
 from iris.federation.policy import Policy
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import encode_batch
 from iris.kernel.wire.kinds import Message
+from iris.testing import Network
 from tests.support.damage import changed_field, damaged, malformed
 from tests.support.messages import made_up, raw, torn
 
@@ -50,7 +52,7 @@ class Recording:
 
     def tap(self, mesh: Mesh) -> None:
         """Write down what a mesh dispatches from now on."""
-        for kind, receiver in list(mesh._receivers.own.items()):
+        for kind, receiver in list(mesh.receivers.own.items()):
 
             def receive(peer: Peer, message: Message, receiver: Callable[..., None] = receiver) -> None:
                 known = self.messages[type(message)]
@@ -58,11 +60,11 @@ class Recording:
                     known.append(message)
                 receiver(peer, message)
 
-            mesh._receivers.own[kind] = receive
+            mesh.receivers.own[kind] = receive
 
     def hostile(self, rng: random.Random, mesh: Mesh) -> tuple[type[Message], Any]:
         """Return the kind and the array of a message that was changed or made up, of a kind that a mesh takes."""
-        kind = rng.choice(tuple(mesh._receivers.own))
+        kind = rng.choice(tuple(mesh.receivers.own))
         if kind is kinds.Goodbye and rng.random() < 0.95:
             kind = kinds.Reset  # else most of the time goes into linking again
         known = self.messages[kind]
@@ -119,6 +121,9 @@ class Stage:
         self.victims: list[Mesh] = []
         self.nodes: dict[str, iris.Node] = {}
         """Nodes by cluster and site."""
+        self.views: dict[iris.Node, Swim | ClientView] = {}
+        """Members as each node sees them."""
+        self.network: Network
 
     @contextlib.asynccontextmanager
     async def open(self, seed: int) -> AsyncIterator[Callable[[], Any]]:
@@ -126,32 +131,35 @@ class Stage:
         async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
             network = await stack.enter_async_context(iris.testing.open_network(seed=seed))
 
+            self.network, meshes = network, dict[iris.Node, Mesh]()
+
             async def node(name: str, site: str) -> iris.Node:
-                opened = await stack.enter_async_context(network.open_node(name, site=site))
-                self.nodes[f"{name}@{site}"] = opened
+                opened, parts = await stack.enter_async_context(network.open_parts(name, site=site))
+                self.nodes[f"{name}@{site}"], meshes[opened] = opened, parts.mesh
+                self.views[opened] = parts.view
                 return opened
 
-            async def gateway(site: str, *peers: str) -> tuple[iris.Node, Gateway]:
+            async def gateway(site: str, *peers: str) -> tuple[iris.Node, Mesh]:
                 inner = await node("gateway", site)
                 url = f"mem://{site}/between"
-                opened = open_gateway(inner, listen=[url], peers=peers, policy=_EVERYTHING)
-                return inner, await stack.enter_async_context(opened)
+                opened = open_gateway_parts(inner, listen=[url], peers=peers, policy=_EVERYTHING)
+                return inner, (await stack.enter_async_context(opened)).between
 
-            near, near_gateway = await gateway("near")
-            far, far_gateway = await gateway("far", "mem://near/between")
+            near, near_between = await gateway("near")
+            far, far_between = await gateway("far", "mem://near/between")
             victim, villain, honest = (
                 await node("victim", "near"),
                 await node("villain", "near"),
                 await node("x", "near"),
             )
             distant = await node("distant", "far")
-            self.victims = [victim._parts.mesh, near._parts.mesh, near_gateway._between]
+            self.victims = [meshes[victim], meshes[near], near_between]
             for mesh in (
                 *self.victims,
-                villain._parts.mesh,
-                far._parts.mesh,
-                far_gateway._between,
-                distant._parts.mesh,
+                meshes[villain],
+                meshes[far],
+                far_between,
+                meshes[distant],
             ):
                 self.recording.tap(mesh)
             service = _service()
@@ -165,9 +173,9 @@ class Stage:
                 for cluster in ("victim", "villain"):
                     await _work(asking, cluster)
             self.attackers = [
-                Attacker(villain._parts.mesh, victim._parts.mesh),
-                Attacker(villain._parts.mesh, near._parts.mesh),
-                Attacker(far_gateway._between, near_gateway._between),
+                Attacker(meshes[villain], meshes[victim]),
+                Attacker(meshes[villain], meshes[near]),
+                Attacker(far_between, near_between),
             ]
 
             async def check() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import trio
 
 from iris.cluster.balancing.locality import AtSite
-from iris.cluster.membership import Member
+from iris.cluster.membership import Member, Membership
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer, PeerObserver
 from iris.cluster.mesh.ports import FrameFilter, MeshPorts, MeshSetting
@@ -23,14 +23,10 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
 from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport
 from iris.kernel.wire.header import largest_frame
-from iris.patterns.books import Bookkeeper, PatternStatistics, Tally
-from iris.patterns.multicast.broadcast import Broadcasts
-from iris.patterns.multicast.relay import Relays
-from iris.patterns.pubsub import OpenSubscriptions
-from iris.patterns.pubsub.pubsub import PubSub
+from iris.node.build import build_patterns
+from iris.node.environment import Environment
+from iris.patterns.books import PatternStatistics, Tally
 from iris.patterns.pubsub.subscribe.subscription import Subscription
-from iris.patterns.request.requests import Requests
-from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service
 from iris.patterns.service.worker_pool import WorkerPool, WorkerPools
 from iris.security.identity.permissions import Rights
@@ -81,35 +77,34 @@ class StaticPicker:
 
 @final
 class StaticDirectory:
-    """Directory of the members of each cluster, as the test sets it."""
+    """Directory of the members of each cluster, as the test sets it: nobody is suspected, lost or at another site."""
 
     def __init__(self) -> None:
-        self.members: dict[str, list[NodeId]] = {}
+        self.proofs: Final = self
+        self._members: dict[str, list[NodeId]] = {}
         self.pickers: dict[str, StaticPicker] = {}
 
     def add(self, cluster: str, node: NodeId) -> None:
-        self.members.setdefault(cluster, []).append(node)
+        self._members.setdefault(cluster, []).append(node)
 
     def picker(self, cluster: str) -> StaticPicker | None:
-        members = self.members.get(cluster)
+        members = self._members.get(cluster)
         return self.pickers.setdefault(cluster, StaticPicker(members)) if members else None
 
     def had_members(self, cluster: str) -> bool:
-        return cluster in self.members
+        return cluster in self._members
 
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 
     def clusters(self, at_most: int | None = None) -> Sequence[str]:
-        return sorted(self.members)
+        return sorted(self._members)
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
-        return tuple(self.members.get(cluster, ()))
+        return tuple(self._members.get(cluster, ()))
 
-
-@final
-class AllWell:
-    """Members of which none is suspected, and that serve nothing."""
+    def members(self, cluster: str) -> Sequence[Member]:
+        return ()
 
     def is_suspected(self, node: NodeId) -> bool:
         return False
@@ -117,11 +112,11 @@ class AllWell:
     def site_of(self, node: NodeId) -> str:
         return ""
 
-    def clusters(self) -> Sequence[str]:
-        return ()
+    def on_suspected(self, listener: object) -> None:
+        """See ``Membership``."""
 
-    def members(self, cluster: str) -> Sequence[Member]:
-        return ()
+    def on_lost(self, listener: object) -> None:
+        """See ``Proofs``."""
 
 
 @final
@@ -161,21 +156,29 @@ class MeshNode:
         directory: StaticDirectory,
         admission: TestAdmission,
     ) -> None:
-        config = mesh.config
         self.name: Final = name
         self.mesh: Final = mesh
         self.admission: Final = admission
         self.transport: Final = transport
         self.directory: Final = directory
         self.log: Final = PeerLog()
-        subscriptions = OpenSubscriptions()
-        self.books: Final = Bookkeeper(mesh, subscriptions)
-        self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
-        self.relays: Final = Relays(mesh, AllWell())
-        self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
-        self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
-        self.pubsub: Final = PubSub(mesh, self.books, subscriptions, AllWell(), self.relays.tally, None)
-        mesh.observe(self.log, self.books, self.requests, self.relays, self.broadcasts, self.pubsub, self.serving)
+        patterns = build_patterns(
+            mesh,
+            cast("Membership", directory),
+            WorkerPools(),
+            reach=None,
+            elsewhere=None,
+            lookups=None,
+            environment=Environment(),
+            tracing=None,
+        )
+        self.books: Final = patterns.books
+        self.requests: Final = patterns.requests
+        self.relays: Final = patterns.relays
+        self.serving: Final = patterns.serving
+        self.broadcasts: Final = patterns.broadcasts
+        self.pubsub: Final = patterns.pubsub
+        mesh.observe(self.log, *patterns.observers)
         self.memberships: Final[list[WorkerPool]] = []
 
     @property
@@ -205,9 +208,7 @@ class MeshNode:
 
     def break_connections(self, other: MeshNode | None = None) -> None:
         """Break every connection from this node to another one, or to all."""
-        for way in sorted(self.transport._outward, key=lambda way: way.number):
-            if other is None or way._target is other.transport:
-                way.break_off()
+        self.transport.reset(None if other is None else other.transport.host)
 
 
 @final
@@ -283,13 +284,15 @@ def check_node(node: MeshNode) -> None:
     assert mesh.statistics().half_open == 0, "a handshake is left"
     linked = sum(peer.link.outgoing is not None for peer in mesh.peers.values())
     assert mesh.statistics().outbound == linked, "a connection leaks"
-    assert {entry.peer for entry in mesh._sessions.values()} == set(mesh.peers.values()), "a session leaks"
+    sessions = [mesh.sessions_of(peer) for peer in mesh.peers.values()]
+    assert all(sessions), "a peer has no session"
+    assert mesh.sessions == sum(sessions), "a session leaks"
     assert not node.requests.waiting, "a request is left"
     assert not node.pubsub.confirming.waiting, "a confirmed publish is left"
     for tally in (node.requests.tally, node.broadcasts.tally, node.pubsub.publishing.tally):
         check_tally(tally)
     running = sum(membership.statistics().running + membership.statistics().queued for membership in node.memberships)
-    assert len(node.serving._jobs) == running, "a job is left"
+    assert len(node.serving.in_progress) == running, "a job is left"
     for membership in node.memberships:
         check_membership(membership)
     for subscription in node.pubsub.subscriptions:

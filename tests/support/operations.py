@@ -14,8 +14,9 @@ import pytest
 import trio
 
 import iris
+from iris.kernel.transport.memory import MemoryStatistics
 from iris.security.identity.revocation import issue_revocations
-from iris.testing import Network
+from iris.testing import Network, inspect
 from tests.support.stages import Stage
 
 
@@ -107,23 +108,14 @@ class Cast:
         return self.network.open_node("third", host="third")
 
 
-def waiters(node: iris.Node) -> list[object]:
-    """Return all that a node keeps for waiting callers: requests, surveys, handlers, confirmations and the like."""
-    requests, pubsub = node._requests, node._pubsub
-    return [
-        *requests._waiting, *requests.gathering, *node._serving._jobs, *pubsub.confirming._waiting,
-        *node._membership._watches, *pubsub._every,
-    ]  # fmt: skip
+def waiters(node: iris.Node) -> int:
+    """Return the number of entries that a node keeps for callers: requests, handlers, confirmations and the like."""
+    return inspect(node).waiting
 
 
-def connections(network: Network) -> list[int]:
+def connections(network: Network) -> MemoryStatistics:
     """Return counts of what would be descriptors on a real network: sockets, connections, and those being made."""
-    memory = network.memory
-    ways = [(len(transport._outward), len(transport._inward)) for transport in memory._transports]
-    return [
-        len(memory._transports), sum(out for out, _ in ways), sum(inward for _, inward in ways),
-        len(memory._listening), len(memory.accepting), len(memory.calling),
-    ]  # fmt: skip
+    return network.memory.statistics()
 
 
 def revocations_of(network: Network) -> bytes:

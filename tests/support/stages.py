@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 import trio
 
@@ -12,6 +12,8 @@ import iris
 import iris.testing
 from iris.node.parts import NodeParts
 from iris.testing import Network
+
+T = TypeVar("T")
 
 IN_FLIGHT = 0.2
 """Seconds, of the virtual clock, after which nothing is in flight any more in a network without faults."""
@@ -27,13 +29,13 @@ class Stage:
         self._stack = stack
         self.parts: dict[str, NodeParts] = {}
         """Parts of every node that was opened, by its id."""
-        self._nodes: dict[str, iris.Node] = {}
+        self.nodes: dict[str, iris.Node] = {}
 
     async def node(self, name: str, host: str | None = None, **options: Any) -> iris.Node:
         """Bring up a node that speaks for a cluster; its host has the same name unless another is given."""
         host = host or name
         node, parts = await self._stack.enter_async_context(self.network.open_parts(name, host=host, **options))
-        self._nodes[host], self.parts[node.id] = node, parts
+        self.nodes[host], self.parts[node.id] = node, parts
         return node
 
     async def member(
@@ -43,6 +45,10 @@ class Stage:
         node = await self.node(service.name, host, **options)
         await self._stack.enter_async_context(node.join(service.name, service, limits=limits))
         return node
+
+    async def enter(self, block: AbstractAsyncContextManager[T]) -> T:
+        """Enter a block that lasts until the test is over."""
+        return await self._stack.enter_async_context(block)
 
     async def join(self, node: iris.Node, service: iris.Service) -> None:
         """Have a node be a member of one more cluster."""
@@ -58,15 +64,15 @@ class Stage:
     def crash(self, host: str) -> None:
         """Kill a host; the counters of its node are nobody's business any more."""
         self.network.memory.crash(host)
-        self._nodes.pop(host, None)
+        self.nodes.pop(host, None)
 
     def forget_accounts(self) -> None:
         """Ignore the counters of all nodes: messages in flight were given up."""
-        self._nodes.clear()
+        self.nodes.clear()
 
     def check_accounts(self) -> None:
         """Assert that every message of every living node is accounted for, and none is in progress."""
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             check_accounts(node, *self.harmless)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.state import SharedState
 from iris.patterns.state.entries import (
     BUCKETS,
     COUNTER,
@@ -30,14 +31,21 @@ EDITS: Final = 8
 """Kinds of edits that ``edit`` makes."""
 
 
-def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
+def replica(
+    seed: int = 0,
+    *,
+    max_bytes: int = 1_000_000,
+    claimed: Collection[int] = (),
+    wall_clock: Callable[[], float] = lambda: NOW,
+    note_changes: Callable[[list[Entry], set[int]], None] = lambda changed, came: None,
+) -> Replica:
     """Return an empty replica."""
     return Replica(
         check_open=lambda: None,
         note_edit=lambda: None,
-        note_changes=lambda changed, came: None,
+        note_changes=note_changes,
         random=random.Random(seed),
-        wall_clock=lambda: NOW,
+        wall_clock=wall_clock,
         max_bytes=max_bytes,
         claimed=lambda: claimed,
     )
@@ -152,8 +160,19 @@ def agree(*replicas: Replica) -> None:
 def with_number(seed: int, number: int, **options: Any) -> Replica:
     """Return a replica that has drawn a number which another one has drawn as well."""
     one = replica(seed, **options)
-    one.writer, one._starts[number] = number, seed + 77
+    one.writer, one.starts[number] = number, seed + 77
     return one
+
+
+def draw(state: SharedState, number: int, start: int) -> None:
+    """Have a member write with a number that another one may have drawn as well, from now on."""
+    one = state._replica
+    one.writer, one.starts[number] = number, start
+
+
+def same(*states: SharedState) -> bool:
+    """Return whether these hold the same, to the last entry."""
+    return len({state._replica.digest() for state in states}) == 1
 
 
 def send(source: Replica, *targets: Replica) -> None:

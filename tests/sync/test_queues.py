@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import iris.sync
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.sync.crossing import Block
+from tests.support.bridges import open_sync_bridge
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +17,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
     with iris.sync.open_node("bridge") as serving:
-        bridge = Block(
-            serving._portal,
-            lambda: open_bridge(serving._inner, topics=["jobs"], directory=tmp_path / "log"),
-            lambda opened, _: opened,
-        )
+        bridge = open_sync_bridge(serving, topics=["jobs"], directory=tmp_path / "log")
         with (
             bridge,
             iris.sync.open_node("workers") as node,
@@ -50,11 +45,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
 
 def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
     with iris.sync.open_node("bridge") as serving:
-        bridge = Block(
-            serving._portal,
-            lambda: open_bridge(serving._inner, topics=[">"], directory=tmp_path / "log"),
-            lambda opened, _: opened,
-        )
+        bridge = open_sync_bridge(serving, topics=[">"], directory=tmp_path / "log")
         with bridge, iris.sync.open_node("desk") as node, node.consume("orders.>", group="billing") as orders:
             node.wait_for("bridge", timeout=60)
             node.publish("orders.new", 1, confirm=True, timeout=60)

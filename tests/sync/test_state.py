@@ -9,8 +9,7 @@ import pytest
 
 import iris
 import iris.sync
-from iris.spark_bridge.server.bridge import open_bridge
-from iris.sync.crossing import Block
+from tests.support.bridges import open_sync_bridge
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +75,7 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
             raise ValueError("no more of it")
 
     with iris.sync.open_node("bridge") as serving:
-        bridge = Block(
-            serving._portal,
-            lambda: open_bridge(serving._inner, topics=["ledger.>"], directory=tmp_path / "log"),
-            lambda opened, _: opened,
-        )
+        bridge = open_sync_bridge(serving, topics=["ledger.>"], directory=tmp_path / "log")
         with bridge, iris.sync.open_node("bank") as node, node.join("bank", service):
             node.wait_for("bridge", timeout=60)
             for _ in range(2):

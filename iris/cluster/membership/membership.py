@@ -292,6 +292,11 @@ class Membership(PeerObserver):
             watched.end()
 
     @property
+    def linking(self) -> int:
+        """Number of members that are being linked, or are to be."""
+        return len(self._linking)
+
+    @property
     def watches(self) -> int:
         """Number of watches that are open."""
         return len(self._watches)

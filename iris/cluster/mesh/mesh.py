@@ -145,8 +145,8 @@ class Mesh:
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
-        self._receivers = Dispatcher(self.refusals, self._handler_failed)
-        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted, self)
+        self.receivers: Final = Dispatcher(self.refusals, self._handler_failed)
+        self.own: Final = loopback(identity.public(), config, self.receivers.dispatch_untrusted, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
@@ -196,11 +196,11 @@ class Mesh:
 
     def register(self, kind: type[Message], receiver: MessageReceiver) -> None:
         """Hand messages of a kind to ``receiver``."""
-        self._receivers.add(kind, receiver)
+        self.receivers.add(kind, receiver)
 
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
-        self._receivers.deliver(peer, message)
+        self.receivers.deliver(peer, message)
 
     def begin_reading(self) -> None:
         """Read what arrives, and answer handshakes, from now on: everybody who must see what comes is there.
@@ -388,16 +388,6 @@ class Mesh:
             inbound=len(self._inbound),
             unauthenticated=len(self._inbound.unauthenticated),
         )
-
-    @property
-    def handshaking(self) -> int:
-        """Number of handshakes in progress."""
-        return len(self._handshakes)
-
-    @property
-    def connections(self) -> int:
-        """Number of connections that this node has dialled, with those that are being made."""
-        return len(self._outbound)
 
     def sessions_of(self, peer: Peer) -> int:
         """Return the number of sessions in which frames of a peer may arrive."""
@@ -655,7 +645,7 @@ class Mesh:
             frames = self._frames
             used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
             if used is False:
-                self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+                self.receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
             elif used is not True:
                 begin, carrier = used
                 self.receive_carried(body[begin:], kinds.Carry, carrier)
@@ -764,7 +754,7 @@ class Mesh:
         """Dispatch nothing any more: the handlers are about to end."""
         self.closing = True
         self._frames = None
-        self._receivers.clear()
+        self.receivers.clear()
 
     def close(self) -> None:
         """End every link and the transport."""

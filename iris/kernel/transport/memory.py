@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import trio
 from msgspec import Struct
@@ -54,6 +54,18 @@ FrameObserver = Callable[[str, str, int, str], None]
 ``sent``, ``held`` or ``lost``."""
 
 _SOUND: Final = LinkFault()
+
+
+@final
+class MemoryStatistics(NamedTuple):
+    """Counts of what would be descriptors on a real network."""
+
+    transports: int
+    dialled: int
+    accepted: int
+    listening: int
+    opening: int
+    """Reverse connections that are being made."""
 
 
 @final
@@ -147,6 +159,22 @@ class MemoryNetwork:
         for transport in self._transports:
             if transport.host in (one, other):
                 transport.break_links({one, other} - {transport.host})
+
+    def reset(self, source: str | None = None, target: str | None = None) -> None:
+        """Break off at once the connections that hosts have opened, of one host or to one host only if it is given."""
+        for transport in self._transports:
+            if source is None or transport.host == source:
+                transport.reset(target)
+
+    def statistics(self) -> MemoryStatistics:
+        """Return counts of what would be descriptors on a real network."""
+        return MemoryStatistics(
+            transports=len(self._transports),
+            dialled=sum(transport.dialled for transport in self._transports),
+            accepted=sum(transport.accepted for transport in self._transports),
+            listening=len(self._listening),
+            opening=len(self.accepting) + len(self.calling),
+        )
 
     def crash(self, host: str) -> None:
         """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""
@@ -282,6 +310,22 @@ class MemoryTransport:
         for outgoing in sorted(self._outward, key=lambda way: way.number):
             if outgoing.target_host in hosts:
                 outgoing.break_soon()
+
+    def reset(self, target: str | None) -> None:
+        """Break off the connections that this transport has opened, to one host only if it is given."""
+        for outgoing in sorted(self._outward, key=lambda way: way.number):
+            if target is None or outgoing.target_host == target:
+                outgoing.break_off()
+
+    @property
+    def dialled(self) -> int:
+        """Number of open connections that this transport has dialled."""
+        return len(self._outward)
+
+    @property
+    def accepted(self) -> int:
+        """Number of open connections that others have dialled."""
+        return len(self._inward)
 
     def deliver(self, arrival: _Arrival) -> None:
         """Take a frame that becomes readable at its due time."""

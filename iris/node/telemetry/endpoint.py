@@ -26,7 +26,7 @@ from iris.node.telemetry.patient_listener import PatientListener
 
 _log: Final = logging.getLogger("iris")
 
-_CONNECTIONS: Final = 16
+MAX_CONNECTIONS: Final = 16
 _PATIENCE: Final = 5.0
 _REQUEST: Final = 8 * 1024
 _RATE: Final = 50.0
@@ -93,7 +93,7 @@ class MetricsEndpoint:
 
     async def _make_room(self) -> None:
         """Wait until there is a place, and end who has had one for long enough."""
-        while len(self._open) >= _CONNECTIONS:
+        while len(self._open) >= MAX_CONNECTIONS:
             first = min(self._open, key=self._open.__getitem__)
             due = self._open[first]
             if due <= trio.current_time():

@@ -125,7 +125,7 @@ class Exposition:
             known = self._pages.get(content_type)
             if known is not None and trio.current_time() < known[0] + _FRESH:
                 return known[1]
-            self._snapshot = await self._look()
+            self._snapshot = await self.look()
             # In a thread: it takes milliseconds, and the node has other things to do.
             body = await run_in_thread(encode, self._registry)
             page = Page(200, content_type, body)
@@ -134,7 +134,8 @@ class Exposition:
             self._pages[content_type] = trio.current_time(), page
             return page
 
-    async def _look(self) -> NodeSnapshot:
+    async def look(self) -> NodeSnapshot:
+        """Return a snapshot of all that the node counts."""
         node = self._node
         return NodeSnapshot(
             node=node.id,

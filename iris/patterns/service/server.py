@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final, final
@@ -128,9 +128,9 @@ class Server(PeerObserver):
                 membership.abandon()
 
     @property
-    def in_progress(self) -> int:
-        """Number of requests that have no outcome yet."""
-        return len(self._jobs)
+    def in_progress(self) -> Collection[PendingRequest]:
+        """Requests that have no outcome yet."""
+        return self._jobs.values()
 
     def _check_free(self, cluster: str) -> None:
         if cluster in self.memberships:

@@ -107,7 +107,7 @@ class Replica:
         self._claimed = claimed
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
-        self._starts: dict[int, int] = {}
+        self.starts: Final[dict[int, int]] = {}
         """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self._outbox: list[Edit] = []
         self._sent = 0
@@ -159,7 +159,7 @@ class Replica:
 
     def _add(self, group: Group, name: str, number: int) -> None:
         self._choose_writer()
-        start = self._starts[self.writer]
+        start = self.starts[self.writer]
         own = self._counted(group, name, self.writer)
         last = read_added(own) if own is not None else Added(0, start, 0, 0, 0)
         if last.start == start:
@@ -214,11 +214,11 @@ class Replica:
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
-            claimed = {*self._claimed(), *self._starts}
+            claimed = {*self._claimed(), *self.starts}
             fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
             free = fresh or [one for one in range(WRITERS) if one not in claimed]
             self.writer = self._random.choice(free or range(WRITERS))
-            self._starts[self.writer] = self._random.getrandbits(53)
+            self.starts[self.writer] = self._random.getrandbits(53)
             self._sent = self.vector.get(self.writer, 0)
 
     def pop_edits(self) -> list[Edit]:
@@ -322,7 +322,7 @@ class Replica:
             entries: what they have, each dot once.
             users: numbers that others certainly write with.
         """
-        live, known, own = self.contents, self.vector.copy(), self._starts
+        live, known, own = self.contents, self.vector.copy(), self.starts
         passed = {writer for writer, number in vector.items() if number > known.get(writer, 0)}
         writers, doubled, mine = {self.writer}, set[int](), list[Entry]()
 
@@ -459,7 +459,7 @@ class Replica:
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
         writer = entry.dot % WRITERS
-        start = self._starts[writer]
+        start = self.starts[writer]
         if read_added(entry).start != start:
             return 0
         there = self._counted(entry.group, entry.key, writer)

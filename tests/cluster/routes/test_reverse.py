@@ -257,9 +257,9 @@ async def repeat(memory: MemoryNetwork, frame: bytes, office: NodeParts) -> None
             await way.wait_writable()
     await trio.sleep(0.1)
     assert len(memory.accepting) <= 1, "one waits for a token; who comes after it is refused"
-    assert office.mesh.handshaking <= office.config.half_open_per_address
+    assert office.mesh.statistics().half_open <= office.config.half_open_per_address
     await trio.sleep(2 * office.config.handshake_timeout)
     assert memory.accepting == {}
-    assert office.mesh.handshaking == 0
+    assert office.mesh.statistics().half_open == 0
     assert way.closed, "no genuine frame has come by this connection"
     stranger.close()

@@ -12,7 +12,6 @@ import pytest
 from iris.doors import grant
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
-from iris.doors.tokens import load_tokens
 from tests.support.doors import Place, Run, next_event, rest_of
 
 IMPATIENT = HttpLimits(head_timeout=0.3)
@@ -47,7 +46,7 @@ def test_strangers_make_room_and_clients_do_not(run: Run) -> None:
 def test_one_client_does_not_hold_all_connections(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._replace_tokens(load_tokens(place.tokens))
+        place.clients.reload()
         async with AsyncExitStack() as stack:
             for _ in range(5):  # a quarter
                 await stack.enter_async_context(place.follow("topic=a"))
@@ -187,7 +186,7 @@ def test_each_request_of_a_client_takes_its_turn(run: Run) -> None:
 
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._replace_tokens(load_tokens(place.tokens))
+        place.clients.reload()
         loop, processor = asyncio.get_running_loop(), place.clients.named("web").processor
         processor.spend(0.5)
         began = loop.time()

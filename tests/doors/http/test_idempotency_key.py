@@ -12,7 +12,7 @@ import pytest
 
 import iris.aio
 from iris.doors import grant
-from iris.spark_bridge.server.bridge import open_bridge
+from tests.support.bridges import open_aio_bridge
 from tests.support.doors import Place, Run
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: apt install curl")
@@ -63,7 +63,7 @@ def test_a_request_with_a_key_is_done_once_for_each_client(run: Run, tmp_path: P
         bank = Bank()
         async with (
             iris.aio.open_node("bridge") as serving,
-            serving._enter(lambda node: open_bridge(node, topics=["x"], directory=tmp_path / "log")),
+            open_aio_bridge(serving, topics=["x"], directory=tmp_path / "log"),
             iris.aio.open_node("bank") as member,
             member.join("bank", bank.service()),
         ):

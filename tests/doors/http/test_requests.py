@@ -300,7 +300,7 @@ def test_an_empty_text_clears_what_was_retained(run: Run) -> None:
         for body in ("old", ""):
             assert (await place.post("/publish/a?retain=true", body.encode(), plain)).status == 204
         assert not place.node.forget_retained("a")
-        assert not place.clients.named("web")._retained.topics["web"]
+        assert not place.clients.named("web").statistics().retained
 
     run(work)
 

@@ -121,7 +121,7 @@ def test_subscriptions_of_all_streams_of_a_client_are_bounded(run: Run) -> None:
             assert (told.status, told.json()["code"]) == (429, "too_many_subscriptions")
             async with place.follow("topic=c"):
                 assert (await place.fetch("GET", "/subscribe?topic=d")).status == 429
-        while place.clients.named("web")._wanted:  # a stream ends a little after its connection
+        while place.clients.named("web").statistics().subscriptions:  # a stream ends a little after its connection
             await asyncio.sleep(0.01)
         async with place.follow("topic=a&topic=b&topic=c"):
             pass
@@ -254,10 +254,10 @@ def test_a_survey_ends_whose_answers_are_not_read(run: Run) -> None:
 def test_a_survey_of_a_slow_reader_has_all_answers(run: Run) -> None:
     async def work(place: Place) -> None:
         client = place.clients.named("web")
-        *lines, last = await large_answers(place, 3, until_read=lambda: client._bytes > 1_500_000)
+        *lines, last = await large_answers(place, 3, until_read=lambda: client.statistics().bytes > 1_500_000)
         assert last["ended_by"] == "all"
         assert len({line["member"] for line in lines}) == 3
-        assert client._bytes == 0
+        assert client.statistics().bytes == 0
 
     run(work, send_buffer=16_384)
 

@@ -18,7 +18,6 @@ from iris.doors import accepting, grant
 from iris.doors.clients import ClientLimits
 from iris.doors.mqtt import door, publishing, reading, wire
 from iris.doors.mqtt.packets import Reason
-from iris.doors.tokens import load_tokens
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, storing, subscribe_3, text
 from tests.support.doors import Run, rest_of
@@ -147,7 +146,7 @@ def test_what_one_client_sends_holds_up_no_other(run: Run, kind: str) -> None:
 
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=("well",))
-        place.clients._replace_tokens(load_tokens(place.tokens))
+        place.clients.reload()
         async with AsyncExitStack() as stack:
             flooding = [asyncio.ensure_future(flood(await stack.enter_async_context(place.client()))) for _ in range(2)]
             raw = await stack.enter_async_context(place.dial())
@@ -344,7 +343,7 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run, count: int) -> None:
             idle: list[Raw] = []
             for name in "abcd":  # a client has a quarter of the connections
                 token = grant(place.tokens, name, publish=(">",), subscribe=(">",))
-                place.clients._replace_tokens(load_tokens(place.tokens))
+                place.clients.reload()
                 for _ in range(count // 4):
                     idle.append(await stack.enter_async_context(place.dial()))
                     idle[-1].send(connect_3(token))

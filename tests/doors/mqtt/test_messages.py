@@ -21,7 +21,7 @@ from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits, Clients
 from iris.doors.mqtt import open_mqtt_door, publishing
 from iris.doors.mqtt.others import TOPIC, key_of
-from iris.doors.tokens import load_tokens
+from iris.testing import inspect
 from tests.doors.mqtt.place import (
     Place,
     Raw,
@@ -177,7 +177,7 @@ def test_a_payload_that_is_too_large_ends_the_connection_after_what_came_before(
 def test_what_another_client_clears_or_retains_is_on_no_former_account(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=(">",))
-        place.clients._replace_tokens(load_tokens(place.tokens))
+        place.clients.reload()
         async with place.client() as raw, place.dial() as second, storing(place.member):
             assert (await second.join(other)).reason_code == 0
 
@@ -192,8 +192,8 @@ def test_what_another_client_clears_or_retains_is_on_no_former_account(run: Run)
             assert [await retain(raw, topic, b"1") for topic in "de"] == [0, 0x97]
             assert [await retain(second, topic, b"2") for topic in "ef"] == [0, 0x97]
             grant(place.tokens, "other", publish=(">",))  # a new token has what the former one had
-            place.clients._replace_tokens(load_tokens(place.tokens))
-            assert place.clients.named("other")._retained.topics["other"] == 2
+            place.clients.reload()
+            assert place.clients.named("other").statistics().retained == 2
 
     run(work, limits=ClientLimits(retained=2))
 
@@ -471,8 +471,8 @@ def test_a_device_that_comes_back_to_another_door_ends_online(run: Run) -> None:
             open_mqtt_door(node, clients, sockets=[made]) as door,
         ):
             second = dataclasses.replace(place, node=node, door=door, clients=clients, address=made.getsockname())
-            await place.until(lambda: place.node._inner._pubsub.subscribers_of(TOPIC) - {place.node.id})
-            await place.until(lambda: node._inner._pubsub.subscribers_of(TOPIC) - {node.id})
+            await place.until(lambda: TOPIC in inspect(place.node).subscribers)
+            await place.until(lambda: TOPIC in inspect(node).subscribers)
             async with place.client("device", will=will) as older, place.client("other", will=will) as other:
                 older.send(PublishPacket("status", b"online"))
                 assert (await anext(events)).payload == b"online"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from iris.doors.mqtt import writing
+from iris.testing import inspect
 from tests.doors.mqtt.place import Place, Raw, connect_3, publish_3, storing, subscribe_3
 from tests.support.bridges import BridgeProcess
 from tests.support.door_certificate import make_certificate
@@ -199,7 +200,7 @@ def test_a_bridge_of_mosquitto_connects_and_carries_messages_both_ways(run: Run,
         )
         try:
             async with place.member.subscribe("plants.>") as events:
-                await place.until(lambda: len(place.node._inner._pubsub.subscriptions) > 1)
+                await place.until(lambda: inspect(place.node).subscriptions > 1)
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 here = Raw(reader, writer)
                 here.send(connect_3("", "here"))

@@ -124,7 +124,7 @@ async def test_members_that_come_and_go_leave_a_bounded_number_of_rows(
         books = await shop.books()
         assert (books.sent, books.received, books.balanced) == (6 * members, 6 * members, True)
         assert len({row.receiver for row in books.rows}) <= kept + 2, "one may be leaving, and one is nobody"
-        assert len(shop._books.ledger._receiver_sets) <= 1
+        assert len(stage.parts[shop.id].patterns.books.ledger._receiver_sets) <= 1
 
 
 async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others(autojump_clock: MockClock) -> None:
@@ -136,7 +136,7 @@ async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others
             async def publish() -> None:
                 while True:
                     await shop.publish("news.a", b"")
-                    shop._books._news.unpark_all()  # as by a report
+                    stage.parts[shop.id].patterns.books._news.unpark_all()  # as by a report
                     await trio.sleep(0.001)
 
             def slow(_: str) -> bool:
@@ -147,7 +147,7 @@ async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others
 
             nursery.start_soon(publish)
             await trio.sleep(0.1)
-            await shop._books.settled(slow, 1.0)
+            await stage.parts[shop.id].patterns.books.settled(slow, 1.0)
             nursery.cancel_scope.cancel()
         assert 5 < looks < 1.0 / (5 * 0.01) + 5
         stage.forget_accounts()
@@ -166,4 +166,4 @@ async def test_a_client_asks_what_became_of_its_broadcasts(autojump_clock: MockC
         assert (books.sent, books.received, books.waiting) == (3, 2, 1)
         cache.goes_on.set()
         assert (await shop.books("cache")).balanced
-        assert not member._parts.mesh.refusals, "its questions were not taken"
+        assert not stage.parts[member.id].mesh.refusals, "its questions were not taken"

@@ -40,7 +40,7 @@ async def test_a_receiver_that_lies_falsifies_its_own_rows_only(autojump_clock: 
                 await anext(news)
             told = LIES[lie:] if lie == 5 else LIES[lie : lie + 1]
             for message in told:
-                liar._parts.mesh.post(shop.id, message, 4096)
+                stage.parts[liar.id].mesh.post(shop.id, message, 4096)
                 await trio.sleep(0.01)
             books = await shop.books("news.>", settle=0.0)
             (row,) = [row for row in books.rows if row.receiver == honest.id]
@@ -78,7 +78,7 @@ async def test_a_receiver_that_has_no_room_for_a_name_is_compared_all_the_same(a
             # Of a sender that names what nobody wants: the receiver has no accounts left when it says something of use.
             raw = [kinds.Events(f"x.{number}", 1, 0, None, None, None, (b"",), (0,)) for number in range(NAMES + 5)]
             for message in raw:
-                shop._parts.mesh.post(member.id, message, 64)
+                stage.parts[shop.id].mesh.post(member.id, message, 64)
                 await trio.sleep(0.0001)
             await trio.sleep(1)
             for number in range(5):
@@ -102,7 +102,7 @@ async def test_a_flood_of_names_does_not_hold_up_the_reports_to_others(autojump_
                 await shop.publish("quick.a", b"")
                 await anext(quick)
                 await trio.sleep(1.2)
-                (row,) = shop._books.books(lambda name: name == "quick.a").rows
+                (row,) = stage.parts[shop.id].patterns.books.books(lambda name: name == "quick.a").rows
                 assert row.received == 1, "it was reported without being asked"
         stage.forget_accounts()
 
@@ -114,10 +114,10 @@ async def test_who_asks_again_and_again_gets_one_answer_a_frame(autojump_clock: 
             await shop.publish("news.a", b"")
             await anext(news)
             await trio.sleep(1)
-            before = member._parts.mesh.peers[shop.id].link.statistics().posted
+            before = stage.parts[member.id].mesh.peers[shop.id].link.statistics().posted
             for mark in range(1, 401):
-                shop._parts.mesh.post(member.id, kinds.ReceivedWanted(mark), 16)
+                stage.parts[shop.id].mesh.post(member.id, kinds.ReceivedWanted(mark), 16)
             await trio.sleep(0.5)
-            posted = member._parts.mesh.peers[shop.id].link.statistics().posted - before
+            posted = stage.parts[member.id].mesh.peers[shop.id].link.statistics().posted - before
             assert posted < 20
             assert (await shop.books("news.a")).balanced

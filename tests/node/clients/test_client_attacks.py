@@ -14,15 +14,16 @@ from iris.kernel.config import Config
 from iris.kernel.names import is_name
 from iris.kernel.wire import Message, kinds
 from iris.security.identity.revocation import issue_revocations
-from tests.support.clients import naming, open_client, open_realm, peers_of
-from tests.support.stages import open_stage
+from iris.testing import inspect
+from tests.support.clients import naming, open_client, open_realm
+from tests.support.stages import Stage, open_stage
 
 NOT_TAKEN = "message of a kind that is not taken"
 
 
-def own_record(client: iris.Node) -> kinds.RecordUpdate:
+def own_record(stage: Stage, client: iris.Node) -> kinds.RecordUpdate:
     """Return the record that a client would have if it were a member: signed by it, and in order."""
-    return client._parts.membership._swim.own.as_update()
+    return stage.parts[client.id].view.own.as_update()
 
 
 @pytest.mark.parametrize("kind", ["gossip", "join", "state", "sync", "event", "interest", "tunnel accepted"])
@@ -30,7 +31,7 @@ async def test_what_is_for_members_is_not_taken_from_a_client(autojump_clock: Mo
     async with open_stage() as stage:
         members = await open_realm(stage, "one")
         client = await open_client(stage)
-        record = own_record(client)
+        record = own_record(stage, client)
         message: Message = {
             "gossip": kinds.Gossip((record,)),
             "join": kinds.Join(record),
@@ -42,15 +43,15 @@ async def test_what_is_for_members_is_not_taken_from_a_client(autojump_clock: Mo
         }[kind]
         assert await client.request("store") == "one"
         async with members["one"].subscribe(">") as events:
-            for node in list(peers_of(client)):
-                client._parts.mesh.post(node, message, 1000)
+            for node in list(inspect(client).peers):
+                stage.parts[client.id].mesh.post(node, message, 1000)
             await trio.sleep(5)
             assert events.statistics().received == 0
         for member in members.values():
-            machine = member._parts.membership._swim
+            machine = stage.parts[member.id].view
             assert isinstance(machine, Swim)
             assert machine.state(client.id) is None
-            if client.id in peers_of(member):
+            if client.id in inspect(member).peers:
                 assert member.statistics().refusals[NOT_TAKEN] == 1
         assert await client.request("store") == "one", "and the link goes on"
         stage.harmless = (NOT_TAKEN,)
@@ -60,16 +61,16 @@ async def test_a_client_that_asks_without_end_is_answered_now_and_then(autojump_
     async with open_stage() as stage:
         await open_realm(stage, "one")
         client = await open_client(stage)
-        door = next(iter(peers_of(client)))
-        link = peers_of(client)[door].link
+        door = next(iter(inspect(client).peers))
+        link = stage.parts[client.id].mesh.peers[door].link
         for second in range(10):
             for number in range(200):
                 link.post(kinds.Lookup(10_000 + 200 * second + number, "store", bytes(8)), 100)
                 if number % 20 == 0:
                     await trio.sleep(0.1)
-        answering = peers_of(stage._nodes["door"])[client.id].link
-        assert answering.statistics().posted < 700, "128 at once and 32 a second"
-        assert stage._nodes["door"].statistics().refusals["message of kind Lookup"] > 1000
+        answering = inspect(stage.nodes["door"]).peers[client.id].link
+        assert answering.posted < 700, "128 at once and 32 a second"
+        assert stage.nodes["door"].statistics().refusals["message of kind Lookup"] > 1000
         stage.harmless = ("Lookup",)
 
 
@@ -79,8 +80,8 @@ async def test_clients_of_one_key_leave_room_for_those_of_others(autojump_clock:
         await stage.member(naming("door", "door"), "door", config=config)
         many = [await open_client(stage, "shop", host=f"shop-{number}") for number in range(5)]
         await trio.sleep(1)
-        door = stage._nodes["door"]
-        assert sum(client.id in peers_of(door) for client in many) == 3
+        door = stage.nodes["door"]
+        assert sum(client.id in inspect(door).peers for client in many) == 3
         other = await open_client(stage, "desk")
         assert await other.request("door") == "door"
         stage.harmless = ("AuthenticationError", "junk from a stranger", "unknown session")
@@ -93,13 +94,13 @@ async def test_a_client_is_one_until_its_link_ends(autojump_clock: MockClock) ->
         await open_realm(stage, "one")
         client = await open_client(stage)
         assert await client.request("store") == "one"
-        mesh = client._parts.mesh
+        mesh = stage.parts[client.id].mesh
         structs.force_setattr(mesh.tag, "client", False)  # it says that it is a member from now on
         await trio.sleep(130)  # its sessions are renewed
-        for node in list(peers_of(client)):
-            mesh.post(node, kinds.Join(own_record(client)), 1000)
+        for node in list(inspect(client).peers):
+            mesh.post(node, kinds.Join(own_record(stage, client)), 1000)
         await trio.sleep(5)
-        assert client.id not in {node.node for node in stage._nodes["door"].nodes()}
+        assert client.id not in {node.node for node in stage.nodes["door"].nodes()}
         stage.harmless = (NOT_TAKEN,)
         structs.force_setattr(mesh.tag, "client", True)
 
@@ -114,7 +115,7 @@ async def test_who_is_revoked_is_no_client_any_more(autojump_clock: MockClock) -
         assert await members["one"].revoke(newest.signed)
         await trio.sleep(1)
         for member in members.values():
-            assert client.id not in peers_of(member)
+            assert client.id not in inspect(member).peers
         with pytest.raises(iris.DeliveryError, match="nobody talks to this node"):
             await client.request("store")
         stage.harmless = ("AuthenticationError", "peer that is gone", "junk from a stranger", "unknown session")

@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.swim import Swim
-from tests.support.clients import linked, naming, open_client, open_realm, peers_of
+from iris.testing import inspect
+from tests.support.clients import linked, naming, open_client, open_realm
 from tests.support.stages import open_stage
 
 
@@ -33,8 +34,12 @@ async def test_members_hear_nothing_of_a_client_and_send_it_nothing(autojump_clo
         client = await open_client(stage)
         assert await client.request("store")
         await trio.sleep(30)
-        links = [node._parts.mesh.peers[client.id].link for node in members.values() if node.id in peers_of(client)]
-        links += [peer.link for peer in peers_of(client).values()]
+        links = [
+            stage.parts[node.id].mesh.peers[client.id].link
+            for node in members.values()
+            if client.id in inspect(node).peers
+        ]
+        links += [peer.link for peer in stage.parts[client.id].mesh.peers.values()]
         assert len(links) >= 4
         posted = [link.statistics().posted for link in links]
         await stage.member(naming("three"), "three")
@@ -43,7 +48,7 @@ async def test_members_hear_nothing_of_a_client_and_send_it_nothing(autojump_clo
         assert [link.statistics().posted for link in links] == posted, "nothing is said while nothing is asked"
         for member in members.values():
             assert client.id not in {other.node for other in member.nodes()}
-            machine = member._parts.membership._swim
+            machine = stage.parts[member.id].view
             assert isinstance(machine, Swim)
             assert machine.state(client.id) is None
 
@@ -239,9 +244,9 @@ async def test_two_clients_are_not_linked(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_realm(stage, "one")
         first, second = await open_client(stage), await open_client(stage, "desk")
-        assert first.id not in second._parts.mesh.peers
+        assert first.id not in stage.parts[second.id].mesh.peers
         with pytest.raises(iris.AuthenticationError, match="two clients have nothing to say to each other"):
-            await second._parts.mesh.connect(first.addresses)
+            await stage.parts[second.id].mesh.connect(first.addresses)
 
 
 async def test_members_that_close_say_so_to_clients(autojump_clock: MockClock) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 import iris
+from iris.node.open import open_parts
 from iris.security.authority.issuing import add_gate_secret, issue_cluster, refresh_credential
 from iris.security.authority.realm_root import create_realm
 from iris.security.files.credential_file import save_credential
@@ -23,8 +24,8 @@ async def test_a_second_gate_secret_reaches_a_running_node(
     realm, credential = issue_cluster(create_realm(os.urandom), "shop", entropy=os.urandom, wall_now=now)
     file = tmp_path / "shop.json"
     save_credential(file, credential)
-    async with iris.open_node(credential=file) as node:
-        before = node._mesh.identity
+    async with open_parts(credential=file) as (node, node_parts):
+        before = node_parts.mesh.identity
         assert len(before.gate_secrets) == 1
         file.write_text("not a credential")
         with trio.fail_after(60):
@@ -33,7 +34,7 @@ async def test_a_second_gate_secret_reaches_a_running_node(
         fresh = refresh_credential(add_gate_secret(realm, os.urandom), credential, wall_now=now)
         save_credential(file, fresh, replace=True)
         with trio.fail_after(60):
-            while node._mesh.identity is before:  # noqa: ASYNC110 -- by the clock
+            while node_parts.mesh.identity is before:  # noqa: ASYNC110 -- by the clock
                 await trio.sleep(0.01)
-        assert len(node._mesh.identity.gate_secrets) == 2
-        assert node._mesh.identity.node_id == before.node_id == node.id
+        assert len(node_parts.mesh.identity.gate_secrets) == 2
+        assert node_parts.mesh.identity.node_id == before.node_id == node.id

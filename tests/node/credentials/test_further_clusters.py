@@ -62,18 +62,18 @@ async def asks_late(network: Network, cluster: str) -> object:
 async def test_the_proof_of_a_further_cluster_is_renewed(autojump_clock: MockClock, after: float) -> None:
     async with (
         iris.testing.open_network(rights=Rights()) as network,
-        network.open_node("shop") as member,
+        network.open_parts("shop") as (member, member_parts),
         network.open_node("client") as client,
         member.join("store", service("store"), credential=network.credential("store")),
         member.join("shop", service("shop")),
     ):
         await client.wait_for("store")
-        published = member._membership._swim.own.incarnation
+        published = member_parts.view.own.incarnation
         await pass_time(network, network.wall_clock() + after)
         for cluster in ("store", "shop"):
             assert await client.request(cluster, 1) == 1
             assert await asks_late(network, cluster) == 1
-        changes = member._membership._swim.own.incarnation - published
+        changes = member_parts.view.own.incarnation - published
         assert changes <= 2 * (after / (12 * HOUR)) + 2, "no more often than needed"
 
 
@@ -82,23 +82,23 @@ async def test_a_node_whose_further_credential_ends_goes_on_as_what_it_was(
 ) -> None:
     async with iris.testing.open_network(rights=Rights()) as network, AsyncExitStack() as stack:
         brief = short_lived(network, "store", 10 * HOUR)
-        member = await stack.enter_async_context(network.open_node("shop"))
+        member, member_parts = await stack.enter_async_context(network.open_parts("shop"))
         client = await stack.enter_async_context(network.open_node("client"))
         await stack.enter_async_context(member.join("shop", service("shop")))
         await stack.enter_async_context(member.join("store", service("store"), credential=brief))
         await client.wait_for("store")
         ends = brief.certificate.not_after
-        published = member._membership._swim.own.incarnation
+        published = member_parts.view.own.incarnation
         await pass_time(network, ends - 1)
         assert await client.request("store", 1) == 1
-        assert member._membership._swim.own.incarnation <= published + 2, "a proof that cannot last longer is kept"
+        assert member_parts.view.own.incarnation <= published + 2, "a proof that cannot last longer is kept"
         await trio.sleep(1.5)
         assert client.members("store") == ()
         with pytest.raises(iris.NoSuchCluster):
             await client.request("store", 1)
         await trio.sleep(70)
         assert "no member of cluster 'store' for now" in caplog.text
-        assert [entry.name for entry in member._membership._swim.own.clusters] == ["shop"]
+        assert [entry.name for entry in member_parts.view.own.clusters] == ["shop"]
         await trio.sleep(300)
         assert caplog.text.count("no member of cluster 'store' for now") == 1
         assert await client.request("shop", 2) == 2
@@ -127,23 +127,24 @@ def short_lived(network: Network, name: str, seconds: float, generation: int = 1
 @pytest.mark.parametrize("others", [4, pytest.param(19, marks=pytest.mark.long)])
 async def test_of_two_clusters_one_is_revoked_and_the_other_goes_on(autojump_clock: MockClock, others: int) -> None:
     async with iris.testing.open_network(rights=Rights()) as network, AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(network.open_node("client")) for _ in range(others)]
+        opened = [await stack.enter_async_context(network.open_parts("client")) for _ in range(others)]
+        nodes = [node for node, _ in opened]
         member = await stack.enter_async_context(network.open_node("shop"))
         await stack.enter_async_context(member.join("shop", service("shop")))
         await stack.enter_async_context(member.join("store", service("store"), credential=network.credential("store")))
         for node in nodes:
             await node.wait_for("store")
-        links = {node.id: node._mesh.peers[member.id] for node in nodes}
+        links = {node.id: parts.mesh.peers[member.id] for node, parts in opened}
         assert await nodes[0].revoke(revoke(network, 1, store=2).signed)
         await trio.sleep(5)
         for node in (*nodes, member):
             assert node.members("store") == ()
             with pytest.raises(iris.NoSuchCluster):
                 await node.request("store", 1)
-        for node in nodes:
+        for node, parts in opened:
             assert [found.node for found in node.members("shop")] == [member.id]
             assert await node.request("shop", 1) == 1
-            assert node._mesh.peers[member.id] is links[node.id], "its link rests on its own certificate"
+            assert parts.mesh.peers[member.id] is links[node.id], "its link rests on its own certificate"
         await trio.sleep(60)
         assert await asks_late(network, "shop") == 1
         assert all(node.members("store") == () for node in nodes)
@@ -154,19 +155,19 @@ async def test_a_node_that_says_it_serves_what_is_revoked_is_not_believed(
 ) -> None:
     async with (
         iris.testing.open_network(rights=Rights()) as network,
-        network.open_node("shop") as member,
+        network.open_parts("shop") as (member, member_parts),
         network.open_node("client") as client,
         member.join("shop", service("shop")),
         member.join("store", service("store"), credential=network.credential("store")),
     ):
         await client.wait_for("store")
-        monkeypatch.setattr(member._joined, "_prove", _prove_nothing)
+        monkeypatch.setattr(member_parts.joined, "_prove", _prove_nothing)
         assert await client.revoke(revoke(network, 1, store=2).signed)
         assert client.members("store") == (), "at once, whatever the node itself does"
         await trio.sleep(30)
-        assert [entry.name for entry in member._membership._swim.own.clusters] == ["shop", "store"]
-        assert isinstance(member._membership._swim, Swim)
-        member._membership._swim._own._refute()  # a record that is new, and says the same
+        assert [entry.name for entry in member_parts.view.own.clusters] == ["shop", "store"]
+        assert isinstance(member_parts.view, Swim)
+        member_parts.view._own._refute()  # a record that is new, and says the same
         await trio.sleep(5)
         assert client.members("store") == ()
         assert await client.request("shop", 1) == 1, "and no less of it that is true"
@@ -210,7 +211,7 @@ async def test_tunnels_to_a_member_that_is_none_any_more_are_broken_and_others_a
 async def test_with_a_new_credential_a_withdrawn_node_is_back(autojump_clock: MockClock) -> None:
     async with (
         iris.testing.open_network(rights=Rights()) as network,
-        network.open_node("shop") as member,
+        network.open_parts("shop") as (member, member_parts),
         network.open_node("client") as client,
         member.join("store", service("store"), credential=network.credential("store")),
     ):
@@ -218,7 +219,7 @@ async def test_with_a_new_credential_a_withdrawn_node_is_back(autojump_clock: Mo
         assert await client.revoke(revoke(network, 1, store=2).signed)
         await trio.sleep(1)
         assert client.members("store") == ()
-        member._joined._places["store"].credential = short_lived(network, "store", DAY, generation=2)
+        member_parts.joined._places["store"].credential = short_lived(network, "store", DAY, generation=2)
         await trio.sleep(70)
         assert await client.request("store", 1) == 1
 
@@ -226,36 +227,37 @@ async def test_with_a_new_credential_a_withdrawn_node_is_back(autojump_clock: Mo
 async def test_what_rests_on_a_revoked_certificate_is_gone_from_every_table(autojump_clock: MockClock) -> None:
     """Not only its links end: no node dials it, probes it, or reports it to others."""
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(5)]
+        opened = [await stack.enter_async_context(network.open_parts("shop")) for _ in range(5)]
+        nodes = [node for node, _ in opened]
         thief = await stack.enter_async_context(network.open_node("stolen"))
         await stack.enter_async_context(thief.join("shop", service("shop")))
         for node in nodes:
             await node.wait_for("shop")
         assert await nodes[0].revoke(revoke(network, 1, stolen=2).signed)
         await trio.sleep(1)
-        for node in nodes:
+        for node, parts in opened:
             assert node.members("shop") == ()
-            assert thief.id not in node._mesh.peers
-            assert node._membership._swim.state(thief.id) is None, "forgotten, and not suspected first"
-            assert len(node._membership._linking) == 0
-        tried = [node._membership.rejected["cannot link: AuthenticationError"] for node in nodes]
+            assert thief.id not in parts.mesh.peers
+            assert parts.view.state(thief.id) is None, "forgotten, and not suspected first"
+            assert parts.membership.linking == 0
+        tried = [parts.membership.rejected["cannot link: AuthenticationError"] for _, parts in opened]
         await trio.sleep(20)
-        assert tried == [node._membership.rejected["cannot link: AuthenticationError"] for node in nodes]
-        assert all(node._membership._swim.state(thief.id) is None for node in nodes)
+        assert tried == [parts.membership.rejected["cannot link: AuthenticationError"] for _, parts in opened]
+        assert all(parts.view.state(thief.id) is None for _, parts in opened)
 
 
 async def test_a_node_that_had_died_is_not_remembered_once_it_is_revoked(autojump_clock: MockClock) -> None:
     async with (
         iris.testing.open_network() as network,
-        network.open_node("shop") as first,
+        network.open_parts("shop") as (first, first_parts),
         network.open_node("stolen", host="gone") as thief,
     ):
         network.memory.crash("gone")
         with trio.fail_after(60):
-            while first._membership._swim.state(thief.id) is not MemberState.DEAD:  # noqa: ASYNC110 -- virtual clock
+            while first_parts.view.state(thief.id) is not MemberState.DEAD:  # noqa: ASYNC110 -- virtual clock
                 await trio.sleep(0.5)
         await first.revoke(revoke(network, 1, stolen=2).signed)
-        assert first._membership._swim.state(thief.id) is None
+        assert first_parts.view.state(thief.id) is None
 
 
 async def test_the_file_of_a_further_credential_is_taken_when_it_is_replaced(
@@ -269,7 +271,7 @@ async def test_the_file_of_a_further_credential_is_taken_when_it_is_replaced(
         first, second = (short_lived(network, "store", 365 * DAY, generation=number) for number in (1, 2))
         save_credential(file, first)
         async with (
-            network.open_node("shop") as member,
+            network.open_parts("shop") as (member, member_parts),
             network.open_node("client") as client,
             member.join("store", service("store"), credential=file),
         ):
@@ -285,7 +287,7 @@ async def test_the_file_of_a_further_credential_is_taken_when_it_is_replaced(
                 while "a sealed one cannot speak for further nodes" not in caplog.text:  # noqa: ASYNC110 -- by the clock
                     await trio.sleep(0.01)
             save_credential(file, second, replace=True)
-            place = member._joined._places["store"]
+            place = member_parts.joined._places["store"]
             with trio.fail_after(60):
                 while place.made_of is None or place.made_of.certificate != second.certificate:  # noqa: ASYNC110 -- likewise
                     await trio.sleep(0.01)

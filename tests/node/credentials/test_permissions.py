@@ -68,14 +68,14 @@ async def test_a_subscription_takes_only_the_publishers_that_it_allows(autojump_
         iris.testing.open_network() as network,
         network.open_node("shop") as shop,
         network.open_node("stranger") as stranger,
-        network.open_node("reader") as reader,
+        network.open_parts("reader") as (reader, parts),
         reader.subscribe("orders.>", allow=["shop"]) as events,
     ):
         await stranger.publish("orders.new", 1)
         await shop.publish("orders.new", 2)
         event = await anext(events)
         assert (event.payload, event.sender.cluster, event.missed) == (2, "shop", 0)
-        await reader._wait_ready()
+        await parts.patterns.pubsub.wait_interest_exchanged()
         assert events.statistics().refused == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_narrower_certificate_counts_for_what_was_subscribed_to_before(a
     async with (
         iris.testing.open_network(rights=wide) as network,
         network.open_node("shop") as shop,
-        network.open_node("reader") as reader,
+        network.open_parts("reader") as (reader, reader_parts),
         reader.subscribe("prices.>") as prices,
         reader.subscribe("orders.>") as orders,
     ):
@@ -122,7 +122,7 @@ async def test_a_narrower_certificate_counts_for_what_was_subscribed_to_before(a
                 rights=Rights(subscribes=("orders.>",)),
             ),
         )
-        reader._mesh.renew_identity(narrow.renew_identity(reader._mesh.identity, network.wall_clock()))
+        reader_parts.mesh.renew_identity(narrow.renew_identity(reader_parts.mesh.identity, network.wall_clock()))
         await trio.sleep(5)
         await shop.publish("prices.a", 2)
         await shop.publish("orders.a", 3)

@@ -38,8 +38,8 @@ async def test_a_node_that_was_away_gets_the_list_when_it_is_linked(autojump_clo
     async with iris.testing.open_network() as network, network.open_node("shop") as first:
         revoked = revocation_list(network, 3, {"stolen": 2})
         assert await first.revoke(revoked.signed)
-        async with network.open_node("shop") as late:
-            await late._wait_ready()
+        async with network.open_parts("shop") as (late, parts):
+            await parts.patterns.pubsub.wait_interest_exchanged()
             assert not await late.revoke(revoked.signed), "it has the list already"
             assert not await late.revoke(revocation_list(network, 2, {}).signed), "an older list is refused"
 
@@ -60,15 +60,15 @@ async def test_the_newest_list_outlives_a_restart_and_an_old_file_is_put_right(
     file = tmp_path / "list"
     async with iris.testing.open_network() as network:
         old, new = (revocation_list(network, number, {"stolen": 2}) for number in (1, 2))
-        async with network.open_node("shop", revocations=file) as node:
+        async with network.open_parts("shop", revocations=file) as (node, node_parts):
             assert await node.revoke(old.signed)
             save_revocations(file, new)
-            await node._revoking.look()
+            await node_parts.revoking.look()
             assert not await node.revoke(new.signed), "the file was read while the node ran"
-        async with network.open_node("shop", revocations=file) as node:
+        async with network.open_parts("shop", revocations=file) as (node, node_parts):
             assert not await node.revoke(new.signed), "the file was read at the start"
             save_revocations(file, old)
-            await node._revoking.look()
+            await node_parts.revoking.look()
             assert not await node.revoke(new.signed)
         kept = load_revocations(file, network.root.public)
         assert kept is not None

@@ -15,6 +15,8 @@ import pytest
 import trio
 
 import iris
+from iris.cluster.mesh import Mesh
+from iris.node.open import OpenNode, open_parts
 from iris.security.authority.issuing import (
     add_gate_secret,
     create_realm,
@@ -28,6 +30,7 @@ from iris.security.authority.issuing import (
 from iris.security.files.credential_file import save_credential
 from iris.security.identity.credential import Credential
 from iris.security.identity.identity import PeerIdentity
+from iris.testing import inspect
 
 CONFIG = iris.Config(session_lifetime=0.3, session_rejected=6.0)
 MEMBERS = 3
@@ -44,7 +47,7 @@ class Site:
         self.realm = create_realm(os.urandom)
         self.realm, self.store = issue_cluster(self.realm, "store", entropy=os.urandom, wall_now=self.now())
         self.realm, self.shop = issue_cluster(self.realm, "shop", entropy=os.urandom, wall_now=self.now())
-        self.nodes: list[iris.Node] = []
+        self.nodes: list[OpenNode] = []
         self.answered = 0
         self.failures: list[iris.IrisError] = []
 
@@ -64,9 +67,9 @@ class Site:
         ]
         self.hand_out(*refreshed)
 
-    async def until(self, what: str, agreed: Callable[[iris.Node], bool]) -> None:
+    async def until(self, what: str, agreed: Callable[[Mesh], bool]) -> None:
         with trio.fail_after(60):
-            while not all(agreed(node) for node in self.nodes):  # noqa: ASYNC110 -- there is no event
+            while not all(agreed(node.parts.mesh) for node in self.nodes):  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.02)
         assert not self.failures, f"{what}: {self.failures[:3]}"
 
@@ -80,8 +83,8 @@ class Site:
             await trio.sleep(0.001)
 
 
-def peers(node: iris.Node) -> list[PeerIdentity]:
-    return [peer.identity for peer in node._mesh.peers.values()]
+def peers(mesh: Mesh) -> list[PeerIdentity]:
+    return [peer.identity for peer in mesh.peers.values()]
 
 
 @asynccontextmanager
@@ -97,13 +100,12 @@ async def open_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site)
 
     async with AsyncExitStack() as stack:
         for number in range(MEMBERS):
-            node = await stack.enter_async_context(
-                iris.open_node(credential=site.file(f"store-{number}"), config=CONFIG)
-            )
-            site.nodes.append(node)
-            await stack.enter_async_context(node.join("store", service))
-        client = await stack.enter_async_context(iris.open_node(credential=site.file("shop"), config=CONFIG))
-        site.nodes.append(client)
+            member = await stack.enter_async_context(open_parts(credential=site.file(f"store-{number}"), config=CONFIG))
+            site.nodes.append(member)
+            await stack.enter_async_context(member.node.join("store", service))
+        asking = await stack.enter_async_context(open_parts(credential=site.file("shop"), config=CONFIG))
+        site.nodes.append(asking)
+        client = asking.node
         await client.wait_for("store", MEMBERS)
         async with trio.open_nursery() as nursery:
             for _ in range(4):
@@ -126,22 +128,22 @@ async def test_the_gate_secret_changes_under_load(tmp_path: Path, monkeypatch: p
         first = site.realm.gate_secrets[0]
         site.realm = add_gate_secret(site.realm, os.urandom)
         site.refresh()
-        await site.until("add", lambda node: len(node._mesh.identity.gate_secrets) == 2)
+        await site.until("add", lambda mesh: len(mesh.identity.gate_secrets) == 2)
         await trio.sleep(0.7)  # handshakes with both
         site.realm = use_new_gate_secret(site.realm)
         site.refresh()
-        await site.until("use", lambda node: node._mesh.identity.gate_secrets[0] != first)
+        await site.until("use", lambda mesh: mesh.identity.gate_secrets[0] != first)
         await trio.sleep(0.7)
         site.realm = drop_old_gate_secret(site.realm)
         site.refresh()
-        await site.until("drop", lambda node: first not in node._mesh.identity.gate_secrets)
-        made = dict(site.nodes[-1]._mesh.peers)
+        await site.until("drop", lambda mesh: first not in mesh.identity.gate_secrets)
+        last = site.nodes[-1].parts.mesh
+        made = dict(last.peers)
         sessions = {node: peer.session for node, peer in made.items()}
         await site.until(
             "handshakes with the new secret alone",
-            lambda node: (
-                node is not site.nodes[-1]
-                or all(peer.session is not sessions.get(peer.node) for peer in node._mesh.peers.values())
+            lambda mesh: (
+                mesh is not last or all(peer.session is not sessions.get(peer.node) for peer in mesh.peers.values())
             ),
         )
 
@@ -157,14 +159,16 @@ async def test_the_key_of_a_cluster_changes_under_load_and_the_old_one_is_revoke
         site.hand_out(second, site.shop)
         await site.until(
             "every peer knows the new generation",
-            lambda node: all(
-                peer.certificate.generation == 2 for peer in peers(node) if peer.certificate.name == "store"
+            lambda mesh: all(
+                peer.certificate.generation == 2 for peer in peers(mesh) if peer.certificate.name == "store"
             ),
         )
         site.realm, revoked = revoke_cluster(site.realm, "store", wall_now=site.now(), below=2)
-        assert await site.nodes[0].revoke(revoked.signed)
-        await site.until("revoked", lambda node: node._revoking.revocations.number == revoked.number)
-        assert len(peers(site.nodes[-1])) == MEMBERS
+        assert await site.nodes[0].node.revoke(revoked.signed)
+        with trio.fail_after(60):
+            while any(inspect(one.node).revocations != revoked.number for one in site.nodes):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        assert len(peers(site.nodes[-1].parts.mesh)) == MEMBERS
 
 
 async def test_delegations_of_portable_and_sealed_credentials_change_under_load(
@@ -182,14 +186,15 @@ async def test_delegations_of_portable_and_sealed_credentials_change_under_load(
     sealed = seal(1)
     save_credential(site.file("store-0"), sealed, replace=True)
     async with open_site(tmp_path, monkeypatch, site):
-        ends = {node: node._mesh.identity.expires for node in site.nodes}
+        meshes = [one.parts.mesh for one in site.nodes]
+        ends = {mesh: mesh.identity.expires for mesh in meshes}
         await trio.sleep(1.1)  # times in certificates are whole seconds
         site.refresh()
         save_credential(site.file("store-0"), seal(2, sealed), replace=True)
-        await site.until("renewed", lambda node: node._mesh.identity.expires > ends[node])
-        assert site.nodes[0]._mesh.identity.expires > ends[site.nodes[0]] + DAY / 2
-        now_known = {node.id: node._mesh.identity.delegation.signed for node in site.nodes}
+        await site.until("renewed", lambda mesh: mesh.identity.expires > ends[mesh])
+        assert meshes[0].identity.expires > ends[meshes[0]] + DAY / 2
+        now_known = {mesh.node: mesh.identity.delegation.signed for mesh in meshes}
         await site.until(
             "every peer has seen the new certificates",
-            lambda node: all(peer.delegation.signed == now_known[peer.node_id] for peer in peers(node)),
+            lambda mesh: all(peer.delegation.signed == now_known[peer.node_id] for peer in peers(mesh)),
         )

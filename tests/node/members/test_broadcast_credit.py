@@ -372,7 +372,7 @@ async def test_a_sender_that_heeds_no_credit_is_refused_counted_told_and_harms_n
             await node.wait_for("cache")
         member = members["cache-0"]
         for number in range(20_000):
-            hostile._parts.mesh.post(member.id, kinds.Broadcast("cache", None, b"x" * 100, number % 7), 100)
+            stage.parts[hostile.id].mesh.post(member.id, kinds.Broadcast("cache", None, b"x" * 100, number % 7), 100)
             if number % 500 == 0:
                 await trio.sleep(0.01)
         await trio.sleep(1)
@@ -398,13 +398,13 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
         shop = await stage.node("shop")
         await shop.wait_for("cache", members=2)
         liar = members["cache-0"]
-        membership = liar._serving.memberships["cache"]
+        membership = stage.parts[liar.id].patterns.serving.memberships["cache"]
         messages = [raw(kinds.BroadcastCredit, "cache", *granted)] if granted else []
 
         class Liar:
             def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
                 for message in messages:
-                    liar._parts.mesh.post(node, message, 0)
+                    stage.parts[liar.id].mesh.post(node, message, 0)
                 return True
 
         membership.broadcasts._reporter = Liar()

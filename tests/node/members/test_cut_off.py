@@ -94,7 +94,7 @@ async def test_a_member_that_hung_has_its_share_again_seconds_after_it_runs(
             return Counter(answers)
 
         await calls(5)
-        standing = cast("MemoryTransport", nodes["m0"]._parts.mesh._transport)
+        standing = cast("MemoryTransport", stage.parts[nodes["m0"].id].transport)
         standing.pause()
         await calls(hung, prefer=nodes["m0"].id)
         standing.resume()
@@ -121,7 +121,7 @@ async def test_callers_give_a_silent_member_no_work_after_a_second(autojump_cloc
                 await trio.sleep(0.02)
             stage.network.memory.partition(["m3"], ["shop", *(host for host in nodes if host != "m3")])
             since = trio.current_time()
-            while not shop._membership.is_suspected(silent):
+            while not stage.parts[shop.id].membership.is_suspected(silent):
                 nursery.start_soon(call)
                 await trio.sleep(0.02)
             assert trio.current_time() - since < 1.0

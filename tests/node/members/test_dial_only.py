@@ -16,13 +16,14 @@ from iris.cluster.routes.relayed import RelayedConnection
 from iris.cluster.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.transport.memory import MemoryOutgoing
+from iris.testing import inspect
 from tests.support.federations import echo
 from tests.support.stages import Stage, open_stage
 
 
 def direct(node: iris.Node, other: iris.Node) -> bool:
     """Return whether frames to another node go over a connection and through nobody else."""
-    peer = node._parts.mesh.peers[other.id]
+    peer = inspect(node).peers[other.id]
     return not any(address.startswith("via://") for address in peer.addresses[:1])
 
 
@@ -43,7 +44,9 @@ async def test_it_listens_nowhere_and_says_so(autojump_clock: MockClock) -> None
         assert stage.network.memory.find("mem://home") is None
         (member,) = office.members("home")
         assert member.node == home.id
-        assert office._parts.membership._records[home.id].addresses == (f"via://{home.id}",)
+        record = stage.parts[office.id].membership.record_of(home.id)
+        assert record is not None
+        assert record.addresses == (f"via://{home.id}",)
 
 
 async def test_requests_go_both_ways(autojump_clock: MockClock) -> None:
@@ -113,12 +116,12 @@ async def test_a_killed_end_is_noticed_at_once(killed: str, autojump_clock: Mock
         await survivor.wait_for(killed)
         stage.crash(killed)
         await trio.sleep(0.01)
-        assert survivor._parts.membership.is_suspected(nodes[killed].id)
+        assert stage.parts[survivor.id].membership.is_suspected(nodes[killed].id)
         with pytest.raises((iris.NoSuchCluster, iris.MemberLost)):
             await survivor.request(killed)
         with trio.fail_after(1.0):
             while survivor.members(killed):
-                await survivor._parts.membership.wait_news()
+                await stage.parts[survivor.id].membership.wait_news()
 
 
 async def test_after_a_partition_it_comes_back_by_itself(autojump_clock: MockClock) -> None:
@@ -126,17 +129,17 @@ async def test_after_a_partition_it_comes_back_by_itself(autojump_clock: MockClo
         stage.network.memory.partition(["home"], ["office"])
         with trio.fail_after(30):
             while office.members("home"):
-                await office._parts.membership.wait_news()
+                await stage.parts[office.id].membership.wait_news()
             while home.members("office"):
-                await home._parts.membership.wait_news()
+                await stage.parts[home.id].membership.wait_news()
         await trio.sleep(600)
         stage.network.memory.heal()
         with trio.fail_after(10):
             await office.wait_for("home")
             await home.wait_for("office")
             for node, other in ((office, home), (home, office)):
-                while node._parts.membership.is_suspected(other.id):
-                    await node._parts.membership.wait_news()
+                while stage.parts[node.id].membership.is_suspected(other.id):
+                    await stage.parts[node.id].membership.wait_news()
         assert await office.request("home", 1) == 1
         assert await home.request("office", 2) == 2
         assert direct(office, home)
@@ -146,9 +149,9 @@ async def test_after_a_partition_it_comes_back_by_itself(autojump_clock: MockClo
 async def test_one_broken_direction_ends_both_and_both_are_dialled_again(
     broken: str, autojump_clock: MockClock
 ) -> None:
-    async with open_pair() as (_, office, home):
+    async with open_pair() as (stage, office, home):
         node, other = (home, office) if broken == "out" else (office, home)
-        network = node._parts.mesh.peers[other.id].link.outgoing
+        network = stage.parts[node.id].mesh.peers[other.id].link.outgoing
         assert network is not None
         cast("MemoryOutgoing", getattr(network, "_outgoing", network)).break_soon()
         await trio.sleep(1)
@@ -158,12 +161,13 @@ async def test_one_broken_direction_ends_both_and_both_are_dialled_again(
 
 
 async def test_sessions_are_renewed_over_the_same_connections(autojump_clock: MockClock) -> None:
-    async with open_pair() as (_, office, home):
-        ways = office._parts.mesh.outgoing_to(home.id), home._parts.mesh.outgoing_to(office.id)
-        sessions = office._parts.mesh.peers[home.id].session, home._parts.mesh.peers[office.id].session
+    async with open_pair() as (stage, office, home):
+        near, far = stage.parts[office.id].mesh, stage.parts[home.id].mesh
+        ways = near.outgoing_to(home.id), far.outgoing_to(office.id)
+        sessions = near.peers[home.id].session, far.peers[office.id].session
         await trio.sleep(400)
-        assert (office._parts.mesh.outgoing_to(home.id), home._parts.mesh.outgoing_to(office.id)) == ways
-        assert office._parts.mesh.peers[home.id].session not in sessions
+        assert (near.outgoing_to(home.id), far.outgoing_to(office.id)) == ways
+        assert near.peers[home.id].session not in sessions
         assert await office.request("home", 1) == 1
         assert await home.request("office", 2) == 2
 
@@ -195,7 +199,7 @@ async def test_when_the_helper_is_gone_another_one_takes_over(autojump_clock: Mo
         two = await stage.member(echo("two"), "two", dial_only=True)
         await one.wait_for("two")
         await two.wait_for("one")
-        way = one._parts.mesh.outgoing_to(two.id)
+        way = stage.parts[one.id].mesh.outgoing_to(two.id)
         assert isinstance(way, RelayedConnection)
         used = way.helper
         stage.crash(next(host for host, node in helpers.items() if node.id == used))
@@ -211,7 +215,7 @@ async def test_nobody_is_suspected_while_nothing_happens(autojump_clock: MockClo
         nodes = [await stage.node(f"n{number}", dial_only=number % 2 == 1) for number in range(4)]
         await trio.sleep(300)
         for node in nodes:
-            machine = node._parts.membership._swim
+            machine = stage.parts[node.id].view
             assert isinstance(machine, Swim)
             swim = machine.statistics()
             assert (swim.alive, swim.suspect, swim.deaths, swim.refutations) == (3, 0, 0, 0)
@@ -225,7 +229,7 @@ async def test_farewells_through_others_are_heard_at_once(autojump_clock: MockCl
             assert not direct(one, two)
             left = trio.current_time()
         assert trio.current_time() - left < 0.1
-        assert two.id not in one._parts.mesh.peers
+        assert two.id not in inspect(one).peers
 
 
 async def test_without_a_node_between_them_two_are_told_why(
@@ -233,11 +237,11 @@ async def test_without_a_node_between_them_two_are_told_why(
 ) -> None:
     async with (
         iris.testing.open_network() as network,
-        network.open_node("one", dial_only=True) as one,
+        network.open_parts("one", dial_only=True) as (_, one_parts),
         network.open_node("two", dial_only=True) as two,
     ):
         with pytest.raises(iris.NotSent, match="can only dial out, and no node is known that it and this one are both"):
-            await one._parts.mesh.connect([f"via://{two.id}"], expected=two.id)
+            await one_parts.mesh.connect([f"via://{two.id}"], expected=two.id)
 
 
 async def test_only_a_node_with_a_credential_may_be_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import AsyncExitStack
 from typing import final
 
@@ -10,11 +11,12 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.membership.proofs import ProofVerifier, proof_of
+from iris.cluster.mesh import Mesh
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from iris.testing import Network, open_network
+from iris.testing import Network, inspect, open_network
 
 _FIELD = "somewhere"
 
@@ -48,7 +50,7 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
     credential = network.credential(cluster)
     records: list[NodeRecord] = []
     for _ in range(count):
-        identity = credential.new_identity(network._random.randbytes, network.wall_clock())
+        identity = credential.new_identity(random.Random(count).randbytes, network.wall_clock())
         record = NodeRecord(
             node=identity.node_id,
             name=cluster,
@@ -60,11 +62,11 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
     return records
 
 
-def tell(member: iris.Node, records: list[NodeRecord]) -> None:
+def tell(mesh: Mesh, records: list[NodeRecord]) -> None:
     """Have a member report these to all nodes that it is linked to."""
     for begin in range(0, len(records), 20):
         updates = tuple(record.as_update() for record in records[begin : begin + 20])
-        for peer in member._mesh.peers.values():
+        for peer in mesh.peers.values():
             peer.link.post(kinds.State(False, updates), 20_000)
 
 
@@ -80,23 +82,23 @@ async def test_hundreds_of_members_that_one_made_up_have_few_dials_made_and_keep
             await stack.enter_async_context(network.open_node("good", host=f"good-{number}", config=config))
             for number in range(3)
         ]
-        bad = await stack.enter_async_context(network.open_node("bad", host="bad", config=config))
-        tell(bad, make_up(network, "bad", 300, f"mem://{_FIELD}:1", f"mem://{_FIELD}:2"))
+        _, bad = await stack.enter_async_context(network.open_parts("bad", host="bad", config=config))
+        tell(bad.mesh, make_up(network, "bad", 300, f"mem://{_FIELD}:1", f"mem://{_FIELD}:2"))
         began = trio.current_time()
         await trio.sleep(5.0)
-        tell(bad, make_up(network, "bad", 50, f"mem://{_FIELD}:1"))
+        tell(bad.mesh, make_up(network, "bad", 50, f"mem://{_FIELD}:1"))
         newcomer = await stack.enter_async_context(network.open_node("good", host="late", config=config))
         await stack.enter_async_context(newcomer.join("good", service))
         await honest[0].wait_for("good", 1)
         seconds = trio.current_time() - began
         for node in honest:
-            assert len(node._membership._records) <= 100 + 6
+            assert len(node.nodes()) + 1 <= 100 + 6
         each = config.failed_dials + config.failed_dial_rate * seconds
         assert 5 * config.failed_dials < bystander.dials <= 5 * (each + 1), "by five nodes; thousands without limits"
         assert honest[0].statistics().refusals["dial to a host where nobody was found"] > 0
         await trio.sleep(2.0)
         for node in (*honest, newcomer):
-            assert {other.id for other in (*honest, newcomer) if other is not node} <= set(node._mesh.peers)
+            assert {other.id for other in (*honest, newcomer) if other is not node} <= set(inspect(node).peers)
 
 
 async def test_a_member_of_the_same_cluster_gets_in_although_made_up_ones_have_all_places(
@@ -105,11 +107,11 @@ async def test_a_member_of_the_same_cluster_gets_in_although_made_up_ones_have_a
     config = Config(records_per_cluster_key=50)
     async with open_network() as network, AsyncExitStack() as stack:
         honest = await stack.enter_async_context(network.open_node("good", host="good", config=config))
-        bad = await stack.enter_async_context(network.open_node("bad", host="bad"))
-        tell(bad, make_up(network, "bad", 200, "mem://nobody:1"))
+        _, bad = await stack.enter_async_context(network.open_parts("bad", host="bad"))
+        tell(bad.mesh, make_up(network, "bad", 200, "mem://nobody:1"))
         await trio.sleep(0.5)
-        assert len(honest._membership._records) >= 50
+        assert len(honest.nodes()) + 1 >= 50
         newcomer = await stack.enter_async_context(network.open_node("bad", host="late"))
         await trio.sleep(1.0)
-        assert newcomer.id in honest._membership._records
-        assert newcomer.id in honest._mesh.peers
+        assert newcomer.id in {one.node for one in honest.nodes()}
+        assert newcomer.id in inspect(honest).peers

@@ -202,21 +202,21 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
 ) -> None:
     async with (
         iris.testing.open_network(seed=7) as network,
-        network.open_node("shop") as node,
-        network.open_node("liar") as liar,
-        network.open_node("x") as other,
+        network.open_parts("shop") as (node, node_parts),
+        network.open_parts("liar") as (liar, liar_parts),
+        network.open_parts("x") as (other, other_parts),
     ):
-        swim = node._membership._swim
+        swim = node_parts.view
         clone = structs.replace(swim.own, incarnation=9, site="elsewhere")
-        clone = structs.replace(clone, signature=node._mesh.identity.sign(clone.statement()))
-        forged = structs.replace(other._membership._swim.own, incarnation=9)
+        clone = structs.replace(clone, signature=node_parts.mesh.identity.sign(clone.statement()))
+        forged = structs.replace(other_parts.view.own, incarnation=9)
         for message in (
             kinds.Gossip((clone.as_update(),)),
             kinds.Gossip((forged.as_update(),)),
             kinds.Wanted(b"short"),
         ):
             for _ in range(3):
-                liar._mesh.post(node.id, message, 64)
+                liar_parts.mesh.post(node.id, message, 64)
         await trio.sleep(1)
         told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(told) == 3
@@ -227,7 +227,7 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
         assert refusals["membership: a record that its subject did not sign"] == 3
         assert sum(count for reason, count in refusals.items() if reason.startswith("membership: ")) == 9
         assert not other.statistics().refusals
-        assert {node.id, liar.id} == set(other._mesh.peers)
+        assert {node.id, liar.id} == set(other_parts.mesh.peers)
 
 
 async def test_who_follows_a_watch_in_another_task_stops_when_its_block_is_left(autojump_clock: MockClock) -> None:

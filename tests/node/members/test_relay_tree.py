@@ -321,7 +321,11 @@ async def test_a_survey_has_the_priority_that_it_is_given(
         caches.behaviour |= dict.fromkeys(members, "hang")
         async with shop.survey("cache", 1, timeout=60, priority=priority):
             await trio.sleep(0.1)
-            seen = [job.priority for member in members.values() for job in member._serving._jobs.values()]
+            seen = [
+                job.priority
+                for member in members.values()
+                for job in stage.parts[member.id].patterns.serving.in_progress
+            ]
             assert seen == [number] * count
 
 

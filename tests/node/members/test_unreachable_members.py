@@ -7,14 +7,14 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.testing import Network, open_network
+from iris.testing import Network, inspect, open_network
 
 MEMBERS = [f"member-{number}" for number in range(6)]
 REACHED, UNREACHED = MEMBERS[:3], MEMBERS[3:]
 
 
 def linked(node: iris.Node, others: list[iris.Node]) -> list[bool]:
-    return [other.id in node._mesh.peers for other in others]
+    return [other.id in inspect(node).peers for other in others]
 
 
 @pytest.mark.parametrize("silent", ["both ways", "to the member", "back from it"])

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
+from iris.node.open import OpenNode
 from iris.security.identity.revocation import issue_revocations
 from iris.testing import Network
 
@@ -27,9 +28,9 @@ def echo() -> iris.Service:
     return service
 
 
-async def member_of(stack: AsyncExitStack, network: Network) -> iris.Node:
-    member = await stack.enter_async_context(network.open_node("store", host="store"))
-    await stack.enter_async_context(member.join("store", echo()))
+async def member_of(stack: AsyncExitStack, network: Network) -> OpenNode:
+    member = await stack.enter_async_context(network.open_parts("store", host="store"))
+    await stack.enter_async_context(member.node.join("store", echo()))
     return member
 
 
@@ -71,16 +72,18 @@ async def test_a_node_that_cannot_be_dialled_back_says_so(
 async def test_a_node_of_another_realm_is_told_from_one_that_cannot_be_dialled_back(autojump_clock: MockClock) -> None:
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         await member_of(stack, network)
-        stranger = await stack.enter_async_context(network.other_realm(5).open_node("shop", host="stranger", seeds=[]))
+        _, stranger = await stack.enter_async_context(
+            network.other_realm(5).open_parts("shop", host="stranger", seeds=[])
+        )
         with pytest.raises(TurnedAway, match="another realm"):
-            await stranger._parts.mesh.connect(["mem://store"])
+            await stranger.mesh.connect(["mem://store"])
         network.memory.partition(["store"], ["shop"], one_way=True)
-        shop = await stack.enter_async_context(network.open_node("shop", host="shop", seeds=[]))
+        _, shop = await stack.enter_async_context(network.open_parts("shop", host="shop", seeds=[]))
         with pytest.raises(NoWayBack):
-            await shop._parts.mesh.connect(["mem://store"])
+            await shop.mesh.connect(["mem://store"])
         network.memory.partition(["shop"], ["store"], one_way=True)
         with pytest.raises(iris.NotSent, match="nobody is there, or a firewall lets nothing through") as caught:
-            await shop._parts.mesh.connect(["mem://store"])
+            await shop.mesh.connect(["mem://store"])
         assert type(caught.value) is iris.NotSent
 
 
@@ -88,7 +91,7 @@ async def test_a_node_that_is_revoked_while_it_runs_says_so(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        member = await member_of(stack, network)
+        member, _ = await member_of(stack, network)
         shop = await stack.enter_async_context(network.open_node("shop", host="shop"))
         await shop.wait_for("store")
         assert await member.revoke(revoked(network, "shop"))
@@ -107,7 +110,7 @@ async def test_a_node_that_was_revoked_before_it_came_says_so(
 ) -> None:
     said = "generation 1 of cluster 'shop' is revoked, so nobody talks to this node"
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        member = await member_of(stack, network)
+        member, _ = await member_of(stack, network)
         assert await member.revoke(revoked(network, "shop"))
         file = tmp_path / "list"
         began = trio.current_time()
@@ -127,10 +130,10 @@ async def test_a_node_that_was_revoked_before_it_came_says_so(
 async def test_revoked_nodes_are_told_so_only_so_often(autojump_clock: MockClock) -> None:
     """A list may be large, and a holder of the key of a revoked cluster can come as ever other nodes."""
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        member = await member_of(stack, network)
-        shop = await stack.enter_async_context(network.open_node("shop", seeds=[]))
+        member, parts = await member_of(stack, network)
+        _, shop = await stack.enter_async_context(network.open_parts("shop", seeds=[]))
         assert await member.revoke(revoked(network, "shop"))
-        thief, mesh = shop._parts.mesh.identity.public(), member._parts.mesh
+        thief, mesh = shop.mesh.identity.public(), parts.mesh
         assert sum(len(mesh.final_messages(thief)) for _ in range(100)) == 64
         await trio.sleep(10)
         assert sum(len(mesh.final_messages(thief)) for _ in range(100)) == 10

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import iris.testing
+from iris.testing import inspect
 
 
 class CancelAt(trio.abc.Instrument):
@@ -38,18 +39,18 @@ async def test_opening_can_be_cancelled_at_any_moment(autojump_clock: MockClock,
                     trio.lowlevel.remove_instrument(instrument)
             await trio.sleep(0.2)
         await trio.sleep(60)
-        assert all(len(node._mesh.peers) == 3 for node in nodes), "and it leaves nothing behind in others"
+        assert all(len(inspect(node).peers) == 3 for node in nodes), "and it leaves nothing behind in others"
 
 
 async def test_what_arrives_when_a_node_is_gone_is_handed_to_nobody(autojump_clock: MockClock) -> None:
     """The mesh outlives what is built on it by a moment, in which others go on talking to it."""
     async with iris.testing.open_network() as network, network.open_node("shop") as shop:
-        async with network.open_node("late") as late:
-            mesh, membership = late._mesh, late._membership
+        async with network.open_parts("late") as (_, late_parts):
+            mesh, membership = late_parts.mesh, late_parts.membership
             await trio.sleep(1)
         assert mesh.closing
-        assert not mesh._receivers.own
+        assert not mesh.receivers.own
         membership._linking.begin(shop.id)
-        assert len(membership._linking) == 0
+        assert membership.linking == 0
         await trio.sleep(1)
         assert mesh.refusals["message of a kind that is not taken"] == 0

@@ -13,6 +13,8 @@ from msgspec import structs
 from trio.testing import MockClock
 
 import iris
+from iris.cluster.mesh import Mesh
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.files.local_realm import private_home
 from iris.security.files.realm_files import save_revocations
@@ -86,11 +88,11 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
     return Town(tmp_path)
 
 
-async def knock(node: iris.Node, url: str) -> None:
+async def knock(mesh: Mesh, url: str) -> None:
     """Dial without a rest."""
     while True:
         try:
-            await node._parts.mesh.connect([url])
+            await mesh.connect([url])
         except iris.IrisError:
             await trio.sleep(0.1)
         else:
@@ -104,24 +106,24 @@ async def test_who_dials_while_a_node_opens_is_checked_and_known_to_every_part(
 ) -> None:
     save_revocations(town.revocations, town.list)
     linked: set[str] = set()
-    opening = partial(iris.open_node, environment=town.environment())
+    opening = partial(open_parts, environment=town.environment())
     async with (
-        opening(credential=town.honest, listen=[HONEST]) as honest,
-        opening(credential=town.evil, listen=[EVIL]) as evil,
+        opening(credential=town.honest, listen=[HONEST]) as (honest, honest_parts),
+        opening(credential=town.evil, listen=[EVIL]) as (_, evil_parts),
         trio.open_nursery() as nursery,
     ):
-        for node in (honest, evil):
-            nursery.start_soon(knock, node, SHOP)
-        async with iris.open_node(
+        for parts in (honest_parts, evil_parts):
+            nursery.start_soon(knock, parts.mesh, SHOP)
+        async with open_parts(
             credential=town.shop,
             listen=[SHOP],
             seeds=[HONEST, EVIL] if dials else (),
             client=client,
             environment=town.slow(),
-        ) as shop:
+        ) as (shop, shop_parts):
             assert town.steps >= 2, "there was time to dial"
             await trio.sleep(5)
-            linked.update(peer.identity.cluster for peer in shop._parts.mesh.peers.values())
+            linked.update(peer.identity.cluster for peer in shop_parts.mesh.peers.values())
             assert linked == {"honest"}
             if not client:
                 async with shop.subscribe("news.>") as events:
@@ -136,9 +138,9 @@ async def test_whom_a_list_names_that_is_put_there_while_a_node_opens_is_cut_off
     autojump_clock: MockClock, town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is read before the node listens, and replaced before it is looked at again."""
-    opening = partial(iris.open_node, environment=town.environment())
-    async with opening(credential=town.evil, listen=[EVIL]) as evil, trio.open_nursery() as nursery:
-        nursery.start_soon(knock, evil, SHOP)
+    opening = partial(open_parts, environment=town.environment())
+    async with opening(credential=town.evil, listen=[EVIL]) as (_, evil), trio.open_nursery() as nursery:
+        nursery.start_soon(knock, evil.mesh, SHOP)
 
         async def replace() -> None:
             while not town.steps:  # noqa: ASYNC110 -- on a virtual clock
@@ -147,8 +149,8 @@ async def test_whom_a_list_names_that_is_put_there_while_a_node_opens_is_cut_off
             save_revocations(town.revocations, town.list)
 
         nursery.start_soon(replace)
-        async with iris.open_node(credential=town.shop, listen=[SHOP], environment=town.slow()) as shop:
-            await shop._parts.revoking.look()
+        async with open_parts(credential=town.shop, listen=[SHOP], environment=town.slow()) as (_, shop_parts):
+            await shop_parts.revoking.look()
             await trio.sleep(1)
-            assert not shop._parts.mesh.peers
+            assert not shop_parts.mesh.peers
         nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ from msgspec import structs
 import iris
 from iris.cluster.addresses import split_url
 from iris.cluster.discovery import return_address
+from iris.node.open import open_parts
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 from tests.support.realms import WALL, seeded_entropy
@@ -51,7 +52,7 @@ async def test_it_listens_at_the_new_address_and_tells_everybody(tmp_path: Path,
     here = structs.replace(there, directory=directory, source=machine.source)
     with trio.fail_after(30):
         async with (
-            iris.open_node(credential=hub_credential, listen=["tcp://127.0.0.1:0"], environment=there) as hub,
+            open_parts(credential=hub_credential, listen=["tcp://127.0.0.1:0"], environment=there) as (hub, hub_parts),
             iris.open_node(credential=credential, seeds=hub.addresses, environment=here) as shop,
         ):
             assert hosts(shop.addresses) == ["127.0.0.2"]
@@ -60,9 +61,9 @@ async def test_it_listens_at_the_new_address_and_tells_everybody(tmp_path: Path,
                 expected = [address or "127.0.0.2"]
                 while hosts(shop.addresses) != expected:  # noqa: ASYNC110 -- it looks now and then
                     await trio.sleep(0.01)
-                while hosts(hub._parts.membership._records[shop.id].addresses) != expected:  # noqa: ASYNC110
+                while hosts(hub_parts.membership._records[shop.id].addresses) != expected:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             assert len([url for url in shop.addresses if url.startswith("ipc")]) == 1
-            hub._parts.mesh.drop(shop.id, "a trial")
-            while shop.id not in hub._parts.mesh.peers:  # noqa: ASYNC110
+            hub_parts.mesh.drop(shop.id, "a trial")
+            while shop.id not in hub_parts.mesh.peers:  # noqa: ASYNC110
                 await trio.sleep(0.01)

@@ -79,10 +79,10 @@ async def test_leaving_a_survey_leaves_no_question_behind(autojump_clock: MockCl
     async with (
         open_network() as network,
         network.open_node("cut", host="cut"),
-        network.open_node("operator", host="operator") as operator,
+        network.open_parts("operator", host="operator") as (operator, operator_parts),
     ):
         await trio.sleep(1)
         network.memory.partition(("cut",), ("operator",))
         async with open_survey(operator, timeout=60.0, patience=0.1) as survey:
-            assert len((await survey.collect()).silent) == len(operator._requests._waiting) == 1
-        assert operator._requests._waiting == {}
+            assert len((await survey.collect()).silent) == operator_parts.patterns.requests.waiting == 1
+        assert operator_parts.patterns.requests.waiting == 0

@@ -122,13 +122,15 @@ async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> Non
 
 
 async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: object) -> None:
-    async with open_network() as network, network.open_node("app") as node:
+    async with open_network() as network, network.open_parts("app") as (node, node_parts):
         rng = iter(range(10**9))
         for operation in range(400):
             for _ in range(300):
-                node._requests.latency.record("c" * 128, f"{operation:0128}", 1.07 ** (next(rng) % 300) / 2**20)
+                node_parts.patterns.requests.latency.record(
+                    "c" * 128, f"{operation:0128}", 1.07 ** (next(rng) % 300) / 2**20
+                )
         for reason in range(1000):
-            node._mesh.refusals[f"{reason}" * 300] += 1
+            node_parts.mesh.refusals[f"{reason}" * 300] += 1
         report = report_of(node.statistics(), 1.0)
         assert len(report.latencies) == MOST
         assert report.omitted == 256 + 1 - MOST + 1000 - MOST
@@ -154,7 +156,7 @@ async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: o
     ],
 )
 async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], autojump_clock: object) -> None:
-    async with open_network() as network, network.open_node("liar", operators=False) as liar:
+    async with open_network() as network, network.open_parts("liar", operators=False) as (liar, liar_parts):
         shown = to_builtins(report_of(liar.statistics(), 1.0))
         told: dict[str, Any] = {}
         service = iris.Service("iris.nodes")
@@ -164,7 +166,7 @@ async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], aut
             return {**shown, **told}
 
         async with (
-            liar._serving.serve("iris.nodes", service, iris.Limits()),
+            liar_parts.patterns.serving.serve("iris.nodes", service, iris.Limits()),
             network.open_node("operator") as operator,
         ):
             await trio.sleep(1)

@@ -145,8 +145,9 @@ async def test_who_is_not_exported_is_not_told_of_by_a_question(autojump_clock: 
         await federation.member("eu", echo("store"))
         shop = await federation.shop("us", "store")
         before = hidden.statistics().refusals
-        assert shop._sites is not None
-        hop = await shop._sites.find_hop(("eu", hidden.id), 9, 12345)
+        sites = federation.parts[shop.id].sites
+        assert sites is not None
+        hop = await sites.find_hop(("eu", hidden.id), 9, 12345)
         assert hop is not None
         assert (hop.site, hop.gateway) == ("eu", federation.nodes["eu-gateway"].id)
         assert hidden.statistics().refusals == before
@@ -155,9 +156,10 @@ async def test_who_is_not_exported_is_not_told_of_by_a_question(autojump_clock: 
 async def test_a_node_takes_no_answer_that_it_has_not_asked_for(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("store"))
-        assert shop._sites is not None
-        shop._sites.traced("eu", federation.nodes["eu-gateway"].id, 1)
+        sites = federation.parts[shop.id].sites
+        assert sites is not None
+        sites.traced("eu", federation.nodes["eu-gateway"].id, 1)
         assert (await trace_request(shop, "store")).hops[0].site == "us"
         with trio.move_on_after(0.0):
             await trace_request(shop, "store")
-        assert shop._sites._asking == {}
+        assert sites._asking == {}

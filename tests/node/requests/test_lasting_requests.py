@@ -157,9 +157,7 @@ async def test_connections_that_are_cut_again_and_again_do_not_use_a_request_up(
         async def cut() -> None:
             while not over:
                 await trio.sleep(0.1)
-                for transport in stage.network.memory._transports:
-                    for way in sorted(transport._outward, key=lambda way: way.number):
-                        way.break_off()
+                stage.network.memory.reset()
 
         replies: list[object] = []
 
@@ -186,7 +184,9 @@ async def test_repeats_stay_within_the_budget_when_nobody_takes_them(autojump_cl
         shop = await stage.node("shop")
         await shop.wait_for("store", members=2)
         for member in members:
-            member._serving.memberships["store"].draining = True  # they have reported it to no node yet
+            stage.parts[member.id].patterns.serving.memberships[
+                "store"
+            ].draining = True  # they have reported it to no node yet
 
         async def ask() -> None:
             with pytest.raises(iris.RequestTimeout, match="no longer serves"):
@@ -285,4 +285,4 @@ async def test_who_is_cancelled_while_he_waits_leaves_nothing_behind(asking: Ask
             await asking(shop, 5)
         assert scope.cancelled_caught
         assert shop.statistics().requests.sent == 0
-        assert len(shop._membership._changed) == 0
+        assert len(stage.parts[shop.id].membership._changed) == 0

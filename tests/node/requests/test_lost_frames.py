@@ -167,7 +167,7 @@ async def test_the_member_says_of_what_it_does_not_have_that_it_is_not_there(aut
         def note(_: Peer, message: wire.Message) -> None:
             said.append(message)
 
-        other.mesh._receivers.own[kinds.Failure] = note
+        other.mesh.receivers.own[kinds.Failure] = note
         async with member.serve(store.service):
             nursery.start_soon(partial(shop.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
@@ -317,7 +317,7 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
         def note(_: Peer, message: wire.Message) -> None:
             said.append(message)
 
-        other.mesh._receivers.own[kinds.Cancel] = note
+        other.mesh.receivers.own[kinds.Cancel] = note
         async with member.serve(Hanging().service):
             nursery.start_soon(partial(shop.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
@@ -327,7 +327,7 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
             member.mesh.post(shop.id, kinds.Running(1), 0)
             await trio.sleep(0.1)
             assert said == [kinds.Cancel(1), kinds.Cancel(2)]
-            assert len(member.serving._jobs) == 1
+            assert len(member.serving.in_progress) == 1
             assert shop.mesh.refusals == {"RemoteProtocolError": 1}
             nursery.cancel_scope.cancel()
 

@@ -59,10 +59,10 @@ async def bring_up(stage: Stage, concurrency: int = 8) -> tuple[iris.Node, iris.
 async def test_readers_are_those_who_wait(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         member, shop = await bring_up(stage)
-        assert repr(member._parts.mesh.reading) == "<InboxReader by a follower>"
+        assert repr(stage.parts[member.id].mesh.reading) == "<InboxReader by a follower>"
         await trio.sleep(1)
-        assert repr(shop._parts.mesh.reading) == "<InboxReader by the mesh>"
-        assert repr(member._parts.mesh.reading) == "<InboxReader by a follower>"
+        assert repr(stage.parts[shop.id].mesh.reading) == "<InboxReader by the mesh>"
+        assert repr(stage.parts[member.id].mesh.reading) == "<InboxReader by a follower>"
 
 
 async def test_a_handler_that_waits_holds_up_no_other(autojump_clock: MockClock) -> None:
@@ -152,7 +152,7 @@ async def test_a_member_that_leaves_lets_its_node_read_on(autojump_clock: MockCl
         async with member.join("store", store):
             await shop.wait_for("store")
             await warm_up(shop)
-        assert repr(member._parts.mesh.reading) == "<InboxReader by the mesh>"
+        assert repr(stage.parts[member.id].mesh.reading) == "<InboxReader by the mesh>"
         other = iris.Service("other")
         other.request(echo_back)
         async with member.join("other", other):
@@ -183,11 +183,11 @@ async def test_a_caller_that_reads_is_told_when_its_own_node_is_closed(autojump_
                 await shop.request("store", operation="hang", timeout=1000)
             told.append(trio.current_time())
 
-        async with trio.open_nursery() as nursery, stage.network.open_node("shop", host="shop") as shop:
+        async with trio.open_nursery() as nursery, stage.network.open_parts("shop", host="shop") as (shop, parts):
             await shop.wait_for("store")
             nursery.start_soon(ask, shop)
             await trio.sleep(1)
-            assert repr(shop._parts.mesh.reading) == "<InboxReader by a follower>"
+            assert repr(parts.mesh.reading) == "<InboxReader by a follower>"
             stage.crash("store")
             closed = trio.current_time()
         assert told == [pytest.approx(closed, abs=0.01)]

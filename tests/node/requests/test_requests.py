@@ -313,7 +313,7 @@ async def test_nested_requests_and_surveys_have_the_priority_of_the_request_that
 
         @back.request
         async def note(request: iris.Request) -> None:
-            (job,) = member._serving._jobs.values()
+            (job,) = stage.parts[member.id].patterns.serving.in_progress
             seen.append((request.payload, job.priority))
 
         @front.request
@@ -350,7 +350,7 @@ async def test_requests_from_a_worker_thread_have_the_priority_of_the_request_th
 
         @back.request
         async def note(request: iris.Request) -> None:
-            (job,) = member._serving._jobs.values()
+            (job,) = stage.parts[member.id].patterns.serving.in_progress
             seen.append((request.payload, job.priority))
 
         @front.request(thread=True)
@@ -378,7 +378,11 @@ async def test_a_member_that_asks_itself_does_not_hand_its_priority_to_the_next_
 
         @service.request
         async def ask_oneself(request: iris.Request) -> None:
-            (priority,) = {job.priority for job in node._serving._jobs.values() if job.payload == request.payload}
+            (priority,) = {
+                job.priority
+                for job in stage.parts[node.id].patterns.serving.in_progress
+                if job.payload == request.payload
+            }
             seen.append((request.payload, priority))
             if request.payload == b"first":
                 await node.request("own", b"second")

@@ -23,8 +23,8 @@ NARROW = iris.Config(relay_above=4, relay_fan_out=2)
 """Trees of three hops with a dozen nodes."""
 
 
-def trees(node: iris.Node) -> EventTrees:
-    return node._publishing.trees
+def trees(stage: Stage, node: iris.Node) -> EventTrees:
+    return stage.parts[node.id].patterns.pubsub.publishing.trees
 
 
 class Readers:
@@ -95,19 +95,19 @@ async def open_readers(count: int, **options: object) -> AsyncIterator[tuple[Sta
         await readers.stop()
 
 
-async def start(shop: iris.Node, topic: str = "news.start") -> int:
+async def start(tree: EventTrees, shop: iris.Node, topic: str = "news.start") -> int:
     """Publish one event, which begins a tree, and give its nodes the time to get ready."""
     await shop.publish(topic, 0)
     await trio.sleep(0.5)
-    assert trees(shop).size
+    assert tree.size
     return 1
 
 
 async def test_above_the_limit_events_go_over_others_and_everybody_gets_each_once_in_order(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(12) as (_, readers, shop):
-        await start(shop)
+    async with open_readers(12) as (stage, readers, shop):
+        await start(trees(stage, shop), shop)
         before = {node: link.sent for node, link in shop.statistics().links.items()}
         for number in range(1, 300):
             await shop.publish(f"news.{number % 3}", number)
@@ -126,11 +126,11 @@ async def test_above_the_limit_events_go_over_others_and_everybody_gets_each_onc
 
 
 async def test_up_to_the_limit_events_go_directly(autojump_clock: MockClock) -> None:
-    async with open_readers(4) as (_, readers, shop):
+    async with open_readers(4) as (stage, readers, shop):
         for number in range(50):
             await shop.publish("news.a", number)
             await trio.sleep(0.05)
-        assert trees(shop).size == 0
+        assert trees(stage, shop).size == 0
         assert set(readers.relays().values()) == {0}
         readers.check(50)
 
@@ -139,7 +139,7 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
     autojump_clock: MockClock,
 ) -> None:
     """Readers come and go all the time while events are published at every moment."""
-    async with open_readers(3) as (_, readers, shop):
+    async with open_readers(3) as (stage, readers, shop):
         await readers.bring_up(*(f"reader-{index}" for index in range(3, 13)))
         published = 0
         going = True
@@ -158,16 +158,16 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
             for index in range(3, 13):
                 await readers.add(f"reader-{index}")
                 await trio.sleep(0.15)
-                sizes.add(trees(shop).size > 0)
+                sizes.add(trees(stage, shop).size > 0)
             for index in range(1, 13):
                 readers.scopes[f"reader-{index}"].cancel()
                 await trio.sleep(0.15)
             await trio.sleep(2)
             going = False
-        sizes.add(trees(shop).size > 0)
+        sizes.add(trees(stage, shop).size > 0)
         await trio.sleep(1)
         assert sizes == {True, False}
-        assert trees(shop).size == 0, "a tree for one reader"
+        assert trees(stage, shop).size == 0, "a tree for one reader"
         assert readers.numbers("reader-0") == list(range(published))
         for host in readers.nodes:
             numbers = readers.numbers(host)
@@ -178,9 +178,9 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
 async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_after(
     autojump_clock: MockClock, seed: int
 ) -> None:
-    async with open_readers(8, seed=seed) as (_, readers, shop):
+    async with open_readers(8, seed=seed) as (stage, readers, shop):
         await readers.bring_up("reader-8")
-        await start(shop)
+        await start(trees(stage, shop), shop)
         for late in range(30):
             topic = f"late.{late}"
             host = f"reader-{late % 9}"  # the last one is in no tree
@@ -194,8 +194,10 @@ async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_a
 
 async def test_a_relay_that_dies_costs_those_behind_it_a_gap_that_they_are_told_of(autojump_clock: MockClock) -> None:
     async with open_readers(12) as (stage, readers, shop):
-        await start(shop)
-        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        await start(trees(stage, shop), shop)
+        feed = trees(stage, shop).feed
+        assert feed is not None
+        relay = next(host for host, node in readers.nodes.items() if node.id == feed.shape.top[0].node)
         for number in range(1, 300):
             await shop.publish("news.start", number)
             await trio.sleep(0.005)
@@ -208,14 +210,18 @@ async def test_a_relay_that_dies_costs_those_behind_it_a_gap_that_they_are_told_
         readers.check(301, *alive)
         gaps = {host: sum(event.missed for event in readers.taken[host]) for host in alive}
         assert sum(1 for gap in gaps.values() if gap) <= 5, "more than those behind it lost events"
-        assert trees(shop).size == 11, "there is another tree, without it"
+        assert trees(stage, shop).size == 11, "there is another tree, without it"
 
 
 async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClock) -> None:
     taken: dict[str, list[int]] = defaultdict(list)
     nodes: dict[str, iris.Node] = {}
     leaving: dict[str, trio.CancelScope] = {}
-    async with iris.testing.open_network(seed=3) as network, network.open_node("shop", config=NARROW) as shop:
+    async with (
+        iris.testing.open_network(seed=3) as network,
+        network.open_parts("shop", config=NARROW) as (shop, parts),
+    ):
+        tree = parts.patterns.pubsub.publishing.trees
 
         async def stay(host: str, task_status: trio.TaskStatus[None]) -> None:
             with trio.CancelScope() as leaving[host]:
@@ -231,12 +237,12 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
             hosts = [f"reader-{index}" for index in range(12)]
             for host in hosts:
                 await nursery.start(stay, host)
-            await start(shop)
+            await start(tree, shop)
             for number in range(1, 160):
                 await shop.publish("news.start", number)
                 await trio.sleep(0.002)
                 if number % 40 == 20:
-                    feed = trees(shop)._feed
+                    feed = tree.feed
                     assert feed is not None, "a tree is made anew within a second"
                     relays = [host for host in hosts if (it := feed.places.get(nodes[host].id)) and it.children]
                     leaving[relays[0]].cancel()
@@ -250,8 +256,10 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
 
 async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock) -> None:
     async with open_readers(12) as (stage, readers, shop):
-        await start(shop)
-        relay = next(host for host, node in readers.nodes.items() if node.id == trees(shop)._feed.shape.top[0].node)  # type: ignore[union-attr]
+        await start(trees(stage, shop), shop)
+        feed = trees(stage, shop).feed
+        assert feed is not None
+        relay = next(host for host, node in readers.nodes.items() if node.id == feed.shape.top[0].node)
         count = 1
         for _ in range(30):
             await shop.publish("news.start", count)
@@ -278,16 +286,16 @@ async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock)
 async def test_a_tree_that_lacks_one_who_rests_is_made_when_that_one_may_be_in_it_again(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(5) as (_, readers, shop):
-        await start(shop)
-        feed = trees(shop)._feed
+    async with open_readers(5) as (stage, readers, shop):
+        await start(trees(stage, shop), shop)
+        feed = trees(stage, shop).feed
         assert feed is not None
-        trees(shop)._cannot_reach(feed.tree, readers.nodes["reader-0"].id)
+        trees(stage, shop)._cannot_reach(feed.tree, readers.nodes["reader-0"].id)
         sizes: list[int] = []
         for number in range(1, 15):
             await shop.publish("news.start", number)
             await trio.sleep(1)
-            sizes.append(trees(shop).size)
+            sizes.append(trees(stage, shop).size)
         assert sizes[:9] == [0] * 9, "it rests for ten seconds, and four are too few for a tree"
         assert sizes[-1] == 5
         readers.check(15)
@@ -297,7 +305,7 @@ async def test_a_tree_that_lacks_one_who_rests_is_made_when_that_one_may_be_in_i
 async def test_order_holds_and_every_gap_is_told_whatever_breaks(autojump_clock: MockClock, seed: int) -> None:
     async with open_readers(10, seed=seed) as (stage, readers, shop):
         stage.harmless = ("relayed events of a tree that was not announced",)  # the announcement was lost
-        await start(shop)
+        await start(trees(stage, shop), shop)
         stage.network.memory.loss = 0.01
         count = 1
         for step in range(600):
@@ -323,15 +331,15 @@ async def test_order_holds_and_every_gap_is_told_whatever_breaks(autojump_clock:
 async def test_a_subscriber_that_publishers_wait_for_gets_its_events_directly_and_in_order(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(8) as (_, readers, shop):
-        count = await start(shop)
+    async with open_readers(8) as (stage, readers, shop):
+        count = await start(trees(stage, shop), shop)
         await readers.add("reader-1", pattern="other", overflow="wait")
         for number in range(count, 300):
             await shop.publish("news.start", number)
             await trio.sleep(0.005)
         await trio.sleep(1)
-        assert trees(shop).size == 7
-        assert readers.nodes["reader-1"].id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert trees(stage, shop).size == 7
+        assert readers.nodes["reader-1"].id not in trees(stage, shop).feed.places  # type: ignore[union-attr]
         assert {host: readers.numbers(host) for host in readers.nodes} == {
             host: list(range(300)) for host in readers.nodes
         }
@@ -340,20 +348,20 @@ async def test_a_subscriber_that_publishers_wait_for_gets_its_events_directly_an
 async def test_a_subscriber_that_publishers_begin_to_wait_for_while_a_tree_is_made_is_not_in_it(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(8) as (_, readers, shop):
+    async with open_readers(8) as (stage, readers, shop):
         await shop.publish("news.start", 0)
         await readers.add("reader-1", pattern="other", overflow="wait")
         count = 1
         with trio.fail_after(30):
-            while trees(shop).size != 7:
+            while trees(stage, shop).size != 7:
                 await shop.publish("news.start", count)
                 count += 1
                 await trio.sleep(0.5)
         for number in range(count, 50):
             await shop.publish("news.start", number)
             await trio.sleep(0.05)
-        assert trees(shop).size == 7
-        assert readers.nodes["reader-1"].id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        assert trees(stage, shop).size == 7
+        assert readers.nodes["reader-1"].id not in trees(stage, shop).feed.places  # type: ignore[union-attr]
         assert [len(readers.taken[host]) for host in readers.nodes] == [50] * 8
 
 
@@ -382,8 +390,8 @@ async def test_what_nodes_were_told_of_a_coming_tree_is_told_again_when_frames_w
 async def test_last_values_come_once_before_subscribe_returns_and_in_order_over_a_tree(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(8) as (_, readers, shop):
-        await start(shop)
+    async with open_readers(8) as (stage, readers, shop):
+        await start(trees(stage, shop), shop)
         await shop.publish("state", "kept", retain=True)
         got: list[tuple[object, bool]] = []
         for index in (2, 7):
@@ -403,8 +411,8 @@ async def test_last_values_come_once_before_subscribe_returns_and_in_order_over_
 async def test_publishers_and_subscribers_are_who_they_are_however_their_events_come(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(8) as (_, readers, shop):
-        await start(shop)
+    async with open_readers(8) as (stage, readers, shop):
+        await start(trees(stage, shop), shop)
         await readers.add("reader-5", pattern="allowed.a", allow=["shop"])
         await readers.add("reader-6", pattern="allowed.b", allow=["office"])
         await shop.publish("allowed.a", 1)
@@ -419,7 +427,7 @@ async def test_a_publisher_that_closes_at_once_has_published_everything(autojump
     async with open_readers(12) as (stage, readers, shop):
         del shop
         async with stage.network.open_node("office", config=NARROW) as office:
-            await start(office, "news.office")
+            await start(trees(stage, office), office, "news.office")
             for number in range(1, 200):
                 await office.publish("news.office", number)
         await trio.sleep(0.1)
@@ -443,22 +451,22 @@ async def test_links_with_little_room_slow_the_publisher_down_and_lose_nothing(a
         subscriptions = [await stack.enter_async_context(fleet[name].pubsub.subscribe("news")) for name in names]
         await publish(fleet["shop"], "news", b"first")
         await trio.sleep(1)
-        feed = publishing.trees._feed
+        feed = publishing.trees.feed
         assert feed is not None
         began = trio.current_time()
         await publish(fleet["shop"], "news", *[bytes(20_000)] * 300)
         assert trio.current_time() > began + 0.1, "it never waited: the test shows nothing"
         await trio.sleep(5)
         assert {(it.received, it.missed) for one in subscriptions for it in [one.statistics()]} == {(301, 0)}
-        assert publishing.trees._feed is feed, "the tree was left"
+        assert publishing.trees.feed is feed, "the tree was left"
         assert not feed.held
         nursery.cancel_scope.cancel()
 
 
 async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever(autojump_clock: MockClock) -> None:
-    async with open_readers(8) as (_, readers, shop):
-        await start(shop)
-        feed = trees(shop)._feed
+    async with open_readers(8) as (stage, readers, shop):
+        await start(trees(stage, shop), shop)
+        feed = trees(stage, shop).feed
         assert feed is not None
         relay = next(node for node in readers.nodes.values() if feed.places[node.id].children)
         leaf = next(node for node in readers.nodes.values() if not feed.places[node.id].children)
@@ -471,7 +479,7 @@ async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever
             return trio.current_time() - began
 
         def say(node: iris.Node, state: int) -> None:
-            node._mesh.post(shop.id, kinds.EventRelay(feed.tree, state, b""), 0)
+            stage.parts[node.id].mesh.post(shop.id, kinds.EventRelay(feed.tree, state, b""), 0)
 
         say(leaf, HELD)
         await trio.sleep(0.1)
@@ -488,6 +496,6 @@ async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever
         await trio.sleep(0.1)
         assert 0.5 < await publish_some() < 1.5, "a pause without an end ends when the tree is left"
         await trio.sleep(1)
-        await start(shop)
-        assert feed is not trees(shop)._feed
-        assert relay.id not in trees(shop)._feed.places  # type: ignore[union-attr]
+        await start(trees(stage, shop), shop)
+        assert feed is not trees(stage, shop).feed
+        assert relay.id not in trees(stage, shop).feed.places  # type: ignore[union-attr]

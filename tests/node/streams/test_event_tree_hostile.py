@@ -128,7 +128,7 @@ async def test_nodes_hand_on_only_what_they_may_hear_themselves(autojump_clock: 
                 await stack.enter_async_context(node.pubsub.subscribe("news.>"))
         await publish(fleet["shop"], "news.a", 1)
         await trio.sleep(1)
-        feed = fleet["shop"].pubsub.publishing.trees._feed
+        feed = fleet["shop"].pubsub.publishing.trees.feed
         assert feed is not None
         assert len(feed.places) == 12
         for node_id, place in feed.places.items():

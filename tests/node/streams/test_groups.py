@@ -43,7 +43,7 @@ async def test_many_topics_with_one_event_each_are_shared_evenly(autojump_clock:
         async with trio.open_nursery() as nursery:
             taken: list[list[object]] = [[], [], []]
             for worker, of in zip(workers, taken, strict=True):
-                events = await stage._stack.enter_async_context(worker.subscribe("orders.>", group="workers"))
+                events = await stage.enter(worker.subscribe("orders.>", group="workers"))
                 nursery.start_soon(take, events, of)
             for number in range(300):
                 await writer.publish(f"orders.{number}.created", number)
@@ -92,7 +92,7 @@ async def test_a_slow_worker_gets_what_it_can_do_and_the_others_the_rest(autojum
         subscriptions: list[iris.Subscription] = []
         async with trio.open_nursery() as nursery:
             for worker, of, pause in zip(workers, taken, (0.0, 0.0, 0.1), strict=True):
-                events = await stage._stack.enter_async_context(worker.subscribe("work", group="workers"))
+                events = await stage.enter(worker.subscribe("work", group="workers"))
                 subscriptions.append(events)
                 nursery.start_soon(take, events, of, pause)
             for number in range(3000):
@@ -201,7 +201,7 @@ async def test_what_waits_at_a_member_that_leaves_in_order_is_in_the_publishers_
         assert sum(map(len, taken)) + published.dropped == 700
         with pytest.raises(iris.EventsLost, match=f"{published.dropped} of the events"):
             await writer.publish("work", 700, strict=True)
-        assert writer._pubsub.publishing.groups.outstanding(workers[1].id) == 0
+        assert stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(workers[1].id) == 0
 
 
 async def test_a_node_that_leaves_after_its_work_is_done_leaves_nothing_in_the_books(
@@ -267,7 +267,7 @@ async def test_events_for_a_group_that_are_lost_on_the_way_are_in_the_publishers
             lost = 1010 - len(taken)
             assert lost > 5
             assert dict(writer.statistics().publishing.lost) == {LOST_IN_FLIGHT: lost}
-            assert writer._pubsub.publishing.groups.outstanding(worker.id) == 0
+            assert stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(worker.id) == 0
             nursery.cancel_scope.cancel()
 
 
@@ -281,9 +281,9 @@ async def test_a_member_that_lies_about_what_it_has_taken_leaves_the_books_in_or
             for number in range(10):
                 await writer.publish("work", number)
             for _ in range(3):
-                worker._parts.mesh.post(writer.id, raw(kinds.GroupSettled, *counts), 0)
+                stage.parts[worker.id].mesh.post(writer.id, raw(kinds.GroupSettled, *counts), 0)
             await trio.sleep(IN_FLIGHT)
             published = writer.statistics().publishing
             assert published.sent == 10 == published.handed_over + sum(published.lost.values())
-            assert 0 <= writer._pubsub.publishing.groups.outstanding(worker.id) <= 10
+            assert 0 <= stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(worker.id) <= 10
             assert events.statistics().waiting == 10

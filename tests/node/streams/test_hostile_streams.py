@@ -67,18 +67,18 @@ async def test_a_tunnel_whose_peer_breaks_the_rules_ends_with_the_reason_and_not
         iris.testing.open_network(seed=5) as network,
         network.open_node("victims", config=CONFIG) as member,
         member.join("victims", victim.service),
-        network.open_node("villain") as villain,
+        network.open_parts("villain") as (villain, villain_parts),
         network.open_node("honest") as honest,
     ):
         for node in (villain, honest):
             await node.wait_for("victims")
         # What the villain's own end makes of acknowledgements for what it has not sent is not the question.
-        villain._mesh._receivers.own[kinds.TunnelAck] = lambda peer, message: None
+        villain_parts.mesh.receivers.own[kinds.TunnelAck] = lambda peer, message: None
         async with villain.open_tunnel("victims") as tunnel:
             async with honest.open_tunnel("victims") as good:
                 await good.send(b"mine")
                 for message in HOSTILE[reason]:
-                    villain._mesh.post(member.id, message, 100)
+                    villain_parts.mesh.post(member.id, message, 100)
                     held = sum(one.statistics().bytes_held for one in victim.tunnels)
                     assert held <= WINDOW + PAYLOAD + 1000
                     await trio.sleep(0.001)
@@ -145,11 +145,11 @@ async def test_malformed_messages_about_events_are_counted_and_change_nothing(
     async with (
         iris.testing.open_network(seed=6) as network,
         network.open_node("reader") as reader,
-        network.open_node("villain") as villain,
+        network.open_parts("villain") as (villain, villain_parts),
         reader.subscribe("t") as events,
     ):
         await reader.publish("t", 1)
-        villain._mesh.post(reader.id, MALFORMED[what], 100)
+        villain_parts.mesh.post(reader.id, MALFORMED[what], 100)
         await trio.sleep(1)
         await villain.publish("t", 2)
         assert [(await anext(events)).payload for _ in range(2)] == [1, 2]
@@ -164,14 +164,16 @@ async def test_a_publisher_that_does_not_wait_cannot_fill_the_memory_of_a_patien
     async with (
         iris.testing.open_network(seed=7) as network,
         network.open_node("reader") as reader,
-        network.open_node("villain") as villain,
+        network.open_parts("villain") as (_, villain_parts),
         reader.subscribe("t", overflow="wait", limits=iris.SubscriptionLimits(bytes=1_000_000)) as events,
     ):
         payload = bytes(60_000)
         sent = 0
         for number in range(1, 3000):  # 180 MB
             try:
-                villain._mesh.post(reader.id, kinds.Events("t", number, 0, None, None, None, (payload,), ()), 60_000)
+                villain_parts.mesh.post(
+                    reader.id, kinds.Events("t", number, 0, None, None, None, (payload,), ()), 60_000
+                )
                 sent += 1
             except NotSent:
                 await trio.sleep(0.01)

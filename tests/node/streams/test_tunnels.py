@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -16,8 +16,8 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.kernel.config import Config
-from iris.kernel.transport.memory import MemoryTransport
 from iris.kernel.wire import kinds
+from iris.node.open import OpenNode
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.testing import Network
 
@@ -71,16 +71,23 @@ class Store:
 
 
 @pytest.fixture
-async def nodes(network: Network) -> AsyncIterator[tuple[iris.Node, iris.Node, Store]]:
-    """A shop, a node of the store, and the store."""
+async def opened(network: Network) -> AsyncIterator[tuple[OpenNode, iris.Node, Store]]:
+    """A shop with its parts, a node of the store, and the store."""
     store = Store()
     async with (
         network.open_node("store", host="store") as member,
         member.join("store", store.service),
-        network.open_node("shop", host="shop") as shop,
+        network.open_parts("shop", host="shop") as shop,
     ):
-        await shop.wait_for("store")
+        await shop.node.wait_for("store")
         yield shop, member, store
+
+
+@pytest.fixture
+def nodes(opened: tuple[OpenNode, iris.Node, Store]) -> Nodes:
+    """A shop, a node of the store, and the store."""
+    shop, member, store = opened
+    return shop.node, member, store
 
 
 async def only_open(opening: AbstractAsyncContextManager[iris.Tunnel]) -> None:
@@ -155,9 +162,11 @@ async def test_a_member_at_its_limit_of_tunnels_is_overloaded(autojump_clock: Mo
         await only_open(shop.open_tunnel("store"))
 
 
-async def test_headers_that_are_none_are_refused(autojump_clock: MockClock, nodes: Nodes) -> None:
-    shop, member, _ = nodes
-    end = shop._tunnels._table.open(member.id, "store", None, ("a", "b", "c"))
+async def test_headers_that_are_none_are_refused(
+    autojump_clock: MockClock, opened: tuple[OpenNode, iris.Node, Store]
+) -> None:
+    shop, member, _ = opened
+    end = shop.parts.patterns.tunnels._table.open(member.id, "store", None, ("a", "b", "c"))
     await trio.sleep(0.1)
     assert end.machine.refusal is not None
     assert end.machine.refusal.code == "malformed"
@@ -223,13 +232,13 @@ async def test_a_handler_that_fails_is_no_member_that_was_lost(
     async with (
         network.open_node("store") as member,
         member.join("store", service),
-        network.open_node("shop") as shop,
+        network.open_parts("shop") as (shop, shop_parts),
     ):
         await shop.wait_for("store")
         for _ in range(5):
             with pytest.raises(iris.TunnelBroken, match=r"^the tunnel to .* broke: the handler failed: KeyError"):
                 await use(shop)
-        (balancer,) = shop._membership._balancers.values()
+        (balancer,) = shop_parts.membership._balancers.values()
         assert balancer.pick() == member.id, "it is asked as before"
 
 
@@ -254,14 +263,14 @@ async def test_a_handler_whose_tasks_are_cancelled_has_no_errors(autojump_clock:
 
 
 async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
-    autojump_clock: MockClock, nodes: Nodes
+    autojump_clock: MockClock, opened: tuple[OpenNode, iris.Node, Store]
 ) -> None:
-    shop, _, _ = nodes
-    table = shop._tunnels._table
-    opened = table.open
+    (shop, parts), _, _ = opened
+    table = parts.patterns.tunnels._table
+    plain = table.open
 
     def open_and_hear_the_end(*args: Any) -> TunnelEndpoint:
-        end = opened(*args)
+        end = plain(*args)
         end.machine.receive(kinds.TunnelAccept(-end.machine._identifier, 2**20, 2**20), trio.current_time())
         end.machine.receive(kinds.TunnelClose(-end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)
         end.settle()
@@ -337,16 +346,12 @@ async def test_a_transfer_survives_the_network(
     assert (statistics.chunks_resent > 0) == (fault != "none")
 
 
-async def reset_connections(nodes: tuple[iris.Node, ...], chance: random.Random, seconds: float) -> None:
+async def reset_connections(network: Network, chance: random.Random, seconds: float) -> None:
     """Break all connections again and again, mostly before a handshake over the new ones can end."""
     with trio.move_on_after(seconds):
         while True:
             await trio.sleep(chance.uniform(0.005, 0.06))
-            for node in nodes:
-                for way in sorted(
-                    cast("MemoryTransport", node._parts.mesh._transport)._outward, key=lambda way: way.number
-                ):
-                    way.break_off()
+            network.memory.reset()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -368,7 +373,7 @@ async def test_a_tunnel_resumes_after_connections_were_reset_for_as_long_as_the_
         async with shop.open_tunnel("store", operation="put") as tunnel, trio.open_nursery() as nursery:
             for number in range(60):
                 if number % 20 == 10:
-                    nursery.start_soon(reset_connections, (shop, member), chance, 6.0)
+                    nursery.start_soon(reset_connections, network, chance, 6.0)
                 payload = chance.randbytes(100_000)
                 digest.update(payload)
                 await tunnel.send(payload)
@@ -475,15 +480,15 @@ async def test_a_member_that_leaves_does_not_wait_for_ever(autojump_clock: MockC
 
 async def test_another_member_is_asked_when_one_is_leaving(autojump_clock: MockClock, network: Network) -> None:
     async with AsyncExitStack() as stack:
-        nodes: list[iris.Node] = []
+        nodes: list[OpenNode] = []
         for number in range(3):
-            node = await stack.enter_async_context(network.open_node("store", host=f"store-{number}"))
-            await stack.enter_async_context(node.join("store", Store().service))
+            node = await stack.enter_async_context(network.open_parts("store", host=f"store-{number}"))
+            await stack.enter_async_context(node.node.join("store", Store().service))
             nodes.append(node)
         shop = await stack.enter_async_context(network.open_node("shop"))
         await shop.wait_for("store", members=3)
         leaving = nodes[0]
-        leaving._serving.memberships["store"].draining = True
+        leaving.parts.patterns.serving.memberships["store"].draining = True
         for _ in range(20):
             async with shop.open_tunnel("store") as tunnel:
-                assert tunnel.sender.node != leaving.id
+                assert tunnel.sender.node != leaving.node.id

@@ -122,28 +122,28 @@ async def test_a_crowd_waits_in_the_queue_of_the_system_and_is_served(monkeypatc
         return await hello(accept)
 
     async with open_endpoint("127.0.0.1", 0, {"/hello": count}) as endpoint, trio.open_nursery() as nursery:
-        idle = [await trio.open_tcp_stream(endpoint.host, endpoint.port) for _ in range(module._CONNECTIONS)]
+        idle = [await trio.open_tcp_stream(endpoint.host, endpoint.port) for _ in range(module.MAX_CONNECTIONS)]
         answers: list[bytes] = []
 
         async def ask() -> None:
             answers.append(await sends(endpoint, asking("/hello")))
 
-        for _ in range(3 * module._CONNECTIONS):
+        for _ in range(3 * module.MAX_CONNECTIONS):
             nursery.start_soon(ask)
         with trio.fail_after(30):
-            while len(answers) < 3 * module._CONNECTIONS:  # noqa: ASYNC110 -- of all tasks
+            while len(answers) < 3 * module.MAX_CONNECTIONS:  # noqa: ASYNC110 -- of all tasks
                 await trio.sleep(0.01)
         for stream in idle:
             await stream.aclose()
     assert all(answer.endswith(b"hello\n") for answer in answers)
-    assert most <= module._CONNECTIONS
+    assert most <= module.MAX_CONNECTIONS
 
 
 @pytest.mark.parametrize("said", [b"", asking("/hello"), asking("/large")], ids=["nothing", "one request", "large"])
 async def test_who_opens_many_connections_and_waits_keeps_nobody_out(said: bytes) -> None:
     """They say nothing, or do not end, or do not take their answers; with a patience of 5 s each."""
     async with an_endpoint() as endpoint, AsyncExitStack() as stack:
-        for _ in range(2 * module._CONNECTIONS):
+        for _ in range(2 * module.MAX_CONNECTIONS):
             stream = await stack.enter_async_context(await trio.open_tcp_stream(endpoint.host, endpoint.port))
             await stream.send_all(said)
         with trio.fail_after(4.0):

@@ -185,7 +185,7 @@ async def test_prometheus_own_parser_finds_no_fault(accept: str, everything: Nod
             await trio.lowlevel.checkpoint()
             return everything
 
-        exposition._look = look  # type: ignore[method-assign]
+        exposition.look = look  # type: ignore[method-assign]
         page = await exposition.metrics(accept)
     assert page.content_type.startswith(accept.partition(";")[0] or "text/plain")
     if not accept:

@@ -11,14 +11,14 @@ from iris.node.operators import unready
 from iris.node.telemetry.families import samples
 from iris.node.telemetry.metrics import Exposition
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import open_network
+from iris.testing import inspect, open_network
 from tests.support.federations import echo, open_federation
 
 
 async def values(node: iris.Node) -> dict[tuple[str, tuple[str, ...]], float]:
     exposition = Exposition(node, member=True)
     assert (await exposition.metrics("")).status == 200
-    return {(name, labels): value for name, labels, value in samples(await exposition._look())}
+    return {(name, labels): value for name, labels, value in samples(await exposition.look())}
 
 
 async def test_a_member_of_a_bridge_says_how_far_its_readers_are_behind(tmp_path: Path) -> None:
@@ -55,4 +55,4 @@ async def test_a_gateway_says_what_it_has_carried_and_to_how_many_sites() -> Non
         assert found["iris_gateway_neighbours", ()] == 1
         assert found["iris_gateway_carried_frames_total", ()] >= 2
         assert found["iris_gateway_carried_bytes_total", ()] > 0
-    assert not node._reports
+    assert not inspect(node).reports

@@ -29,7 +29,7 @@ class Books:
         self.tally = Tally()
         ids = tuple(fleet[name].id for name in ("relay", "other", "third"))
         self._tree = RelayPlan(ids, (ids,))
-        self.relay.mesh._receivers.own[kinds.Relay] = lambda peer, message: None
+        self.relay.mesh.receivers.own[kinds.Relay] = lambda peer, message: None
 
     async def send(self, count: int = 1) -> None:
         for _ in range(count):

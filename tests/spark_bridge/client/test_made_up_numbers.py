@@ -19,16 +19,16 @@ async def test_numbers_beyond_all_bounds_end_no_bridge_and_leave_its_counters_re
         open_network() as network,
         bridge_node(network, tmp_path) as bridge,
         network.open_node("publisher") as publisher,
-        network.open_node("villain") as villain,
+        network.open_parts("villain") as (villain, villain_parts),
     ):
         await publisher.wait_for("bridge")
         await villain.wait_for("bridge")
-        (victim,) = [node for node in villain._parts.mesh.peers if node != publisher.id]
+        (victim,) = [node for node in villain_parts.mesh.peers if node != publisher.id]
 
         def send(topic: str, sequence: int, confirm: int, *payloads: bytes) -> None:
             message = kinds.Events(topic, sequence, confirm, None, None, None, payloads, ())
-            villain._parts.mesh.post(victim, message, 100)
-            villain._parts.mesh.peers[victim].link.end_batch()  # a batch is refused as a whole
+            villain_parts.mesh.post(victim, message, 100)
+            villain_parts.mesh.peers[victim].link.end_batch()  # a batch is refused as a whole
 
         send("a.b", 1, 2**64 - 1, b"1", b"2")  # the confirmation of the second one had no form on the wire
         send("a.b", 2**64 - 1, 0, b"1", b"2")

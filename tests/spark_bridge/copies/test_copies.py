@@ -179,7 +179,7 @@ async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "iris")
-    async with open_network() as network, network.open_node("publisher") as publisher:
+    async with open_network() as network, network.open_parts("publisher") as (publisher, publisher_parts):
         for _ in range(2):
             caplog.clear()
             async with (
@@ -190,7 +190,7 @@ async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
                 assert "is away" not in caplog.text
                 assert stored(member.store)
             with trio.fail_after(10):
-                while publisher._pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- there is no event
+                while publisher_parts.patterns.pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
             caplog.clear()
             for topic in ("a.b", "a.c", "a.b", "other"):

@@ -72,12 +72,12 @@ def _bridge_has_met_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.spark_bridge.outcomes.keeper._MEETING", 0.0)
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, network: Network, node: iris.Node, host: str, step: str) -> None:
+def dying(monkeypatch: pytest.MonkeyPatch, network: Network, asking: Calls, host: str, step: str) -> None:
     """Have a member be cut off at a step of the protocol."""
     original = Calls.ask
 
     async def ask(calls: Calls, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-        if calls is not node._calls:
+        if calls is not asking:
             return await original(calls, bridge, operation, fields, within)
         if operation == {"claim": "key.claim", "ran": "key.record"}.get(step):
             network.memory.crash(host)
@@ -99,10 +99,10 @@ async def test_a_member_that_dies_at_each_step(
         open_network() as network,
         open_keeper(network, tmp_path),
         network.open_node("desk") as desk,
-        network.open_node("bank", host="one", config=iris.Config(drain_timeout=0.1)) as one,
+        network.open_parts("bank", host="one", config=iris.Config(drain_timeout=0.1)) as (one, parts),
         network.open_node("bank") as two,
     ):
-        dying(monkeypatch, network, one, "one", step)
+        dying(monkeypatch, network, parts.patterns.calls, "one", step)
         async with one.join("bank", bank(ran, rerun=rerun)):
             await desk.wait_for("bank")
             async with two.join("bank", bank(ran, rerun=rerun)):
@@ -437,10 +437,10 @@ async def test_of_a_member_that_dies_nothing_is_stored_twice(
         open_network() as network,
         open_keeper(network, tmp_path),
         network.open_node("desk") as desk,
-        network.open_node("bank", host="one", config=iris.Config(drain_timeout=0.1)) as one,
+        network.open_parts("bank", host="one", config=iris.Config(drain_timeout=0.1)) as (one, parts),
         network.open_node("bank") as two,
     ):
-        dying(monkeypatch, network, one, "one", step)
+        dying(monkeypatch, network, parts.patterns.calls, "one", step)
         async with one.join("bank", ledger(rerun=True)), two.join("bank", ledger(rerun=True)):
             await desk.wait_for("bank", 2)
             assert await desk.request("bank", 30, idempotency_key="k", prefer=one.id, timeout=20) == "paid"

@@ -389,7 +389,7 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
     async with (
         open_network() as network,
         open_shops(network, tmp_path, []) as (one, _),
-        network.open_node("shops") as served,
+        network.open_parts("shops") as (served, served_parts),
         served.join("slow", service),
     ):
         await one.wait_for("slow")
@@ -406,7 +406,7 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
         assert calls == ["begins", "ends", "undo what runs"]
 
         # The step's claim comes late to the bridge: after its key was closed.
-        asking = served._serving.memberships["slow"].kept
+        asking = served_parts.patterns.serving.memberships["slow"].kept
         assert asking is not None
         claim = asking._claims.claim
 

@@ -30,7 +30,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
             for node in (cast.shop, cast.bridge):
                 services = node.statistics().services.values()
                 at_work = sum(service.running + service.queued for service in services)
-                held += len(waiters(node)), node.statistics().tunnels.open, at_work
+                held += waiters(node), node.statistics().tunnels.open, at_work
                 idle += sum(len(pool._idle) for pool in node._serving.memberships.values())
             return *held, trio.lowlevel.current_statistics().tasks_living - idle
 

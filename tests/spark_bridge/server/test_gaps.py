@@ -42,7 +42,7 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
         await publish_until_stored(node, number)
         done += 1
 
-    async with open_network() as network, network.open_node("shop") as node:
+    async with open_network() as network, network.open_parts("shop") as (node, node_parts):
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
             await publish(0)
@@ -58,7 +58,7 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
                 await publish(21)
                 assert member.store.gaps() == []
                 assert member.statistics().missed == 0
-        assert not node._parts.pubsub.publishing.resolve("orders").withdrawn, "every bridge knows by now"
+        assert not node_parts.patterns.pubsub.publishing.resolve("orders").withdrawn, "every bridge knows by now"
 
 
 async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ TUNNELS = ("read", "stage", "take", "consume")
 async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        network.open_node("bridge") as node,
+        network.open_parts("bridge") as (node, node_parts),
         open_bridge(node, topics=["t"], directory=tmp_path, member="one"),
     ):
         for cluster in ("bridge", "bridge.one"):
-            service = node._serving.memberships[cluster].service
+            service = node_parts.patterns.serving.memberships[cluster].service
             assert {*service.requests, *service.tunnels} == set(PERMISSIONS)
             assert set(service.tunnels) == set(TUNNELS)
             assert service.broadcasts == []

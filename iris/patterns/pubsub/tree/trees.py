@@ -69,7 +69,7 @@ class EventTrees:
         self._interest = interest
         self._health = health
         self._sender = sender
-        self._feed: TreeFeed | None = None
+        self.feed: TreeFeed | None = None
         self._next: tuple[int, TreeShape, set[NodeId], float] | None = None
         """Proposal: its number and shape, the nodes not ready yet, and their deadline.  None if there is none."""
         self._tree = 0
@@ -90,13 +90,13 @@ class EventTrees:
     @property
     def size(self) -> int:
         """Nodes in the tree in use; 0 without one."""
-        return 0 if self._feed is None else len(self._feed.places)
+        return 0 if self.feed is None else len(self.feed.places)
 
     # -- routes --------------------------------------------------------------------------------------------
 
     def routes(self, links: Mapping[NodeId, Link]) -> tuple[Route, ...]:
         """Return the routes to nodes that want the same events; one of them may be the tree."""
-        feed, above = self._feed, self._config.relay_above
+        feed, above = self.feed, self._config.relay_above
         if feed is None:
             if len(links) > above:
                 self._propose(links)
@@ -115,8 +115,8 @@ class EventTrees:
 
     def route_to(self, peer: Peer) -> Route:
         """Return the route by which a node gets its events."""
-        place = None if self._feed is None else self._feed.places.get(peer.node)
-        return peer.link if self._feed is None or place is None else self._feed.route(place.bit)
+        place = None if self.feed is None else self.feed.places.get(peer.node)
+        return peer.link if self.feed is None or place is None else self.feed.route(place.bit)
 
     def confirm_interest(self, peer: Peer, message: wire.Message) -> None:
         """Confirm a node's interest behind the last values that were sent to it.
@@ -125,14 +125,14 @@ class EventTrees:
             NotSent: see ``Link.post``.
         """
         route = self.route_to(peer)
-        if self._feed is not None and route is not peer.link:
-            self._feed.announced[peer.node] = message
+        if self.feed is not None and route is not peer.link:
+            self.feed.announced[peer.node] = message
         route.post(message, 0, CONTROL_RESERVE)
 
     def flush(self) -> None:
         """Send what has gathered for the tree."""
-        if self._feed is not None:
-            self._feed.flush()
+        if self.feed is not None:
+            self.feed.flush()
 
     # -- another tree ---------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class EventTrees:
         if now < self._not_before:
             self._want()
             return
-        former: Mapping[NodeId, object] = {} if self._feed is None else self._feed.places
+        former: Mapping[NodeId, object] = {} if self.feed is None else self.feed.places
         eligible = [node for node in dict.fromkeys((*former, *nodes)) if self._is_eligible(node)]
         well = [node for node in eligible if self._is_well(node, now)]
         fit = well[:MAX_PLACES]
@@ -203,7 +203,7 @@ class EventTrees:
         self._go(None, broken)
 
     def _go(self, feed: TreeFeed | None, broken: Collection[NodeId] = ()) -> None:
-        former, self._feed = self._feed, feed
+        former, self.feed = self.feed, feed
         self._sender.routes_changed()  # no run grows any more, so that none gets longer behind what is announced now
         self._turn += 1
         before: Mapping[NodeId, object] = {}
@@ -262,16 +262,16 @@ class EventTrees:
                 self._next[2].discard(peer.node)
                 if not self._next[2]:
                     self._use()
-        elif self._feed is not None:
+        elif self.feed is not None:
             if state == HELD:
-                self._feed.hold(peer.node, trio.current_time())
+                self.feed.hold(peer.node, trio.current_time())
             elif state == GOES_ON:
-                self._feed.release(peer.node)
+                self.feed.release(peer.node)
 
     def _shape(self, tree: int) -> TreeShape | None:
         if self._next is not None and tree == self._next[0]:
             return self._next[1]
-        return self._feed.shape if self._feed is not None and tree == self._feed.tree else None
+        return self.feed.shape if self.feed is not None and tree == self.feed.tree else None
 
     def _cannot_reach(self, tree: int, child: NodeId) -> None:
         self._resting[child] = trio.current_time() + _REST
@@ -284,7 +284,7 @@ class EventTrees:
 
     def interest_changed(self, node: NodeId) -> None:
         """Leave the tree if a node that subscribes to something else now cannot be in it."""
-        feed = self._feed
+        feed = self.feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
             return
@@ -303,7 +303,7 @@ class EventTrees:
             self._post(node, *TreeRole(self._next[0], coming.bit, coming.children).message())
         if not self._turn:
             return
-        feed = self._feed
+        feed = self.feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
             self._post(node, kinds.EventRoute(self._turn, 0, wait=False), 16)
@@ -318,7 +318,7 @@ class EventTrees:
         if self._next is not None and node in self._next[1].places:
             self._next = None
             self._want()
-        feed = self._feed
+        feed = self.feed
         if feed is not None and node in feed.places:
             feed.release(node)
             if feed.places.pop(node).children:
@@ -331,7 +331,7 @@ class EventTrees:
     async def close(self, timeout: float) -> None:
         """Leave the tree for good, and wait until all that went over it has come, for at most ``timeout`` seconds."""
         self._closing = True
-        if self._feed is not None:
+        if self.feed is not None:
             self._go(None)
             with trio.move_on_after(timeout):
                 while self._not_ended:
@@ -348,7 +348,7 @@ class EventTrees:
     async def _look_after(self) -> None:
         while True:
             await self._upkeep.wait()
-            while self._feed is not None or self._next is not None or self._wanted:
+            while self.feed is not None or self._next is not None or self._wanted:
                 await trio.sleep(_TICK)
                 self._check(trio.current_time())
 
@@ -357,12 +357,12 @@ class EventTrees:
             self._resting.update(dict.fromkeys(self._next[2], now + _REST))
             self._next = None
             self._want()
-        if self._feed is not None:
-            trouble = self._trouble(self._feed, now)
+        if self.feed is not None:
+            trouble = self._trouble(self.feed, now)
             if trouble:
                 self._resting.update(dict.fromkeys(trouble, now + _REST))
                 self._leave(*trouble)
-            elif self._rights_changed(self._feed):
+            elif self._rights_changed(self.feed):
                 self._leave()
         self._resting = {node: until for node, until in self._resting.items() if until > now}
         if self._wanted and now >= self._not_before and self._next is None:

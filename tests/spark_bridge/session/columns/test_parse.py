@@ -77,9 +77,9 @@ def test_json_is_read_as_from_json_reads_it(spark: SparkSession) -> None:
     names = [name.split()[0] for name in FIELDS.replace("STRING, ARRAY", "").split(", ")]
     for payload, row, other in zip(values, own, sparks, strict=True):
         assert repr([row[name] for name in names]) == repr([other[name] for name in names]), payload  # NaN, too
-        assert row._corrupt_record == (None if other.corrupt is None else payload)
-        assert row._corrupt_reason == (None if other.corrupt is None else "unfit")
-    assert {b"[1,2]", b"\xff\xfe"} <= {row._corrupt_record for row in own}
+        assert row["_corrupt_record"] == (None if other.corrupt is None else payload)
+        assert row["_corrupt_reason"] == (None if other.corrupt is None else "unfit")
+    assert {b"[1,2]", b"\xff\xfe"} <= {row["_corrupt_record"] for row in own}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_json_is_read_as_from_json_reads_it(spark: SparkSession) -> None:
 def test_a_decimal_that_would_take_spark_hours_does_not_fit(spark: SparkSession, payload: bytes) -> None:
     schema = "s STRING, amount DECIMAL(10,2), deep ARRAY<STRUCT<amount: DECIMAL(38,2)>>"
     (row,) = spark_bridge.parse(frame(spark, payload), schema).collect()
-    assert (row.s, row.amount, row._corrupt_reason) == (None, None, "unfit")
-    assert bytes(row._corrupt_record) == payload
+    assert (row.s, row.amount, row["_corrupt_reason"]) == (None, None, "unfit")
+    assert bytes(row["_corrupt_record"]) == payload
 
 
 def test_what_is_long_ends_soon(spark: SparkSession) -> None:
@@ -269,7 +269,7 @@ def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> 
     rows = (
         spark_bridge.parse(df, RECORD, format="avro", schemas=schemas, unknown="corrupt").orderBy("_offset").collect()
     )
-    assert [(row.item, row.n, row._corrupt_reason) for row in rows] == [
+    assert [(row.item, row.n, row["_corrupt_reason"]) for row in rows] == [
         ("tea", 1, None),
         (None, 0, None),
         (None, 2, None),
@@ -280,11 +280,11 @@ def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> 
         (None, None, "unframed"),
         (None, None, None),
     ]
-    assert [row._corrupt_record for row in rows] == [None, None, None, *values[3:8], None]
+    assert [row["_corrupt_record"] for row in rows] == [None, None, None, *values[3:8], None]
     with pytest.raises(PySparkException, match=r"an event has the schema 8, and parse knows \[7, 300\]"):
         spark_bridge.parse(df, RECORD, format="avro", schemas=schemas).collect()
     (plain,) = spark_bridge.parse(frame(avro, b"\2\6tea\2"), RECORD, format="avro").collect()
-    assert (plain.item, plain.n, plain._corrupt_record) == ("tea", 1, None)
+    assert (plain.item, plain.n, plain["_corrupt_record"]) == ("tea", 1, None)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> 
 )
 def test_avro_that_claims_more_than_it_has_does_not_fit(avro: SparkSession, items: Any, payload: bytes) -> None:
     (row,) = spark_bridge.parse(frame(avro, payload + b"\2x"), arrays(items), format="avro").collect()
-    assert (row.a, row._corrupt_reason) == (None, "unfit")
+    assert (row.a, row["_corrupt_reason"]) == (None, "unfit")
 
 
 def test_avro_that_nests_in_itself_is_refused(avro: SparkSession) -> None:
@@ -332,12 +332,14 @@ def test_protobuf_is_read_and_what_is_cut_off_does_not_fit(spark: SparkSession) 
     fits = {0: (None, None), 5: ("tea", None), 7: ("tea", 5), 8: (None, None)}
     for at, row in enumerate(rows):
         assert (row.item, row.n) == fits.get(at, (None, None))
-        assert (row._corrupt_record, row._corrupt_reason) == ((None, None) if at in fits else (values[at], "unfit"))
+        assert (row["_corrupt_record"], row["_corrupt_reason"]) == (
+            (None, None) if at in fits else (values[at], "unfit")
+        )
     framed = [head(7) + b"\2\2" + whole, head(7) + b"\0" + whole, head(9) + b"\2\2" + whole, b"", None]
     found = spark_bridge.parse(
         frame(spark, *framed), "shop.Order", format="protobuf", schemas={7: descriptors()}, unknown="corrupt"
     ).collect()
-    assert [(row.item, row._corrupt_reason) for row in found] == [
+    assert [(row.item, row["_corrupt_reason"]) for row in found] == [
         ("tea", None),
         (None, "unfit"),
         (None, "unknown"),
@@ -354,7 +356,7 @@ def test_the_source_gives_bytes_and_refuses_a_schema(spark: SparkSession, realm:
         publish([b'{"n":1}', {"n": 2}, '{"n":3}', {"n": b"x"}, b"odd"])  # type: ignore[list-item]
         events = spark.read.format("iris").load()
         rows = spark_bridge.parse(events, "n INT").orderBy("_offset").collect()
-        assert [(row.n, row._topic, row._corrupt_record) for row in rows] == [
+        assert [(row.n, row["_topic"], row["_corrupt_record"]) for row in rows] == [
             (1, "a.b", None),
             (2, "a.b", None),
             (3, "a.b", None),
@@ -362,7 +364,7 @@ def test_the_source_gives_bytes_and_refuses_a_schema(spark: SparkSession, realm:
             (None, "a.b", b"odd"),
         ]
         few = spark.read.format("iris").option("includeHeaders", "false").option("includeShard", "true").load()
-        assert {row._shard.partition("@")[0] for row in spark_bridge.parse(few, "n INT").collect()} == {"0"}
+        assert {row["_shard"].partition("@")[0] for row in spark_bridge.parse(few, "n INT").collect()} == {"0"}
         for given in ("n INT, _offset BIGINT", SPARK_SCHEMA.replace("bigint", "int")):
             for read in (spark.read, spark.readStream):
                 with pytest.raises(Exception, match=r"no schema\(.*\).*iris\.spark_bridge\.parse"):
