@@ -308,6 +308,11 @@ class RetainedSender:
                     self._send_late(node)
                     await trio.lowlevel.checkpoint()
 
+    @property
+    def behind(self) -> int:
+        """Number of nodes that asked for last values so often that these wait for their turn."""
+        return len(self._late)
+
     def _send_late(self, node: NodeId) -> None:
         """Go on sending a node the values of all that it subscribes to, as many as it may have by now."""
         late, asked, peer = self._late.get(node), self._asked.get(node), self._mesh.peers.get(node)

@@ -246,9 +246,10 @@ def test_what_terms_cost_is_counted_exactly(steps: list[tuple[int, bool, list[Te
         assert held(table) <= 12 * EACH
         assert table.needs_link(NODE) == any(one.group is None and (one.durable or one.patient) for one in known)
         assert len(table._matcher) == len(known)
+    known = list(table.terms_of(NODE))
     table.forget(NODE)
     assert not table.needs_link(NODE)
-    assert not table._patient
+    assert not any(table.is_patient(NODE, terms.pattern) for terms in known)
 
 
 def test_a_node_learns_at_once_that_others_would_not_take_what_it_subscribes_to() -> None:
@@ -286,7 +287,7 @@ def test_who_has_publishers_wait_is_known_by_the_pattern_for_as_long_as_it_does(
     assert not table.is_patient(NODE, "a.*")
     table.receive_untrusted(NODE, kinds.Interest(5, False, (patient,), ()))
     table.forget(NODE)
-    assert not table._patient
+    assert not table.is_patient(NODE, "a.*")
 
 
 @pytest.mark.parametrize(
