@@ -42,7 +42,7 @@ async def test_a_gateway_that_does_it_again_and_again_is_reported_once(
 
         def hand_on(peer: Peer, batch: bytes | memoryview) -> None:
             if not take(peer, batch):
-                between._receivers.dispatch_untrusted(peer, batch)
+                between.receivers.dispatch_untrusted(peer, batch)
 
         def misuse(peer: Peer, batch: bytes | memoryview) -> bool:
             nonlocal replies
