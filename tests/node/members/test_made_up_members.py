@@ -49,8 +49,9 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
     """Return records of nodes that there are not, signed as they must be."""
     credential = network.credential(cluster)
     records: list[NodeRecord] = []
+    rng = random.Random(count)
     for _ in range(count):
-        identity = credential.new_identity(random.Random(count).randbytes, network.wall_clock())
+        identity = credential.new_identity(rng.randbytes, network.wall_clock())
         record = NodeRecord(
             node=identity.node_id,
             name=cluster,
