@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
 
+from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.wire import kinds
 from tests.support.meshes import Fleet, MeshNode
 
 MARK: Final = kinds.TunnelMarked
-"""A message with a number that meshes without tunnels do not use otherwise."""
+"""A message with a number that tunnels alone use otherwise."""
+
+
+def receive_marks(mesh: Mesh, receiver: Callable[[Peer, kinds.TunnelMarked], None]) -> None:
+    """Hand marks to ``receiver``; the tunnels of that node get none."""
+    mesh.receivers.own[MARK] = receiver
 
 
 class Marks:
@@ -20,7 +27,7 @@ class Marks:
     def __init__(self, node: MeshNode) -> None:
         self.received: list[int] = []
         self.peers: list[Peer] = []
-        node.mesh.register(MARK, self.receive)
+        receive_marks(node.mesh, self.receive)
 
     def receive(self, peer: Peer, message: kinds.TunnelMarked) -> None:
         self.received.append(message.mark)

@@ -23,12 +23,11 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.security.channel.handshake import Initiator
 from iris.security.identity.identity import NodeIdentity
+from tests.support.mesh_cases import MARK, receive_marks
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.messages import raw
 from tests.support.realms import WALL, TestRealm
 from tests.support.scheduling import seed_scheduler
-
-MARK = kinds.TunnelMarked
 
 
 def ignore(_: Peer, __: wire.Message) -> None:
@@ -48,8 +47,8 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         received: list[int] = []
-        b.mesh.register(MARK, lambda _, message: received.append(message.mark))
-        a.mesh.register(MARK, ignore)
+        receive_marks(b.mesh, lambda _, message: received.append(message.mark))
+        receive_marks(a.mesh, ignore)
         seen: list[object] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_marks, a, b, 0.25, 4 * 400)
@@ -153,7 +152,7 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
             await a.mesh.connect([b.url])
         assert a.mesh.sessions == b.mesh.sessions == 8
         assert a.peer(b).session is not None
-        b.mesh.register(MARK, ignore)
+        receive_marks(b.mesh, ignore)
         await send_marks(a, b, 0.001, 10)
         assert b.mesh.refusals == {}
         await trio.sleep(185)
@@ -295,7 +294,7 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
                 return frame
 
             a.transport.receive_nowait = listen  # type: ignore[method-assign]
-            a.mesh.register(MARK, ignore)
+            receive_marks(a.mesh, ignore)
             transport = fleet.network.transport("stranger")
             stranger = await transport.dial(a.url, lambda: None)
             connections = 1
