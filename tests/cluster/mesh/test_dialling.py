@@ -91,7 +91,7 @@ async def test_a_peer_with_a_dead_address_is_reached_again_at_once(autojump_cloc
             a.break_connections(b)
         else:
             fleet.network.crash("nobody")
-            next(iter(b.transport._inward)).break_soon()
+            trio.lowlevel.current_trio_token().run_sync_soon(a.break_connections, b)
         await trio.sleep(1.0)
         assert a.peer(b) is peer
         assert peer.link.is_up

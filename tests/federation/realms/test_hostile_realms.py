@@ -184,7 +184,7 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         assert shop.statistics().refusals["not carried: its site does not know the node"] == 100, "all have come"
         assert realms.parts[shop.id].mesh.peers.get(store.id) is linked
         assert linked.link.is_up
-        assert sites.copies._paused_until < trio.current_time()
+        assert sites.copies.pause_end < trio.current_time()
         assert len(sites._links._not_before) == known, "what is remembered of it does not grow"
 
 

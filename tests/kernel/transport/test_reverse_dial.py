@@ -13,9 +13,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import NotSent
+from iris.kernel.transport.dialer import prepare_to_send
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.kernel.transport.port import IncomingConnection, OutgoingConnection, Transport
-from iris.kernel.transport.writer import StreamOutgoing
 from tests.support.transports import ignore, open_transports, receive, waiting
 
 TOKEN = "00ff" * 8
@@ -201,14 +201,21 @@ async def test_whoever_comes_second_is_turned_away() -> None:
         outgoing.close()
 
 
-async def test_small_frames_go_at_once_and_little_is_left_to_the_system() -> None:
+async def test_small_frames_go_at_once_and_little_is_left_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted: list[socket.socket] = []
+
+    def prepare(connection: socket.socket) -> None:
+        accepted.append(connection)
+        prepare_to_send(connection)
+
+    monkeypatch.setattr("iris.kernel.transport.network.prepare_to_send", prepare)
     async with open_transports(2) as (office, home):
         (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
         (await home.dial(url, ignore)).close()
         outgoing, _ = await Ends(office, home, url).join()
-        assert isinstance(outgoing, StreamOutgoing)
-        assert outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert 0 < outgoing._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < MIB
+        (connection,) = accepted
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert 0 < connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) < MIB
         outgoing.close()
 
 
