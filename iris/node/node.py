@@ -58,6 +58,7 @@ from iris.node.report import LIMITS as OPERATORS
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
 from iris.patterns.books import Bookkeeper, Books, LossWatch, matching
+from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL, Ask, as_fields, read_answer
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -69,11 +70,9 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, callers
+from iris.patterns.service import KeyClaims, Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
     MAX_BYTES,
-    MAX_TTL,
-    MIN_TTL,
     Lease,
     Saga,
     SharedState,
@@ -695,8 +694,8 @@ class Node:
         was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
         """
         self._guard.check()
-        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
-        return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+        members = BridgeMembers(check_name(bridge, "cluster"), self)
+        return open_work_queue(name, members, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
 
     def consume(
         self,
@@ -734,14 +733,8 @@ class Node:
         """
         self._guard.check()
         check_flags(replay=replay)
-        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        members = BridgeMembers(check_name(bridge, "cluster"), self)
         return open_consumer(topics, members, group=group, start=start, replay=replay)
-
-    def _survey_bridge(self, bridge: str, operation: str) -> AbstractAsyncContextManager[Answers]:
-        return self.survey(bridge, None, operation=operation, timeout=2.0)
-
-    def _open_bridge_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
-        return self.open_tunnel(address, operation=operation)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 
@@ -932,8 +925,10 @@ class Node:
             self._environment.random,
         )
 
-    async def _ask_bridge(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-        return await self.request(bridge, dict(fields), operation=operation, timeout=within, idempotent=True)
+    async def _ask_bridge(self, bridge: str, request: Ask[R], within: float, /) -> R:
+        fields, operation = as_fields(request), request.operation
+        reply = await self.request(bridge, fields, operation=operation, timeout=within, idempotent=True)
+        return read_answer(request, reply)
 
     def leader(
         self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"

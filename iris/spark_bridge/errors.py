@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from iris.kernel.errors import IrisError
+from collections.abc import Mapping
+from typing import Final
+
+from iris.kernel.errors import IrisError, NotAllowed, RemoteError
 
 
 class BridgeError(IrisError):
@@ -58,3 +61,15 @@ class NotCopied(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
+
+
+_ERRORS: Final[Mapping[str, type[IrisError]]] = {
+    error.__name__: error
+    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, TierUnreachable, NotAllowed)
+}
+
+
+def error_of(code: str, message: str) -> IrisError:
+    """Return the error that a member has answered with: of the class that its code names, if there is one."""
+    error = _ERRORS.get(code)
+    return RemoteError(code, message) if error is None else error(message)

@@ -18,6 +18,7 @@ from iris.kernel.names import Entropy, NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.books import BROADCAST, Bookkeeper
+from iris.patterns.bridge_protocol import AskBridge
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
 from iris.patterns.observer import Observer
@@ -40,7 +41,7 @@ from iris.patterns.request import (
     TIMED,
     TOO_LARGE,
 )
-from iris.patterns.service.outcomes import Ask, KeptOutcomes, not_kept
+from iris.patterns.service.outcomes import KeptOutcomes, not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
@@ -79,7 +80,7 @@ class Server:
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
         self._observer: Observer | None = None
-        self.asking: tuple[Ask, Entropy] | None = None
+        self.asking: tuple[AskBridge, Entropy] | None = None
         """Function that asks a bridge for outcomes, and source of the names of claims; set by the node."""
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.offsets import (
-    Extent,
     Offsets,
     Range,
     advance,
@@ -25,6 +24,7 @@ from iris.spark_bridge.client.offsets import (
     split_ranges,
 )
 from iris.spark_bridge.errors import DataLost
+from iris.spark_bridge.protocol import Extent
 
 A, B, C = "0@aaaaaaaaaaaaaaaa", "1@bbbbbbbbbbbbbbbb", "2@cccccccccccccccc"
 WIPED = "0@0000000000000000"

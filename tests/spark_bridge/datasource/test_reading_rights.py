@@ -11,8 +11,9 @@ import pytest
 
 from iris.kernel.errors import NotAllowed
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import RemoteShard
 from iris.spark_bridge.admin import read_events
-from iris.spark_bridge.client.client import BridgeClient, RemoteShard
+from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.events.schema import SCHEMA

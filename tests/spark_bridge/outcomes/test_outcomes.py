@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 
 import iris
+from iris.patterns.bridge_protocol import Ask
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
+
+R = TypeVar("R")
 
 
 @asynccontextmanager
@@ -75,10 +78,11 @@ def dying(network: Network, node: iris.Node, host: str, step: str) -> None:
     asked = node._serving.asking
     assert asked is not None
 
-    async def ask(bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+    async def ask(bridge: str, request: Ask[R], within: float, /) -> R:
+        operation = request.operation
         if operation == {"claim": "key.claim", "ran": "key.record"}.get(step):
             network.memory.crash(host)
-        answer = await asked[0](bridge, operation, fields, within)
+        answer = await asked[0](bridge, request, within)
         if operation == {"granted": "key.claim", "recorded": "key.record"}.get(step):
             network.memory.crash(host)
         return answer
@@ -333,9 +337,9 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         for payload in (7, *({**note, **change} for change in (*wrong, *of_notes))):
             with pytest.raises(iris.RemoteError, match="bad_request"):
                 await one.request("bridge", payload, operation="key.note")
-        assert await one.request("bridge", note, operation="key.note") is False, "nobody has claimed it"
+        assert await one.request("bridge", note, operation="key.note") == {"counts": False}, "nobody has claimed it"
         assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1}, "nothing was changed"
-        assert await one.request("bridge", note, operation="key.note") is True
+        assert await one.request("bridge", note, operation="key.note") == {"counts": True}
         assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1, "notes": b"n"}
         other: dict[str, Any] = {"cluster": "thief", "caller": "thief", "operation": "do", "key": "l"}
         undo = {**claim, "key": "l/undo", "undoes": other}

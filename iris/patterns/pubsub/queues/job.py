@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Self, cast, final
 import trio
 
 from iris.kernel.errors import summary_of, text_of
+from iris.patterns.bridge_protocol import Place
 
 _log: Final = logging.getLogger("iris")
 
@@ -65,7 +66,7 @@ class Job:
         self,
         reporting: Reporting,
         queue: str,
-        place: tuple[int, int],
+        place: Place,
         *,
         attempt: int,
         deadline: float,
