@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
-from iris.kernel.errors import IrisError, NotAllowed, RemoteError
+from iris.kernel.errors import IrisError
 
 
 class BridgeError(IrisError):
@@ -61,15 +58,3 @@ class NotCopied(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
-
-
-_ERRORS: Final[Mapping[str, type[IrisError]]] = {
-    error.__name__: error
-    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, TierUnreachable, NotAllowed)
-}
-
-
-def error_of(code: str, message: str) -> IrisError:
-    """Return the error that a member has answered with: of the class that its code names, if there is one."""
-    error = _ERRORS.get(code)
-    return RemoteError(code, message) if error is None else error(message)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iris.kernel.errors import RemoteError
-from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import error_of
+from iris.spark_bridge.client.client import BridgeClient, error_of
 
 
 async def ask_raw(client: BridgeClient, operation: str, payload: object, address: str = "bridge") -> Any:

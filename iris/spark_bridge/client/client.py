@@ -40,7 +40,16 @@ from iris.patterns.bridge_protocol import (
 )
 from iris.patterns.pubsub.interest import promotion_advice
 from iris.spark_bridge.client.offsets import number_of
-from iris.spark_bridge.errors import BridgeUnreachable, LogDamaged, NotCopied, TierUnreachable, error_of
+from iris.spark_bridge.errors import (
+    BridgeUnreachable,
+    DataLost,
+    LogDamaged,
+    NotCopied,
+    QuotaExceeded,
+    StaleBatch,
+    StoreFull,
+    TierUnreachable,
+)
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.events.schema import check_texts, encoding_of, header_texts, key_text, payload_of
@@ -71,6 +80,10 @@ from iris.spark_bridge.protocol import (
 )
 from iris.spark_bridge.staging import StagedPart
 
+_ERRORS: Final[Mapping[str, type[IrisError]]] = {
+    error.__name__: error
+    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, TierUnreachable, NotAllowed)
+}
 _LATER: Final = (NotCopied, TierUnreachable)
 """Answers of a member that may be another one a little later."""
 _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
@@ -604,3 +617,9 @@ def _without_member(number: int, known: Mapping[int, str]) -> str:
             f"is gone for good, 'iris bridge drop --shard {number}' forgets it"
         )
     return f"shard {number} has no member: start the one that has its log"
+
+
+def error_of(code: str, message: str) -> IrisError:
+    """Return the error that a member has answered with: of the class that its code names, if there is one."""
+    error = _ERRORS.get(code)
+    return RemoteError(code, message) if error is None else error(message)
