@@ -263,8 +263,8 @@ class ListShards(Ask[MemberShards], kw_only=True):
 
 # -- queues ----------------------------------------------------------------------------------------------------
 #
-# A worker begins with ``TakeJobs``, and the bridge answers with ``Taking``.  Then both send what there is to say.  A
-# worker that waits for jobs, and has not begun others in time before, says so by a report without any field.
+# A worker begins with ``TakeJobs``, and the bridge answers with ``TakeAnswer``.  Then both send what there is to say.
+# A worker that waits for jobs, and has not begun others in time before, says so by a report without any field.
 
 
 class Place(NamedTuple):
@@ -277,7 +277,7 @@ class Place(NamedTuple):
 Places = Annotated[tuple[Place, ...], Meta(max_length=MAX_REPORTED)]
 
 
-class Taking(Struct, kw_only=True):
+class TakeAnswer(Struct, kw_only=True):
     """The first answer to a worker."""
 
     now: float
@@ -304,7 +304,7 @@ class QueueAsk(Ask[R_co], Generic[R_co], kw_only=True):
         return self.group.removeprefix(GROUP)
 
 
-class TakeJobs(QueueAsk[Taking], kw_only=True):
+class TakeJobs(QueueAsk[TakeAnswer], kw_only=True):
     """Terms of a worker: the first message of its tunnel."""
 
     operation = "take"

@@ -189,14 +189,14 @@ class ReadLog(_Selecting[bytes], kw_only=True):
 # -- groups ----------------------------------------------------------------------------------------------------
 
 
-class Cursor(Struct, kw_only=True):
+class PinnedCursor(Struct, kw_only=True):
     """Where a group began, and how far it is."""
 
     start: Offsets
     offsets: Offsets
 
 
-class Pin(Ask[Cursor], kw_only=True):
+class Pin(Ask[PinnedCursor], kw_only=True):
     """The group's cursor, made if there is none."""
 
     operation = "pin"
@@ -216,7 +216,7 @@ class Move(Ask[None], kw_only=True):
     offsets: Offsets
 
 
-class GroupCursor(Cursor, kw_only=True):
+class GroupCursor(PinnedCursor, kw_only=True):
     """The cursor of one group."""
 
     group: str

@@ -45,7 +45,7 @@ from iris.spark_bridge.copies.terms import (
 from iris.spark_bridge.copies.wire import (
     CopyState,
     Follow,
-    Following,
+    FollowAnswer,
     FromCopy,
     OnDisk,
     Promise,
@@ -238,7 +238,7 @@ class BridgeCopy:
             )
             await send_message(tunnel, follow)
             await send_bytes(tunnel, held)
-            answer = await receive_message(tunnel, Following)
+            answer = await receive_message(tunnel, FollowAnswer)
             term = answer.term
             if term < self._state.promised:
                 await send_message(tunnel, FromCopy(promised=self._state.promised))

@@ -38,7 +38,7 @@ from iris.spark_bridge.copies.terms import (
 )
 from iris.spark_bridge.copies.wire import (
     Follow,
-    Following,
+    FollowAnswer,
     FromCopy,
     ToCopy,
     receive_bytes,
@@ -445,7 +445,7 @@ class PrimaryCopies:
                     lambda state: {} if name in state.copies else {"copies": {**state.copies, name: state.revision + 1}}
                 )
                 follower.state = None
-                await send_message(tunnel, Following(term=self.term, state=encode_state(self._state)))
+                await send_message(tunnel, FollowAnswer(term=self.term, state=encode_state(self._state)))
                 await self._send_all(follower, term, held)
             raise follower.reason
         finally:

@@ -1,6 +1,6 @@
 """Wire of copies: the tunnel ``follow`` between a copy and its primary, and what a promotion asks the copies.
 
-The copy sends ``Follow`` and, as bytes, what it has.  The primary answers with ``Following``.  From then on it sends
+The copy sends ``Follow`` and, as bytes, what it has.  The primary answers with ``FollowAnswer``.  From then on it sends
 ``ToCopy``, and the copy ``FromCopy``.  Either may end it by {error: code, message: text}.
 """
 
@@ -46,7 +46,7 @@ class Follow(Struct, kw_only=True):
     """Size of the bytes that follow."""
 
 
-class Following(Struct, kw_only=True):
+class FollowAnswer(Struct, kw_only=True):
     """Which term the primary is of, and how it was started."""
 
     term: Number

@@ -27,8 +27,8 @@ from iris.patterns.bridge_protocol import (
     QueueStatus,
     ShownJob,
     ShowQueue,
+    TakeAnswer,
     TakeJobs,
-    Taking,
     as_fields,
 )
 from iris.patterns.messages import Sender
@@ -168,7 +168,7 @@ class Queues:
             held = asked.held
             if asked.shards is not None:  # the places of another log mean other jobs
                 held = tuple(place for place in held if logs.get(place.shard, "") in asked.shards)
-            await tunnel.send(as_fields(Taking(now=trio.current_time(), shards=tuple(logs.values()))))
+            await tunnel.send(as_fields(TakeAnswer(now=trio.current_time(), shards=tuple(logs.values()))))
             worker = QueueWorker(
                 limit=asked.limit, lease=asked.lease, attempts=asked.attempts, dead=letters, backoff=asked.backoff
             )

@@ -41,7 +41,6 @@ from iris.spark_bridge.protocol import (
     Commit,
     CopyStatus,
     CountDamage,
-    Cursor,
     DamageList,
     Divide,
     Drop,
@@ -56,6 +55,7 @@ from iris.spark_bridge.protocol import (
     Locate,
     Move,
     Pin,
+    PinnedCursor,
     PollOffsets,
     ReadCounters,
     ReadLog,
@@ -363,11 +363,11 @@ class Operations:
             for state in self._member.states.values()
         }
 
-    async def _pin(self, _sender: Sender, asked: Pin) -> Cursor:
+    async def _pin(self, _sender: Sender, asked: Pin) -> PinnedCursor:
         start = self._own_offsets(asked.start)
         pin = partial(self._member.store.pin_cursor, asked.group, start, now=self._member.now())
         cursor = await run_in_thread(pin)
-        return Cursor(start=dict(cursor.start), offsets=dict(cursor.offsets))
+        return PinnedCursor(start=dict(cursor.start), offsets=dict(cursor.offsets))
 
     async def _move(self, _sender: Sender, asked: Move) -> None:
         offsets = self._own_offsets(asked.offsets)

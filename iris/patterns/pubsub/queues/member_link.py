@@ -18,8 +18,8 @@ from iris.patterns.bridge_protocol import (
     JobReport,
     Place,
     SentJob,
+    TakeAnswer,
     TakeJobs,
-    Taking,
     read_reply,
 )
 from iris.patterns.pubsub.queues.job import Job, JobOutcome
@@ -183,7 +183,7 @@ class MemberLink(MemberStream):
         return replace(self._receiver.terms(), held=held, shards=known)
 
     def _opened(self, answer: object) -> None:
-        taking = read_reply(Taking, answer)
+        taking = read_reply(TakeAnswer, answer)
         # What the bridge's clock says is mapped to the earliest moment at which it can have said it: of a job that
         # expires none is begun late.
         self._offset = self._asked - taking.now

@@ -33,7 +33,7 @@ PACKED: Final = "msgpack"
 """Encodings of the value of a job or an event; bytes have none."""
 
 
-class Retry:
+class ReachAttempts:
     """Pauses between attempts to reach something, and whether it was logged why.
 
     Args:
@@ -124,7 +124,7 @@ class MemberStream(ABC):
     async def _receive(self, message: object, tunnel: Tunnel) -> None:
         """Receive what the member has sent."""
 
-    async def run(self, tunnel: Tunnel, retry: Retry) -> None:
+    async def run(self, tunnel: Tunnel, retry: ReachAttempts) -> None:
         """Exchange reports and news through a tunnel until that ends.
 
         Raises:
@@ -186,7 +186,7 @@ class MemberStreams(ABC, Generic[S]):
 
     async def _run(self) -> None:
         """Exchange with every member, until cancelled."""
-        retry = Retry(self._user, self._labels)
+        retry = ReachAttempts(self._user, self._labels)
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -207,7 +207,7 @@ class MemberStreams(ABC, Generic[S]):
 
     async def _keep(self, stream: S) -> None:
         """Exchange with one member, and again when it comes back."""
-        retry = Retry(self._user, self._labels)
+        retry = ReachAttempts(self._user, self._labels)
         while not stream.is_leaving:
             try:
                 async with self._members.node.open_tunnel(stream.address, operation=self._operation) as tunnel:

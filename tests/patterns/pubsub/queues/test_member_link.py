@@ -10,7 +10,7 @@ import trio
 from iris.patterns.bridge_protocol import TakeJobs, as_fields
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_link import MemberLink
-from iris.patterns.pubsub.queues.member_stream import Retry
+from iris.patterns.pubsub.queues.member_stream import ReachAttempts
 from iris.patterns.tunnel import Tunnel
 
 
@@ -54,5 +54,5 @@ async def test_a_worker_whose_job_is_taken_back_before_it_came_says_that_it_is_t
     """To the member it stands still until it says a word, and its program waits: nothing else would make it."""
     member = Member()
     link = MemberLink("jobs", "bridge", Program())
-    await link.run(cast("Tunnel", member), Retry("queue jobs", {}))
+    await link.run(cast("Tunnel", member), ReachAttempts("queue jobs", {}))
     assert member.sent == [as_fields(TERMS), {}]
