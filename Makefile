@@ -78,7 +78,7 @@ membership: $(VENV)/.ready-test
 docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.build $(ARGS)
 
-# The wheel is tried where nothing is but what it asks for itself, and away from this tree.
+# The wheel is tried where nothing is but what it asks for itself, and away from this tree; its command with that extra.
 dist: $(VENV)/.ready-dist
 	rm -rf dist build/lib build/bdist.* build/empty
 	$(BIN)/python -m build --outdir dist .
@@ -87,6 +87,7 @@ dist: $(VENV)/.ready-dist
 	"$(PYTHON)" -m venv build/empty
 	build/empty/bin/python -m pip install --disable-pip-version-check --quiet dist/*.whl
 	cd build/empty && test "$$(bin/python -P ../../examples/tutorial/first.py)" = "hello world, from desk"
+	build/empty/bin/python -m pip install --disable-pip-version-check --quiet "$$(echo dist/*.whl)[cli]"
 	build/empty/bin/iris --version
 
 clean:

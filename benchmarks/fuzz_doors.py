@@ -3,7 +3,8 @@
 Doors for HTTP, MQTT and nng run in a process of their own.  One after the other is attacked, with
 a token and without: connections send packets that are well formed, cut off, changed at random or made up, as fast as
 the door takes them.  A third process is an honest client meanwhile: it asks by HTTP, over a new connection and
-over one that it keeps, pings by MQTT, and asks by nng.
+over one that it keeps, pings by MQTT, and asks by nng, each of them 25 times a second.  An attack goes on for 12 s at
+least: an honest call in a hundred is one of 300.
 
 nng knows no tokens: all who connect there are one client, and share its time.  Who has none there speaks no nng.
 
@@ -31,8 +32,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +52,11 @@ MEMORY_LIMIT: Final = 64 << 20
 CONNECTIONS: Final = 16
 """Connections of the fuzzer at a time."""
 
-_QUIET: Final = 5.0
-"""Seconds for which honest calls are timed while nobody attacks."""
+_LASTING: Final = 12.0
+"""Seconds for which honest calls are timed at least, with as many packets as that takes."""
+
+_PERIOD: Final = 0.04
+"""Seconds from one honest call of a kind to the next, or until it has its answer: 300 calls in that time."""
 
 _GOOD: Final = 0.9
 """Share of the packets that stay unchanged, so that a connection has more than one."""
@@ -203,8 +209,8 @@ def changed(dice: random.Random, packet: bytes) -> bytes:
 # -- the three processes -------------------------------------------------------------------------------------
 
 
-async def _serve() -> None:
-    """Be the doors, and a member behind them, until standard input ends."""
+async def _serve(steps: _Steps) -> None:
+    """Be the doors, and a member behind them, until standard input ends; its first line says that it begins."""
     home = Path(os.environ["IRIS_HOME"])
     service = iris.Service("greeters")
 
@@ -213,7 +219,7 @@ async def _serve() -> None:
         return request.payload
 
     everything: dict[str, Any] = {"call": (">",), "publish": (">",), "subscribe": (">",)}
-    tokens = {name: grant(home / "tokens", name, **everything) for name in ("fuzzer", "honest")}
+    tokens = {name: grant(home / "tokens", name, **everything) for name in ("fuzzer", "honest", "programs")}
     clients = Clients(home / "tokens", time.time)
     sockets = [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
@@ -223,13 +229,15 @@ async def _serve() -> None:
         iris.aio.open_node("door") as node,
         open_http_door(node, clients, sockets=sockets[:1]),
         open_mqtt_door(node, clients, sockets=sockets[1:]),
-        open_nng_door(node, clients, f"ipc://{home}/nng", "fuzzer"),
+        open_nng_door(node, clients, f"ipc://{home}/nng", "programs"),
     ):
         await node.wait_for("greeters")
         gc.collect()
         gc.freeze()  # as ``iris door`` does
         sys.stdout.write(json.dumps({"places": [*ports, f"{home}/nng"], "tokens": tokens}) + "\n")
         sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.readline)
+        steps.begin()
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -241,7 +249,7 @@ class _Steps:
         self.longest: list[tuple[float, str]] = []
 
     def install(self) -> None:
-        """Measure the steps of all event loops from now on."""
+        """Measure the steps of all event loops."""
         run = asyncio.Handle._run
 
         def measured(handle: asyncio.Handle) -> None:
@@ -250,6 +258,11 @@ class _Steps:
             self._add(time.thread_time() - began, handle)
 
         asyncio.Handle._run = measured  # type: ignore[method-assign, assignment]
+
+    def begin(self) -> None:
+        """Count from now on: forget how the doors were opened."""
+        self.count = self.long = 0
+        self.longest = []
 
     def _add(self, took: float, handle: asyncio.Handle) -> None:
         self.count += 1
@@ -310,15 +323,25 @@ def _probe(places: list[Any], token: str, doors: int) -> None:
     }  # fmt: skip
     for work in works.values():
         work()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    os.set_blocking(0, False)
-    while sys.stdin.buffer.read(1) is None:
-        for kind, work in works.items():
+    ended = threading.Event()
+
+    def go_on(kind: str) -> None:
+        due = time.perf_counter()
+        while not ended.wait(due - time.perf_counter()):
             used, began = _used(doors), time.perf_counter()
-            work()
-            took[kind].append((time.perf_counter() - began, _used(doors) - used))
-            time.sleep(0.01)
+            works[kind]()
+            now = time.perf_counter()
+            took[kind].append((now - began, _used(doors) - used))
+            due = max(due + _PERIOD, now)
+
+    with ThreadPoolExecutor() as threads:
+        going = [threads.submit(go_on, kind) for kind in works]
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+        ended.set()
+    for one in going:
+        one.result()
     sys.stdout.write(json.dumps(took))
 
 
@@ -337,15 +360,16 @@ def _said(dice: random.Random, door: str, token: str) -> tuple[bytes, list[bytes
             return nng_hello(protocol), [nng_packet(dice, protocol) for _ in range(dice.randrange(1, 20))], protocol
 
 
-async def _fuzz(door: str, places: list[Any], token: str, packets: int, seed: int) -> None:
-    left = packets
+async def _fuzz(door: str, places: list[Any], token: str, packets: int, seed: int, lasting: float = 0.0) -> int:
+    """Send packets for so many seconds, and so many packets, at least; return how many they were."""
+    count, until = 0, time.perf_counter() + lasting
 
     async def attack(dice: random.Random) -> None:
-        nonlocal left
-        while left > 0:
+        nonlocal count
+        while count < packets or time.perf_counter() < until:
             hello, sent, protocol = _said(dice, door, token)
             said = [one if dice.random() < _GOOD else changed(dice, one) for one in sent]
-            left -= len(said)
+            count += len(said)
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(10):
                     if protocol:
@@ -363,6 +387,7 @@ async def _fuzz(door: str, places: list[Any], token: str, packets: int, seed: in
     async with asyncio.TaskGroup() as tasks:
         for number in range(CONNECTIONS):
             tasks.create_task(attack(random.Random(f"{seed} {number}")))
+    return count
 
 
 def _memory(pid: int) -> int:
@@ -383,7 +408,7 @@ def _child(environment: dict[str, str], *arguments: str, stderr: Any = None) -> 
 
 
 def fuzz(door: str, packets: int, *, with_token: bool, seed: int, steps: bool = False) -> Outcome:
-    """Send so many packets to a door, and return what became of it; of none it is what the machine takes itself."""
+    """Send so many packets to a door, or more, and return what became of it; of none it is what honest calls take."""
     with tempfile.TemporaryDirectory(prefix="iris-fuzz-") as home, tempfile.TemporaryFile("w+") as log:
         run = Path(home) / "run"
         run.mkdir(mode=0o700)
@@ -402,11 +427,15 @@ def fuzz(door: str, packets: int, *, with_token: bool, seed: int, steps: bool = 
             with _child(environment, "--probe", json.dumps([places, tokens["honest"], doors.pid])) as probe:
                 assert probe.stdout is not None
                 assert probe.stdout.readline() == "ready\n"
+                assert doors.stdin is not None
+                doors.stdin.write("begin\n")
+                doors.stdin.flush()
                 began, used = time.perf_counter(), _used(doors.pid)
                 if packets:
-                    asyncio.run(_fuzz(door, places, tokens["fuzzer"] if with_token else "", packets, seed))
+                    token = tokens["fuzzer"] if with_token else ""
+                    packets = asyncio.run(_fuzz(door, places, token, packets, seed, _LASTING))
                 else:
-                    time.sleep(_QUIET)
+                    time.sleep(_LASTING)
                 seconds, used = time.perf_counter() - began, _used(doors.pid) - used
                 answer, _ = probe.communicate()
             grown = _memory(doors.pid) - before
@@ -458,7 +487,7 @@ def main() -> int:
         steps = _Steps()
         if given.steps:
             steps.install()
-        asyncio.run(_serve())
+        asyncio.run(_serve(steps))
         sys.stdout.write(str(steps) if given.steps else "")
         return 0
     if given.probe:

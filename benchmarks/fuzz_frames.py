@@ -1,10 +1,10 @@
 """Hostile frames against everything that reads them: ``python -m benchmarks.fuzz_frames``.
 
-- Outsiders: frames changed at random, to a mesh, on the whole way from the transport to the dispatch of messages:
+- Outsiders: frames changed at random, to a mesh, on the whole path from the transport to the dispatch of messages:
   limits on unauthenticated peers, handshakes in every state, sessions.
-- Members: batches changed at random, sealed properly, on the same way; and straight into the decoder.
+- Members: batches changed at random, sealed properly, on the same path; and straight into the decoder.
   See ``benchmarks.fuzz_mesh``.
-- Members of a whole node, with everything that it can do: see ``benchmarks.fuzz_node``.
+- Members of a whole node, with everything that it can do: see ``tests.support.hostile_stage``.
 
 Every frame has to end in a message list or in the one error of the function that refused it.  Anything else, which a
 node counts as an unexpected error, or a process that has grown by more than 64 MiB, is a failure.  A run is repeated
@@ -28,13 +28,14 @@ import trio
 from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
-from benchmarks import fuzz_mesh, fuzz_node
-from benchmarks.damage import malformed
-from benchmarks.messages import fields_of
+from benchmarks import fuzz_mesh
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import BatchDecoder
+from tests.support import hostile_stage
+from tests.support.damage import malformed
+from tests.support.messages import fields_of
 
 F = TypeVar("F")
 
@@ -138,7 +139,7 @@ def attack_node(count: int, seed: int, progress: Callable[[int], None] = _silent
 
     What raises anything else, or keeps the node from its work, ends in that error.
     """
-    found, grown, seconds = _run_on_network(fuzz_node.attack_node, count, seed, progress)
+    found, grown, seconds = _run_on_network(hostile_stage.attack_node, count, seed, progress)
     accepted = max(0, found.messages - found.refused.total())
     return Outcome(frames=count, refused=found.refused, accepted=accepted, grown=grown, seconds=seconds)
 

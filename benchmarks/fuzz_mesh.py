@@ -22,7 +22,6 @@ from typing import Final, final
 
 import trio
 
-from benchmarks.damage import damaged, malformed
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
@@ -37,6 +36,7 @@ from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
 from tests.support.admission import open_reading_mesh
+from tests.support.damage import damaged, malformed
 
 WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001

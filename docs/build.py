@@ -1,7 +1,7 @@
 """``make docs``: writes the reference that comes from the code, checks what the pages promise, and builds the site.
 
 - docs/reference/command.md is what ``iris VERB --help`` says, docs/reference/config.md what iris/kernel/config.py says.
-- docs/drawings.py draws the figures of docs/concepts, docs/cast.py the terminal of the README.
+- docs/cast.py draws the terminal of the README from the tutorial.
 - Every link to a file or heading leads somewhere.
 - Every code block is of a kind that docs/pages.py knows.  Python compiles, files parse, and the verbs, options, modules
   and targets of commands exist.  Tests run the rest.
@@ -30,7 +30,6 @@ import click
 
 from docs.cast import cast
 from docs.config_reference import config_reference
-from docs.drawings import drawings
 from docs.pages import FENCE, LANGUAGES, ROOT, Block, blocks, pages
 from iris.cli.main import iris
 
@@ -75,7 +74,6 @@ def generated() -> dict[Path, str]:
     return {
         REFERENCE / "command.md": command_reference(),
         REFERENCE / "config.md": config_reference(),
-        **drawings(),
         **cast(),
     }
 

@@ -26,7 +26,7 @@ NOT_RUN: Final = {
     "make": "sets up what it needs and takes minutes; CI runs `make test`",
     "iris demo": "a minute with Spark; a test runs it with fewer rows",
     "python -m benchmarks": "minutes to hours; a test runs a small version of each case",
-    "spark-submit": "needs a cluster of Spark; `benchmarks/bridge/cluster.py` starts one",
+    "spark-submit": "needs a cluster of Spark; `tests/support/spark_cluster.py` starts one",
     "tar -C deps": "packs what `pip install --target` has put there; a long test does the same and submits it",
     "PYTHONPATH=$(python": "starts Spark's server for other machines; a long test starts one in its own process",
     "python3 -m venv": "makes an environment, as `make dist` does",

@@ -4,165 +4,31 @@
 
     async with iris.open_node() as node:
         print(await node.request("databases", b"hello"))
+
+``import iris`` loads nothing else.  What is behind its names is loaded when the first of them is read, so that the
+command decides before that what Ctrl-C does while it loads.
 """
 
-from iris.cli import starting as _starting  # first: it decides what Ctrl-C does while the others load
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
-from iris.kernel.config import Config
-from iris.kernel.errors import (
-    AuthenticationError,
-    ConfigError,
-    DeliveryError,
-    EventsLost,
-    IrisError,
-    LeaseLost,
-    LocalProtocolError,
-    MemberLost,
-    NoSuchCluster,
-    NotAllowed,
-    NotSent,
-    Overloaded,
-    PayloadTooLarge,
-    ProtocolError,
-    RemoteError,
-    RemoteProtocolError,
-    RequestTimeout,
-    SagaUndone,
-    TunnelBroken,
-    Unknown,
-)
-from iris.kernel.link.link import LinkStatistics
-from iris.node.environment import Environment
-from iris.node.join import ClusterMembership
-from iris.node.node import Node
-from iris.node.open import open_node
-from iris.node.statistics import NodeStatistics
-from iris.patterns.books.counters import PatternStatistics
-from iris.patterns.books.shown import BookRow, Books
-from iris.patterns.books.watch import Loss, LossWatch
-from iris.patterns.latency import LatencyStatistics
-from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
-from iris.patterns.multicast.survey import Answers
-from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
-from iris.patterns.pubsub.interest.shards import Share
-from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
-from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
-from iris.patterns.pubsub.subscribe.events import Event
-from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
-from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
-from iris.patterns.pubsub.queues.job import Job
-from iris.patterns.pubsub.queues.work_queue import WorkQueue
-from iris.patterns.pubsub.queues.worker import JobWorker
-from iris.patterns.service.outcomes import Outcomes
-from iris.patterns.service.service import Limits, Requester, Service, operation
-from iris.patterns.service.worker_pool import ServiceStatistics
-from iris.patterns.state.lease import Lease
-from iris.patterns.state.saga import Saga
-from iris.patterns.state.shared_state import SharedState, StateStatistics
-from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
-from iris.patterns.state.watch import StateChange, StateWatch
-from iris.patterns.tunnel.table import TunnelsStatistics
-from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
-from iris.security.files.credential_file import CredentialWatch
-from iris.security.identity.credential import Credential
-from iris.security.identity.identity import PeerIdentity
+import typing as _typing
 
-if _TYPE_CHECKING:
-    from iris.node.telemetry import logs as logs
-    from iris.node.telemetry import metrics as metrics
+if _typing.TYPE_CHECKING:
+    from iris import logs as logs, metrics as metrics
+    from iris.api import *
+    from iris.api import __all__ as __all__
+else:
 
-__all__ = [
-    "Answer",
-    "Answers",
-    "AuthenticationError",
-    "BookRow",
-    "Books",
-    "Change",
-    "ClusterMembership",
-    "Config",
-    "ConfigError",
-    "ConfirmedEvents",
-    "Consumer",
-    "Credential",
-    "CredentialWatch",
-    "DeliveryError",
-    "DurableSubscriber",
-    "Environment",
-    "Event",
-    "EventsLost",
-    "FileSummary",
-    "IrisError",
-    "Job",
-    "JobWorker",
-    "LatencyStatistics",
-    "Lease",
-    "LeaseLost",
-    "Limits",
-    "LinkStatistics",
-    "LocalProtocolError",
-    "LogBatch",
-    "LogEvent",
-    "Loss",
-    "LossWatch",
-    "Member",
-    "MemberLost",
-    "Message",
-    "NoSuchCluster",
-    "Node",
-    "NodeInfo",
-    "NodeStatistics",
-    "NotAllowed",
-    "NotSent",
-    "Outbox",
-    "Outcomes",
-    "Overloaded",
-    "PatternStatistics",
-    "PayloadTooLarge",
-    "PeerIdentity",
-    "ProtocolError",
-    "PublishStatistics",
-    "RemoteError",
-    "RemoteProtocolError",
-    "Request",
-    "RequestTimeout",
-    "Requester",
-    "Saga",
-    "SagaUndone",
-    "Sender",
-    "Service",
-    "ServiceStatistics",
-    "Share",
-    "SharedCounter",
-    "SharedMap",
-    "SharedSet",
-    "SharedState",
-    "StateChange",
-    "StateStatistics",
-    "StateWatch",
-    "Subscription",
-    "SubscriptionLimits",
-    "SubscriptionStatistics",
-    "Tunnel",
-    "TunnelBroken",
-    "TunnelStatistics",
-    "TunnelStream",
-    "TunnelsStatistics",
-    "Unknown",
-    "Watch",
-    "WorkQueue",
-    "open_node",
-    "operation",
-]
-
-
-def __getattr__(name: str) -> object:
-    """Load what few programs use when they do: ``iris.metrics`` and ``iris.logs``."""
-    if name in ("logs", "metrics"):
+    def __getattr__(name: str) -> object:
+        """Load the public names, or ``iris.metrics`` and ``iris.logs``, which few programs use."""
         from importlib import import_module
 
-        return import_module(f"iris.node.telemetry.{name}")
-    raise AttributeError(f"module 'iris' has no attribute {name!r}")
+        if name in ("logs", "metrics"):
+            return import_module(f"iris.{name}")
+        if name == "__all__" or not name.startswith("_"):
+            api = import_module("iris.api")
+            globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'iris' has no attribute {name!r}")
+        return globals()[name]
 
-
-_starting.raise_when_interrupted()
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__"), "logs", "metrics"})

@@ -3,15 +3,24 @@
 import gc
 import sys
 
-from iris.cli.starting import INTERRUPTED, exit_when_interrupted, raise_when_interrupted
+from iris.cli.starting import INTERRUPTED, exit_when_interrupted, is_command, raise_when_interrupted
+
+if is_command():
+    exit_when_interrupted()
+    gc.disable()  # until the command has been loaded
 
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
     exit_when_interrupted()
-    from iris.cli.main import main as run_command_line
-
-    gc.enable()
+    try:
+        from iris.cli.main import main as run_command_line
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        sys.exit("iris: the command needs click: pip install 'iris-mesh[cli]'")
+    finally:
+        gc.enable()
     try:
         raise_when_interrupted()
         run_command_line()

@@ -1,4 +1,4 @@
-"""What holds for every test.
+"""Fixtures and rules of every test.
 
 Trio runs its tasks in an order that comes from one seed, no secret shows anywhere, and the counters of every node,
 membership and subscription that a test makes add up at its end.
@@ -79,7 +79,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.nodeid}: a fixture has a virtual clock; take autojump_clock here, too")
 
 
-LONGEST = ("project", "spark_bridge", "benchmarks", "demo", "testing", "cli", "deploy", "doors", "examples")
+LONGEST = ("project", "spark_bridge", "benchmarks", "demo", "network", "testing", "cli", "deploy", "doors", "examples")
 """Folders whose tests start programs and wait for them, up to a minute."""
 
 

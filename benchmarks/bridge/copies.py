@@ -1,22 +1,16 @@
-"""Copies of a bridge's log: ``python -m benchmarks.bridge.copies [turns|rates]``.
+"""Copies of a bridge's log, in turns.
 
-Turns: under load the primary is killed and its directory taken away, its copy is promoted, the former primary comes
+Under load the primary is killed and its directory taken away, its copy is promoted, the former primary comes
 back and must be refused, and a new copy follows: every other time it is the former primary, which has events that
 nobody confirmed.  One log goes through all turns, and one publisher lives through them.  In every fifth turn the copy
 is killed while it is promoted, too.  At the end each number that was confirmed must be in the log once, and with
 ``--spark`` once in the output of a query that has run all the time.  With ``--tier`` the log goes to a directory, a
 segment each second, and nearly nothing stays on the disks.
-
-Rates: confirmed events per second without a copy and with one, in turns, and the processor time of all processes.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import dataclasses
 import json
-import os
 import shutil
 import signal
 import statistics
@@ -30,14 +24,10 @@ from typing import Final, final
 
 import trio
 
-import iris
-from benchmarks.bridge.children import Child, bridge_child, copy_child, open_realm
-from benchmarks.bridge.cluster import LIGHT
 from benchmarks.bridge.kills import LogReader
-from benchmarks.bridge.rates import processor_time, publish_confirmed
-from iris.spark_bridge.admin import read_status
-from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.errors import BridgeUnreachable
+from tests.support.copied_bridges import PROMOTE, promote_copy, wait_in_step
+from tests.support.processes import Child, bridge_child, copy_child, open_realm
+from tests.support.spark_cluster import LIGHT
 
 _REFUSED: Final = "was promoted elsewhere"
 _PATIENCE: Final = 120.0
@@ -127,19 +117,6 @@ class _Scene:
                 child.end()
 
 
-async def wait_in_step() -> None:
-    """Wait until a copy takes part in confirmations."""
-    async with iris.open_node("observer") as node:
-        client = BridgeClient(node, "bridge", patience=_PATIENCE)
-        with trio.fail_after(_PATIENCE):
-            while True:
-                with contextlib.suppress(BridgeUnreachable):
-                    copies = (await read_status(client)).copies.get("bridge", ())
-                    if any(copy.state == "in step" and copy.behind is not None for copy in copies):
-                        return
-                await trio.sleep(0.05)
-
-
 def run_turns(
     turns: int,
     *,
@@ -192,7 +169,7 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
     (directory / data).rename(taken)
     if turn % 5 == 4:
         # At any moment: before the copy has received it, between promise and promotion, or after.
-        promotion = subprocess.Popen(_PROMOTE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        promotion = subprocess.Popen(PROMOTE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.5, 2.5))
         scene.copy.end(signal.SIGKILL)
         promotion.wait(timeout=_PATIENCE)
@@ -224,25 +201,6 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
     scene.wait_in_step()
 
 
-_PROMOTE: Final = [sys.executable, "-m", "iris", "bridge", "promote", "bridge/0"]
-
-
-def promote_copy(copy: Child) -> None:
-    """Promote a copy, again and again if it was killed meanwhile, until it serves."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        done = subprocess.run(_PROMOTE, capture_output=True, text=True, check=False)
-        if done.returncode == 0 or "and no primary" not in done.stderr:
-            try:
-                copy.wait_ready("stores")
-            except RuntimeError as error:
-                error.add_note(f"the promotion said: {done.stderr}")
-                raise
-            return
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the copy cannot be promoted: {done.stderr}")
-
-
 def _compare(scene: _Scene, outcome: Outcome) -> None:
     scene.publisher.end(signal.SIGTERM)
     reader = LogReader()
@@ -262,77 +220,3 @@ def _compare(scene: _Scene, outcome: Outcome) -> None:
     outcome.lost = [number for number in range(outcome.acknowledged) if number not in final]
     outcome.doubled = sorted({number for counts in (came, went) for number, times in counts.items() if times > 1})
     outcome.passed_over = [] if scene.driver is None else sorted(came.keys() - went.keys())
-
-
-# -- rates -----------------------------------------------------------------------------------------------------
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Round:
-    """One round: confirmed events per second, and microseconds of processor time for each in all processes."""
-
-    rate: float
-    processor: float
-
-
-def measure_rates(events: int, rounds: int) -> tuple[list[Round], list[Round]]:
-    """Publish confirmed events without a copy and with one, in turns; each round has processes of its own."""
-    alone: list[Round] = []
-    copied: list[Round] = []
-    for _ in range(rounds):
-        for found, copies in ((alone, 0), (copied, 1)):
-            with open_realm() as directory, contextlib.ExitStack() as stack:
-                children = [bridge_child(directory, "--min-copies", str(copies))]
-                stack.callback(children[0].end)
-                children[0].start()
-                if copies:
-                    children.append(copy_child(directory, "copy"))
-                    stack.callback(children[1].end)
-                    children[1].start()
-                    trio.run(wait_in_step)
-                trio.run(publish_confirmed, events // 10)
-                processes = [os.getpid(), *(child.pid for child in children)]
-                before = sum(map(processor_time, processes))
-                rate = trio.run(publish_confirmed, events)
-                found.append(Round(rate, (sum(map(processor_time, processes)) - before) / events * 1e6))
-    return alone, copied
-
-
-def main() -> None:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bridge.copies", description=__doc__)
-    parser.add_argument("verb", nargs="?", choices=("turns", "rates"), default="turns")
-    parser.add_argument("--turns", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=1000.0, help="events per second")
-    parser.add_argument("--spark", action="store_true", help="a query reads and writes all the time")
-    parser.add_argument("--tier", action="store_true", help="the log goes to a tier")
-    parser.add_argument("--events", type=int, default=200_000, help="in each round of the rates")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    if given.verb == "rates":
-        alone, copied = measure_rates(given.events, given.rounds)
-        ratios = [with_one.rate / without.rate for without, with_one in zip(alone, copied, strict=True)]
-        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        for name, found in (("without a copy", alone), ("with one copy", copied)):
-            rate = statistics.median(one.rate for one in found)
-            processor = statistics.median(one.processor for one in found)
-            rates = " / ".join(f"{one.rate:,.0f}" for one in found)
-            print(f"{name}: {rate:,.0f} events/s ({rates}), {processor:.1f} us of processor time for each")
-        print(f"ratio: {statistics.median(ratios):.2f} ({' / '.join(f'{one:.2f}' for one in ratios)})")
-        return
-    outcome = run_turns(
-        given.turns,
-        seed=given.seed,
-        rate=given.rate,
-        spark=given.spark,
-        tier=given.tier,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
-    )
-    print(outcome)
-    sys.exit(not outcome.good)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,11 +22,11 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.bridge.children import Child, bridge_child, open_realm
-from benchmarks.bridge.cluster import SparkCluster, open_cluster
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.topics.filter import TopicFilter
+from tests.support.processes import Child, bridge_child, open_realm
+from tests.support.spark_cluster import SparkCluster, open_cluster
 
 VICTIMS: Final = ("publisher", "bridge", "driver", "executor")
 _COSTLY: Final = VICTIMS[2:]

@@ -23,9 +23,9 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.bridge.children import Child, bridge_child, open_realm
 from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client.client import BridgeClient
+from tests.support.processes import Child, bridge_child, open_realm
 
 _DRY: Final = 900.0
 _LOOK: Final = 1.0

@@ -18,22 +18,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 import iris
-from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.spark_rates import open_session
 from iris import spark_bridge
+from tests.support.processes import bridge_child, open_realm
 
 FIELDS = "carrier STRING, flight BIGINT, delay DOUBLE, origin STRING, at TIMESTAMP"
 ROUNDS = 7
 
 
 async def publish(rows: int, *, packed: bool) -> None:
-    """Publish flights of seven fields."""
+    """Publish flights of eight fields."""
     async with iris.open_node("publisher") as node:
         await node.wait_for("bridge", timeout=20)
         async with node.confirming(timeout=60) as events:
             for row in range(rows):
                 flight = {"carrier": "AA", "flight": row, "delay": row / 2, "origin": "JFK", "dest": "LAX"}
-                flight |= {"at": "2013-01-01T10:00:00Z", "more": "x" * 20}
+                flight |= {"at": "2013-01-01T10:00:00Z", "price": row / 100, "more": "x" * 20}
                 await events.publish("flights", flight if packed else json.dumps(flight).encode())
 
 
@@ -61,7 +61,7 @@ def main() -> None:
                 events = spark.read.format("iris").options(**part, minPartitions=2).load()
                 names = [field.split()[0] for field in FIELDS.split(", ")]
                 log = [name for name in events.columns if name != "value"]
-                decimals = f"{FIELDS}, more DECIMAL(10,2)"
+                decimals = f"{FIELDS}, price DECIMAL(10,2)"
                 frames = {
                     "value alone": events.select("value", "offset"),
                     "from_json": from_json_alone(events),
@@ -71,7 +71,7 @@ def main() -> None:
                     ).select("p.*", *log),
                     "parse, the same columns": spark_bridge.parse(events, FIELDS).select(*names, "_offset"),
                     "from_json, a decimal": from_json_alone(events, decimals),
-                    "parse, a decimal": spark_bridge.parse(events, decimals).select(*names, "more", "_offset"),
+                    "parse, a decimal": spark_bridge.parse(events, decimals).select(*names, "price", "_offset"),
                 }
                 taken: dict[str, list[float]] = {name: [] for name in frames}
                 for _ in range(ROUNDS):

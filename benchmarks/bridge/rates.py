@@ -18,11 +18,11 @@ from typing import Any, Final
 import trio
 
 import iris
-from benchmarks.bridge.children import Child, bridge_child, open_realm
 from benchmarks.broker import free_port, running
 from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import SEGMENT_BYTES
+from tests.support.processes import Child, bridge_child, open_realm
 
 SIZE: Final = 1024
 ROUNDS: Final = 3

@@ -1,4 +1,4 @@
-"""A realm on a heap: machines, messages on their way, faults.  Time passes only from event to event.
+"""A realm on a heap: machines, messages in flight, faults.  Time passes only from event to event.
 
 The same seed gives the same run, event by event; ``digest`` proves it.  Loss is the loss of whole messages, which is
 harsher than what membership meets over a transport that repeats; latency is that of a site.
@@ -10,12 +10,11 @@ import dataclasses
 import hashlib
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, cast, final, get_args
 
-from benchmarks.membership.population import Population
-from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send
+from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send, SwimPorts
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -24,6 +23,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.support.population import Population
 
 Effects = list[Effect]
 
@@ -34,6 +34,32 @@ _NOTED: Final = (Changed, Routable, Rejected)
 
 _CERTIFICATE: Final = bytes(480)
 """Stand-in of the size of a certificate with its delegation."""
+
+
+@final
+class _AllLinked:
+    """Links of a node that is linked to everybody."""
+
+    def is_linked(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
+        """See ``LinkedNodes.is_linked``."""
+        return True
+
+    def is_new(self, node: NodeId) -> bool:  # noqa: ARG002 -- whoever it is
+        """See ``LinkedNodes.is_new``."""
+        return False
+
+    def contacts(self) -> Collection[NodeId]:
+        """See ``LinkedNodes.contacts``."""
+        return ()
+
+
+@final
+class _Idle:
+    """Workload of a node where no work waits."""
+
+    @property
+    def queue_delay(self) -> float:
+        return 0.0
 
 
 @final
@@ -183,7 +209,7 @@ class Realm:
         node = record.node
         self.machines[node] = Swim(
             record=record,
-            trust=self.trust(node),
+            ports=SwimPorts(trust=self.trust(node), links=_AllLinked(), workload=_Idle()),
             config=self.config,
             random=Random(self.random.getrandbits(64)),
             now=self.now,
@@ -283,7 +309,7 @@ class Realm:
             self._arm(node)
 
     def post(self, sender: NodeId, receiver: NodeId, message: kinds.OfMembership) -> None:
-        """Put a message on its way."""
+        """Send a message."""
         self.messages += 1
         if receiver in self._killed:
             self.after(_REFUSAL, self._refuse, sender, receiver)

@@ -26,8 +26,8 @@ from typing import Final, final
 import trio
 
 import iris
-from benchmarks.requests.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
+from benchmarks.task_time import TaskTime, marked, unmark
 from iris.bench.cases import MEMBERS
 from iris.cluster.balancing.balancer import Balancer
 from iris.cluster.mesh.mesh import Mesh
@@ -38,6 +38,7 @@ from iris.patterns.books import Bookkeeper
 from iris.patterns.multicast.relay import Relays
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
+from iris.patterns.service.worker_pool import WorkerPools
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
 from tests.support.admission import open_reading_mesh
@@ -93,6 +94,20 @@ async def _open_mesh(network: MemoryNetwork, credential: Credential, number: int
         yield mesh
 
 
+class AllWell:
+    """Members of which none is suspected."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        """Return False."""
+        del node
+        return False
+
+    def site_of(self, node: NodeId) -> str:
+        """Return that it is at none."""
+        del node
+        return ""
+
+
 async def _serve(
     network: MemoryNetwork, credential: Credential, number: int, task_status: trio.TaskStatus[Mesh]
 ) -> None:
@@ -105,7 +120,9 @@ async def _serve(
         return request.payload
 
     async with _open_mesh(network, credential, number) as mesh:
-        serving = Server(mesh, CONFIG, Relays(mesh, CONFIG), Bookkeeper(mesh))
+        relays, books = Relays(mesh, AllWell()), Bookkeeper(mesh)
+        serving = Server(mesh, relays, books, WorkerPools())
+        mesh.observe(books, relays, serving)
         async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
             task_status.started(mesh)
             await trio.sleep_forever()
@@ -121,7 +138,10 @@ async def _open_asker(credential: Credential, members: int) -> AsyncIterator[Req
             member = await nursery.start(_serve, network, credential, number)
             await asker.connect(member.listening, expected=member.node)
             directory.add(member.node)
-        yield Requests(asker, directory, CONFIG, Bookkeeper(asker).ledger)
+        books = Bookkeeper(asker)
+        requests = Requests(asker, directory, CONFIG, books.ledger)
+        asker.observe(books, requests)
+        yield requests
         nursery.cancel_scope.cancel()
 
 

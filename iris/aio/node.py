@@ -87,7 +87,7 @@ class Node(Handle[TrioNode]):
             self._guest.check()
             convert = None if reply is None else reply_converter(reply)
             waiter = Waiter(self._guest.loop)
-            begun = self._inner._begin_request(
+            begun = self._inner._calls.begin(
                 waiter.tell,
                 self._guest.deadline,
                 cluster,

@@ -10,7 +10,19 @@ import click
 from click.core import ParameterSource
 from msgspec import structs
 
-from iris.cli.bridge_log import drop, forget, grow, needing_spark, promote, replay, status, tail, transfer, trim, verify
+from iris.cli.bridge_log import (
+    drop,
+    forget,
+    grow,
+    needing_bridge,
+    promote,
+    replay,
+    status,
+    tail,
+    transfer,
+    trim,
+    verify,
+)
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.kernel.config import Config
@@ -170,7 +182,7 @@ def bridge(
         raise click.UsageError("--tier-minutes says how soon events go to a tier: give --tier, too")
     if followed is not None:
         return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib))
-    with needing_spark():
+    with needing_bridge():
         from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
         from iris.spark_bridge.tier import Tier
@@ -220,7 +232,7 @@ async def _follow(
     interruption: Interruption,
 ) -> None:
     """Be a copy, and when it is promoted the member whose log it has."""
-    with needing_spark():
+    with needing_bridge():
         from iris.spark_bridge.copies import DEFAULT_COPY, split_followed
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG
         from iris.spark_bridge.server.successor import follow, reopen

@@ -64,7 +64,7 @@ class LogPosition(click.ParamType[Any]):
 
 
 @contextlib.contextmanager
-def needing_spark() -> Iterator[None]:
+def needing_bridge() -> Iterator[None]:
     """Say how to install what a bridge needs, if it is not there."""
     try:
         with loading():
@@ -74,14 +74,14 @@ def needing_spark() -> Iterator[None]:
                 without_pandas()
             yield
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[spark]'") from None
+        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[bridge]'") from None
 
 
 @contextlib.asynccontextmanager
 async def _client(
     connection: NodeOptions, name: str, timeout: float, *, speaking_for: str | None = None
 ) -> AsyncIterator[BridgeClient]:
-    with needing_spark():
+    with needing_bridge():
         from iris.spark_bridge.client import BridgeClient
     async with connection.open(speaking_for) as node:
         yield BridgeClient(node, name, patience=timeout)
@@ -96,7 +96,7 @@ def status(connection: NodeOptions, name: str, timeout: float, output: str) -> i
     """Tell what a bridge holds, how fast it grows, and how far behind its groups of readers are."""
 
     async def ask() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.admin import read_status
         async with _client(connection, name, timeout) as client:
             before = await read_status(client)
@@ -174,8 +174,6 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
 
 
 def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> None:
-    from iris.spark_bridge.datasource.losses import describe_gap
-
     for shard in status.shards:
         write_line(
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
@@ -200,7 +198,7 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         write_line(f"member {address} since it was started: {told}")
     for name, gap in status.gaps[-GAPS_SHOWN:]:
-        write_line(f"gap: {describe_gap(gap, name)}")
+        write_line(f"gap: {gap.describe(name)}")
     if len(status.gaps) > GAPS_SHOWN:
         write_line(f"and {len(status.gaps) - GAPS_SHOWN:,} older gaps: --json lists all")
     for name, damage in status.damage[-GAPS_SHOWN:]:
@@ -270,7 +268,7 @@ def replay(
 
 def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool = False, **chosen: Any) -> int:
     async def read() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.admin import read_events
         async with (
             _client(connection, name, timeout) as client,
@@ -296,7 +294,7 @@ def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool 
 @named
 def verify(directory: Path, tier: str | None, name: str) -> int:
     """Read a log in full and compare every checksum; the exit status is 1 if anything is damaged."""
-    with needing_spark():
+    with needing_bridge():
         from iris.spark_bridge.admin import verify_log
     read = damaged = 0
     for finding in verify_log(directory, tier=tier, bridge=name):
@@ -318,7 +316,7 @@ def trim(connection: NodeOptions, name: str, timeout: float, shard: int, before:
     """Remove the events of a shard below an offset.  The node must speak for the bridge's own cluster."""
 
     async def remove() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.admin import trim as trim_log
         async with _client(connection, name, timeout, speaking_for=name) as client:
             note(f"{await trim_log(client, shard, before)} events are gone from shard {shard}")
@@ -366,7 +364,7 @@ def drop(
         raise click.UsageError("say which: --group NAME, --query NAME, --shard N or --copy NAME/SHARD")
 
     async def forget() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.admin import drop_copy, drop_group, drop_query, drop_shard
             from iris.spark_bridge.copies import split_followed
         async with _client(connection, name, timeout, speaking_for=name) as client:
@@ -403,7 +401,7 @@ def transfer(
     kind, what = _named(group, query)
 
     async def give() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.admin import transfer as transfer_to
         async with _client(connection, name, timeout, speaking_for=name) as client:
             await transfer_to(client, kind, what, owner)
@@ -429,7 +427,7 @@ def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies
     """
 
     async def do() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.copies import promote as promote_copy
             from iris.spark_bridge.copies import split_followed
         name, shard = split_followed(followed)
@@ -458,7 +456,7 @@ def grow(connection: NodeOptions, name: str, of: int, timeout: float) -> int:
     """
 
     async def do() -> None:
-        with needing_spark():
+        with needing_bridge():
             from iris.spark_bridge.server.growth import grow as grow_bridge
         async with _client(connection, name, timeout, speaking_for=name) as client:
             done = await grow_bridge(client, of)

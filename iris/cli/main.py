@@ -224,6 +224,9 @@ def _status_of(error: BaseException) -> int | None:
         case ConfigError():
             _complain(str(error))
             return MISUSED
+        case ModuleNotFoundError(name="rich"):
+            _complain("tables and bars on a terminal need rich: pip install 'iris-mesh[cli]'")
+            return FAILED
         case IrisError():
             _complain("; ".join((str(error), *getattr(error, "__notes__", ()))))
             return FAILED

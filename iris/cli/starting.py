@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import PurePath
 from types import FrameType
 
@@ -23,8 +22,6 @@ INTERRUPTED = 130
 
 def is_command() -> bool:
     """Return whether this process is the command, or a process of it: ``iris`` or ``python -m iris``."""
-    if sys.argv[:1] == ["-m"]:  # for as long as Python looks for the module
-        return any(flag == "-m" and name.partition(".")[0] == "iris" for flag, name in pairwise(sys.orig_argv))
     program = PurePath(sys.argv[0] if sys.argv else "")
     return program.stem == "iris" or program.parts[-2:] == ("iris", "__main__.py")
 
@@ -55,8 +52,3 @@ def loading() -> Generator[None]:
 
 def _exit(_: int, __: FrameType | None) -> None:
     os._exit(INTERRUPTED)
-
-
-if is_command():
-    exit_when_interrupted()
-    gc.disable()  # until the command has been loaded

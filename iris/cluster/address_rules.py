@@ -66,14 +66,14 @@ class AddressRules:
 
     Args:
         networks: in CIDR notation; only IP addresses in one of them are dialled.  None given: any.
+        sockets: the directory in which nodes of the realm have their sockets on this machine; None: there is none.
 
     Raises:
         ConfigError: a network is none.
     """
 
-    def __init__(self, *, networks: Iterable[str] = ()) -> None:
-        self.sockets: str | None = None
-        """The directory in which nodes of the realm have their sockets on this machine, if there is one."""
+    def __init__(self, *, networks: Iterable[str] = (), sockets: str | None = None) -> None:
+        self._sockets: Final = sockets
         self._networks: Final = tuple(map(_network, networks))
 
     def check_told(self, url: str, told: Told) -> None:
@@ -83,7 +83,7 @@ class AddressRules:
             NotDialled: it may not, with the reason.
         """
         if url.startswith("ipc://"):
-            own = self.sockets is not None and url == f"ipc://{self.sockets}/{told.node}"
+            own = self._sockets is not None and url == f"ipc://{self._sockets}/{told.node}"
             if not own and not (told.by_ipc and url.startswith("ipc:///")):
                 raise NotDialled(f"{url!r:.200} is a socket of another machine, or of no node")
         elif not url.startswith(_OPEN) and not is_told_form(url):

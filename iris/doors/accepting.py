@@ -36,7 +36,7 @@ async def accept(
     Children that are forked meanwhile have neither the listener nor the connections.
 
     Args:
-        listener: socket that does not block.
+        listener: TCP socket that does not block.
         door: name of the door in the log.
         strangers: their share of the door's time: nobody is let in while they have used more.
         greet: identifies the client, and closes the connection if it is cancelled; what it raises is in the log, and
@@ -87,6 +87,10 @@ async def accept(
                 await asyncio.sleep(_PAUSE)
                 continue
             is_exhausted = False
+            with suppress(OSError):  # it is gone already
+                # asyncio leaves it out where a socket does not name its protocol, as those of ``create_server`` do not.
+                # What follows a first write would wait up to 40 ms for the client to confirm that.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = asyncio.ensure_future(welcome(keep_from_children(accepted)))
             greeting[task] = loop.time()
             task.add_done_callback(end)

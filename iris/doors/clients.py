@@ -52,17 +52,17 @@ class ClientLimits:
     Args:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
         streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
-        subscriptions: by all of its streams and connections, at a time.
-        shapes: of the patterns with wildcards among them: two have one if their wildcards are at the same places.
+        subscriptions: subscriptions of all of its streams and connections, at a time.
+        shapes: shapes of their patterns with wildcards: two have one if their wildcards are at the same places.
             The door's node may have 64 for all clients.
-        groups: with which these subscriptions share the events of one pattern.  The node may have 16 for all clients.
-        waiting: what waits in each of them for a client that does not read, beside one event of the largest size that
+        groups: groups with which they share the events of one pattern.  The node may have 16 for all clients.
+        waiting: limits of what waits in each for a client that does not read, beside one event of the largest size that
             the node has; beyond it the oldest events are lost and counted.  So its events take ``subscriptions`` times
             as many bytes at most.
-        bytes: of messages that come by its tunnels and by MQTT, until members have taken them, and of answers by HTTP,
-            until it has taken them.
+        bytes: bytes of messages by its tunnels and MQTT, until members have received them, and of answers by HTTP,
+            until it has received them.
         retained: topics whose last value the door's node keeps for it.
-        retained_bytes: of all these values.  A node keeps four times as much, see ``Config``.
+        retained_bytes: bytes of all these values.  A node keeps four times as much, see ``Config``.
     """
 
     calls: int = 64
@@ -208,11 +208,11 @@ class Client:
         """Publish for it.  To retain bytes or a text of which there are none is to forget what was retained.
 
         Args:
-            node: whose place is lent.
-            topic: that it may publish; ``check`` has said so.
-            payload: of the event.
-            retain: keep it for those who subscribe later.
-            options: of ``Node.publish``.
+            node: node whose place is lent.
+            topic: topic that it may publish, as ``check`` has found.
+            payload: payload of the event.
+            retain: True to keep it for later subscribers.
+            options: options of ``Node.publish``.
 
         Raises:
             Problem: it retains as much as it may.
@@ -258,12 +258,12 @@ class Client:
         """Subscribe for it.
 
         Args:
-            node: whose place is lent.
-            pattern: of topics.
-            group: what the client calls the group with which it shares the events.  Its subscribers are those of this
+            node: node whose place is lent.
+            pattern: pattern of topics.
+            group: client's name for the group with which it shares the events.  Its subscribers are those of this
                 client, at all doors: members know it as ``door.CLIENT.GROUP``, so that no client gets what is for a
                 group of theirs.
-            instead_of: how many that it has end as soon as this one has begun; they do not count.
+            instead_of: number of its subscriptions that end as soon as this one has begun; they do not count.
 
         Raises:
             Problem: it may not, has as many as it may, or its share of what the node may have; or the group is
@@ -356,7 +356,7 @@ class Clients:
     Args:
         path: the tokens file.
         wall_clock: seconds of Unix time.
-        limits: of each client.
+        limits: limits of each client.
 
     Attributes:
         strangers: share of all connections together whose token the doors do not know yet.

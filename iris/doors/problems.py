@@ -72,7 +72,7 @@ class Problem(Exception):
 
 
 def problem_of(error: IrisError) -> Problem:
-    """Return what a client is told of an error that a node raises."""
+    """Return the problem that a client gets for an error that a node raises."""
     if isinstance(error, RemoteError):
         code = error.code if is_name(error.code) else "error"  # it stands in lines, and may be anything
         return Problem(_BY_CODE.get(code, 502), code, error.message)

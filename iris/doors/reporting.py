@@ -13,7 +13,7 @@ def reporting(node: iris.aio.Node, protocol: str, statistics: Callable[[], objec
     """Have the statistics of a door in the metrics of its node for the length of the block.
 
     Args:
-        node: whose place is lent.
+        node: node whose place is lent.
         protocol: protocol of the door.  Of several doors of one protocol, the last that was opened is shown.
         statistics: returns a snapshot, which another thread may read.
     """

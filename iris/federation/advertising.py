@@ -110,7 +110,7 @@ class Advertiser:
     ) -> None:
         self.left_out = 0
         """Gateways of other sites that are not advertised, for there are too many or they export too much."""
-        self.leaving = False
+        self._leaving = False
         """True once this gateway advertises that nothing leads through it any more."""
         self._directory = directory
         self._own = directory.own
@@ -298,6 +298,10 @@ class Advertiser:
             for origin in gone[:-MAX_ORIGINS]:
                 del told[origin]
 
+    def leave(self) -> None:
+        """Advertise from now on that nothing leads through this gateway any more."""
+        self._leaving = True
+
     def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
         pace = self._pace.get(neighbour)
         if pace is None:
@@ -306,7 +310,7 @@ class Advertiser:
 
     def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
         """Return the path that is advertised to a neighbour; empty for none."""
-        if self.leaving:
+        if self._leaving:
             return ()
         local = site == self._own.site
         if origin == self._own:

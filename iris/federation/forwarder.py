@@ -8,15 +8,14 @@ link holds at most ``Config.link_bytes``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from types import MappingProxyType
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 from msgspec.structs import replace
 
 from iris.cluster.directory import ExportIndex, SitePath
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerTable
 from iris.cluster.routes import (
     ANYBODY,
     BUSY,
@@ -76,34 +75,61 @@ class _Passage(NamedTuple):
     """True if they are permitted because they come from another gateway of this site."""
 
 
+class HomeSite(Protocol):
+    """The own site of a gateway, as forwarding asks for it.  Plain calls in the task that reads; none may block."""
+
+    @property
+    def exports(self) -> ExportIndex:
+        """Exports of this gateway, by node."""
+        ...
+
+    def is_exported(self, node: NodeId, site: str) -> bool:
+        """Return whether a node of this site serves something that this gateway exports to another site."""
+        ...
+
+    def is_settled(self, site: str) -> bool:
+        """Return whether this gateway, and those of a site, have been there long enough to know their sites."""
+        ...
+
+    def is_gone(self, node: NodeId) -> bool | None:
+        """Return whether a node of this site has gone; None if it is not known at all."""
+        ...
+
+
+class ForwardingLimits(NamedTuple):
+    """The limits of one gateway."""
+
+    transit: bool
+    """True if frames between other sites pass."""
+    rate: float | None
+    """Bytes per second that one neighbour may send; None: any."""
+
+
+@final
+class GatewayFrames:
+    """The first look at what gateways of other sites bring; see ``FrameFilter``."""
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+
+    def examine(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        """See ``FrameFilter.examine``."""
+        return self._forwarding.examine_from_gateway(peer, batch)
+
+
 @final
 class Forwarding:
-    """Forwarding at one gateway.
+    """Forwarding at one gateway; see ``SiteForwarder``.
 
     Args:
         near: the mesh of its own site.
-        between: the mesh of gateways.
-        is_exported: tells whether a node of this site serves something that this gateway exports to another site.
-        own_exports: exports of this gateway, by node.
-        is_settled: tells whether this gateway and those of a site have been there long enough to know their sites.
-        is_gone: tells whether a node of this site has gone; None if it is not known at all.
-        transit: True if frames between other sites pass.
-        rate: bytes per second that one neighbour may send; None: any.
+        between: the peers that the mesh of gateways will have.
+        sites: other sites, as this node reaches them.
+        home: what the gateway knows of its own site.
+        limits: whether frames between other sites pass, and how many.
     """
 
-    def __init__(
-        self,
-        near: Mesh,
-        between: Mesh,
-        sites: Sites,
-        is_exported: Callable[[NodeId, str], bool],
-        own_exports: ExportIndex,
-        *,
-        is_settled: Callable[[str], bool],
-        is_gone: Callable[[NodeId], bool | None],
-        transit: bool,
-        rate: float | None,
-    ) -> None:
+    def __init__(self, near: Mesh, between: PeerTable, sites: Sites, home: HomeSite, limits: ForwardingLimits) -> None:
         self.refused: Counter[str] = Counter()
         """Frames that were not carried, by reason."""
         self.received = self.carried = self.carried_bytes = 0
@@ -111,32 +137,32 @@ class Forwarding:
         self._between = between
         self._sites = sites
         self._directory = sites.directory
-        self._own_exports = own_exports
-        self._is_settled = is_settled
-        self._is_gone = is_gone
+        self._home = home
         self._realm_id = near.identity.realm_id
-        self._transit = transit
+        self._transit = limits.transit
         self._slowed: dict[FrameFlow, float] = {}
         self.pressure: Final = Backpressure(near.config.link_bytes, self._tell_pressure)
-        self.checkpoint: Final = Firewall(is_exported, self._directory.offers, rate)
+        self.checkpoint: Final = Firewall(home.is_exported, self._directory.offers, limits.rate)
         self._near_flows: Flows[_Passage] = Flows()
         self._far_flows: Flows[_Passage] = Flows()
-        sites.forward = self._forward_near
-        sites.divide = self._divide_near
-        sites.link_to = self._own_link_to
-        near.shortcut = self._pass_near
-        between.shortcut = self._pass_far
-        between.register(kinds.Carry, self._forward_far)
-        between.register(kinds.CarryRefused, self._forward_far)
-        between.register(kinds.Trace, self._forward_far)
-        between.register(kinds.Traced, self._forward_far)
-        between.register(kinds.Copy, self._divide_far)
+        self.from_gateways: Final = GatewayFrames(self)
+        """First look at what gateways of other sites bring."""
 
     def __repr__(self) -> str:
         return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
-    def _forward_near(self, peer: Peer, message: kinds.Carried) -> None:
-        """Forward a frame of a node of this site, or one that another gateway of it has brought."""
+    def receive_from(self, between: Mesh) -> None:
+        """Forward what gateways of other sites bring, by the mesh whose peers these are."""
+        for kind in (kinds.Carry, kinds.CarryRefused, kinds.Trace, kinds.Traced):
+            between.register(kind, self._forward_far)
+        between.register(kinds.Copy, self._divide_far)
+
+    def forward(self, peer: Peer, message: kinds.Carried) -> None:
+        """Forward a frame of a node of this site, or one that another gateway of it has brought.
+
+        Raises:
+            RemoteProtocolError: it is not the peer's to send.
+        """
         _check_ends_untrusted(message)
         source, own = node_of(message.source), self._directory.own
         # The source of a frame is its sender's word. It must be the very node that hands the frame over; only another
@@ -223,7 +249,7 @@ class Forwarding:
     def _named_onward(self, site: str, source_site: str) -> str | None:
         """Return what the site that a frame is from is called on its next link; None if it may not go there."""
         way = self._directory.way(site) if realm_of_site(site) else None
-        peer = None if way is None else self._between.peers.get(way.neighbour)
+        peer = None if way is None else self._between.get(way.neighbour)
         if peer is None or not peer.other_realm:
             return source_site
         return None if realm_of_site(source_site) else outward_site(source_site, self._realm_id)
@@ -232,16 +258,18 @@ class Forwarding:
         """Return the link over which a frame leaves, if there is one."""
         if site != self._directory.own.site:
             way = self._directory.way(site)
-            return None if way is None else self.link_to(way.neighbour)
+            return None if way is None else self._link_onward(way.neighbour)
         peer = self._near.peer(target)
         return None if peer is None or peer.foreign else peer.link
 
     # -- frames that travel alone ---------------------------------------------------------------------------
 
-    def _pass_near(self, peer: Peer, batch: bytes | memoryview) -> bool:
+    def examine(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        """See ``FrameFilter.examine``: of what nodes of this site bring."""
         return self._pass(peer, batch, self._near_flows, near=True)
 
-    def _pass_far(self, peer: Peer, batch: bytes | memoryview) -> bool:
+    def examine_from_gateway(self, peer: Peer, batch: bytes | memoryview) -> bool:
+        """See ``FrameFilter.examine``: of what gateways of other sites bring."""
         return self._pass(peer, batch, self._far_flows, near=False)
 
     def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
@@ -313,8 +341,12 @@ class Forwarding:
 
     # -- copies of events -----------------------------------------------------------------------------------
 
-    def _divide_near(self, peer: Peer, message: kinds.Copy) -> None:
-        """Forward events of a node of this site, or those that another gateway of it has brought."""
+    def divide(self, peer: Peer, message: kinds.Copy) -> None:
+        """Forward events of a node of this site, or those that another gateway of it has brought.
+
+        Raises:
+            RemoteProtocolError: they are not the peer's to send.
+        """
         source_site, own = message.source_site, self._directory.own
         local = self._directory.is_local(peer.node)
         publisher = (source_site, node_of(message.source))
@@ -351,7 +383,7 @@ class Forwarding:
     def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
         """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
         own = site == self._directory.own.site
-        subscribes = self._own_exports.subscribes if own else self._directory.subscribes
+        subscribes = self._home.exports.subscribes if own else self._directory.subscribes
         passed = b"".join(node for node in split_nodes(nodes) if subscribes(site, node_of(node), realm_id))
         if len(passed) != len(nodes):
             self.checkpoint.refused[checkpoint.NOT_EXPORTED] += 1
@@ -370,7 +402,7 @@ class Forwarding:
                 self._hand_out(message, nodes)
                 continue
             way = self._directory.way(site)
-            link = None if way is None else self.link_to(way.neighbour)
+            link = None if way is None else self._link_onward(way.neighbour)
             named = self._named_onward(site, message.source_site)
             if link is None:
                 self.refused["no route"] += 1
@@ -387,7 +419,7 @@ class Forwarding:
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:
                 self.carried += 1
-                self._sites.hear(message.source_site, node_of(message.source), message.frame)
+                self._sites.receive_sealed(message.source_site, node_of(message.source), message.frame)
                 continue
             peer = self._near.peers.get(NodeId(node.hex()))
             if peer is None or peer.foreign:
@@ -463,18 +495,18 @@ class Forwarding:
         as it waits for a route (``Config.site_patience``).
         """
         if reason == "gone":
-            gone = self._is_gone(node_of(target))
-            return self._is_settled("") if gone is None else gone
-        return self._is_settled(source_site if site == self._directory.own.site else site)
+            gone = self._home.is_gone(node_of(target))
+            return self._home.is_settled("") if gone is None else gone
+        return self._home.is_settled(source_site if site == self._directory.own.site else site)
 
-    def link_to(self, neighbour: NodeId) -> Link | None:
+    def _link_onward(self, neighbour: NodeId) -> Link | None:
         """Return the link to the next gateway, if frames can leave over it now."""
-        peer = self._between.peers.get(neighbour) or self._near.peer(neighbour)
+        peer = self._between.get(neighbour) or self._near.peer(neighbour)
         return None if peer is None or peer.foreign or not peer.link.is_up else peer.link
 
-    def _own_link_to(self, neighbour: NodeId) -> Link | None:
+    def link_to(self, neighbour: NodeId) -> Link | None:
         """Frames of this very node take the same path as those of others, over its link to itself."""
-        return None if self.link_to(neighbour) is None else self._near.own.link
+        return None if self._link_onward(neighbour) is None else self._near.own.link
 
 
 def _check_ends_untrusted(message: kinds.Carried) -> None:

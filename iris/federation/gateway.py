@@ -12,7 +12,6 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final, TypeVar, final
 
 import trio
@@ -25,10 +24,11 @@ from iris.cluster.directory import (
     hop_untrusted,
     message_size,
 )
-from iris.cluster.mesh import Mesh, Peer, open_mesh
+from iris.cluster.mesh import Mesh, MeshPorts, MeshSetting, Peer, PeerObserver, PeerTable, open_mesh
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertiser
-from iris.federation.forwarder import Forwarding
+from iris.federation.forwarder import Forwarding, ForwardingLimits
+from iris.federation.home_site import GatewaySite
 from iris.federation.own_exports import SiteContents
 from iris.federation.policy import Lists, Policy
 from iris.federation.realm_names import check_dialled, inward_untrusted, split_peer, trusted_id
@@ -40,6 +40,7 @@ from iris.kernel.numerals import as_float, shown
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.kernel.wire import Message, kinds
 from iris.node.node import Node
+from iris.node.parts import NodeParts
 from iris.patterns.pubsub.interest import Terms
 from iris.security.identity import PeerIdentity
 
@@ -111,38 +112,53 @@ class GatewayStatistics:
 
 
 @final
+class GatewayParts:
+    """The parts of a gateway that are there before its mesh: what it exports, and how it forwards.
+
+    Args:
+        of_node: parts of the node.
+        sites: other sites, as the node reaches them.
+        peers: the peers that the mesh of gateways will have.
+        policy: rules for exports and imports.
+        rate: bytes per second that one neighbour may send; None: any.
+    """
+
+    def __init__(self, of_node: NodeParts, sites: Sites, peers: PeerTable, policy: Policy, rate: float | None) -> None:
+        near, directory = of_node.mesh, sites.directory
+        self.policy: Final = policy
+        self.lists: Final = Lists(policy, near)
+        self.advertising: Final = Advertiser(
+            directory, transit=policy.transit, realm_id=near.identity.realm_id, outward=self.lists.outward
+        )
+        home = GatewaySite(
+            of_node.membership,
+            directory,
+            self.lists,
+            self.advertising,
+            of_node.config.site_settling,
+        )
+        self.carrying: Final = Forwarding(near, peers, sites, home, ForwardingLimits(policy.transit, rate))
+
+
+@final
 class Gateway:
     """A gateway that is up.  Made by ``open_gateway``."""
 
-    def __init__(self, node: Node, sites: Sites, between: Mesh, policy: Policy, rate: float | None) -> None:
+    def __init__(self, node: Node, sites: Sites, between: Mesh, parts: GatewayParts) -> None:
         self.site: Final = node.site
         self.addresses: Final = between.listening
         """The URLs at which gateways of other sites reach this one; none if it only dials out."""
-        parts = node._parts
-        self._near = parts.mesh
-        self._membership = parts.membership
-        self._pubsub = parts.pubsub
+        of_node = node._parts
+        self._near = of_node.mesh
+        self._membership = of_node.membership
+        self._pubsub = of_node.pubsub
         self._sites = sites
         self._between = between
-        self._policy = policy
         self._directory = sites.directory
         self._realm_id = self._near.identity.realm_id
-        self._lists = Lists(policy, lambda: self._near.identity)
-        self._advertising = Advertiser(
-            self._directory, transit=policy.transit, realm_id=self._realm_id, outward=self._lists.outward
-        )
-        self._carrying = Forwarding(
-            self._near,
-            between,
-            sites,
-            partial(self._lists.is_exported, self._advertising.exported, self._advertising.index),
-            self._advertising.index,
-            is_settled=self._is_settled,
-            is_gone=self._is_gone,
-            transit=policy.transit,
-            rate=rate,
-        )
-        self._settles = trio.current_time() + parts.config.site_settling
+        self._lists = parts.lists
+        self._advertising = parts.advertising
+        self._carrying = parts.carrying
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reports = ReportSchedule()
@@ -153,23 +169,25 @@ class Gateway:
         self._has_ended = False
         self._identity = self._near.identity
         """Identity of the gateway when subscriptions were last looked at: it says which realms are trusted."""
-        self._contents = SiteContents(policy.may_export, self._lists.wanted)
+        self._contents = SiteContents(parts.policy.may_export, self._lists.wanted)
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
-        self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
+        self._allowed = kinds.Allowed(parts.policy.exports, parts.policy.export_topics, parts.policy.import_topics)
         sites.border.receive_untrusted(self._near.node, self._allowed)
         for member in self._membership.nodes():
             self._place(member.node)
         self._membership.on_placed(self._place)
         for subscriber, pattern in self._pubsub.wanted():
             self._contents.subscribe(subscriber, pattern, 1)
-        self._pubsub.interest_changed = self._interest_changed
+        self._pubsub.on_interest_changed(self._interest_changed)
+        self._carrying.receive_from(between)
+        sites.relay.serve(self._carrying)
         for mesh in (self._near, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
         between.register(kinds.Route, self._receive_route)
         between.register(kinds.Exports, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
-        self._near.observe(near, clients=False)
+        self._near.observe(near)
         between.observe(far)
 
     def __repr__(self) -> str:
@@ -203,15 +221,6 @@ class Gateway:
             raise trio.ClosedResourceError("this gateway is closed: the block of its open_gateway has ended")
 
     # -- the directory --------------------------------------------------------------------------------------
-
-    def _is_settled(self, site: str) -> bool:
-        now = trio.current_time()
-        settling = self._near.config.site_settling
-        return now >= self._settles and (not site or now >= self._directory.settles(site, settling))
-
-    def _is_gone(self, node: NodeId) -> bool | None:
-        known = self._membership.knows(node) or self._membership.is_gone(node)
-        return self._membership.is_gone(node) if known else None
 
     def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)
@@ -366,7 +375,7 @@ class Gateway:
             while True:
                 await trio.sleep(_ALIVE_EVERY * self._near.config.probe_interval)
                 now = trio.current_time()
-                self._between.identity = self._near.identity
+                self._between.renew_identity(self._near.identity)
                 self._lists.ask_anew(self._directory, self._ask)
                 for node, peer in list(self._between.peers.items()):
                     try:
@@ -463,7 +472,7 @@ class Gateway:
 
         Returns when nothing has passed for a moment, at the latest after ``Config.drain_timeout``.
         """
-        self._advertising.leaving = True
+        self._advertising.leave()
         self._stale.update(self._near.peers, self._between.peers)
         self._tell()
         with trio.move_on_after(self._near.config.drain_timeout):
@@ -488,8 +497,10 @@ class Gateway:
 
 
 @final
-class _Neighbours:
+class _Neighbours(PeerObserver):
     """Observer of the peers of one of the two meshes."""
+
+    of_clients = False
 
     def __init__(self, gateway: Gateway, *, near: bool) -> None:
         self._gateway = gateway
@@ -547,7 +558,7 @@ async def open_gateway(
     parts = node._parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")
-    _check_is_none(parts.sites)
+    parts.sites.relay.check_unserved()
     if not parts.mesh.identity.certificate.rights.gateway:
         raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
     environment = parts.environment
@@ -557,31 +568,35 @@ async def open_gateway(
         trusted_id(parts.mesh.identity, alias)
     if not urls:
         check_dialled([url for _, url in dialled])
+    neighbours = PeerTable()
+    gateway_parts = GatewayParts(parts, parts.sites, neighbours, policy or Policy(), rate)
     transport = environment.transport(parts.config)
     try:
         bound = await transport.listen(urls)
     except BaseException:
         transport.close()
         raise
+    ports = MeshPorts(
+        admission=_GatewayAdmission(parts.mesh),
+        peers=neighbours,
+        frames=gateway_parts.carrying.from_gateways,
+        work=parts.mesh.work,  # frames of the one mesh are carried in those of the other
+    )
+    setting = MeshSetting(
+        config=parts.config,
+        entropy=environment.entropy,
+        wall_clock=environment.wall_clock,
+        tag=SiteTag(site=node.site, between=True),
+        dial_only=not urls,
+        rules=parts.mesh.rules,
+    )
     async with (
-        open_mesh(
-            parts.mesh.identity,
-            transport,
-            bound,
-            admission=_GatewayAdmission(parts.mesh),
-            config=parts.config,
-            entropy=environment.entropy,
-            wall_clock=environment.wall_clock,
-            tag=SiteTag(site=node.site, between=True),
-            dial_only=not urls,
-            rules=parts.mesh.rules,
-        ) as between,
+        open_mesh(parts.mesh.identity, transport, bound, ports, setting) as between,
         open_background() as nursery,
     ):
-        _check_is_none(parts.sites)  # another task may have made it one meanwhile
-        between.work = parts.mesh.work  # frames of the one are carried in those of the other
+        parts.sites.relay.check_unserved()  # another task may have made it one meanwhile
         parts.revoking.attach(between)
-        gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
+        gateway = Gateway(node, parts.sites, between, gateway_parts)
         node._reports["gateway"] = gateway.statistics
         node._meshes.append(between)
         between.begin_reading()
@@ -598,16 +613,6 @@ async def open_gateway(
             gateway.end()
             node._meshes.remove(between)
             del node._reports["gateway"]
-
-
-def _check_is_none(sites: Sites) -> None:
-    """Check that a node is no gateway.
-
-    Raises:
-        ConfigError: it is, or has been one.
-    """
-    if sites.forward is not None:
-        raise ConfigError("this node is a gateway already, or has been one: open another node")
 
 
 @final

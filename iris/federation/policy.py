@@ -6,7 +6,7 @@ A gateway applies its own lists.  To other realms it applies what the owners of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from msgspec import Struct
 
@@ -85,18 +85,27 @@ def _allow(patterns: Iterable[str], name: str) -> bool:
     return any(covers(pattern, name) for pattern in patterns)
 
 
+class HasIdentity(Protocol):
+    """The node of a gateway, as far as lists know one."""
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """The identity of the node now; it may be renewed."""
+        ...
+
+
 @final
 class Lists:
     """The lists in force.
 
     Args:
         policy: the policy of this gateway.
-        identity: returns who the gateway is now, and so whom it trusts.
+        node: the gateway, and so whom it trusts.
     """
 
-    def __init__(self, policy: Policy, identity: Callable[[], NodeIdentity]) -> None:
+    def __init__(self, policy: Policy, node: HasIdentity) -> None:
         self._policy = policy
-        self._identity = identity
+        self._node = node
         self._agreed = self._realms()
         self._reaching: dict[tuple[str, NodeId], bool] = {}
         """True for a realm and a node of this site if the realm may reach something that the node serves."""
@@ -104,7 +113,7 @@ class Lists:
         """The exports, and the trusted realms, for which that is so."""
 
     def _realms(self) -> dict[str, ForeignRealm]:
-        return {trusted.realm.id: trusted.realm for trusted in self._identity().trusted}
+        return {trusted.realm.id: trusted.realm for trusted in self._node.identity.trusted}
 
     def _have_changed(self) -> bool:
         before, self._agreed = self._agreed, self._realms()
@@ -136,7 +145,7 @@ class Lists:
             site: the other one.
         """
         realm_id = realm_of_site(site)
-        realm = self._identity().foreign(realm_id) if realm_id else None
+        realm = self._node.identity.foreign(realm_id) if realm_id else None
         if realm_id and realm is None:
             return False
         own = exported.origin.site
@@ -145,7 +154,7 @@ class Lists:
         memberships = index.memberships(own, node)
         if realm is None or not memberships:
             return bool(memberships)
-        state = (exported.version, self._identity().trusted)
+        state = (exported.version, self._node.identity.trusted)
         if self._reaching_for != state:
             self._reaching_for = state
             self._reaching.clear()
@@ -159,7 +168,7 @@ class Lists:
         if not self._policy.may_want(pattern):
             return None
         alias, slash, theirs = pattern.partition("/") if "/" in pattern else ("", "", "")
-        realm = self._identity().alias(alias) if slash else None
+        realm = self._node.identity.alias(alias) if slash else None
         if realm is None:
             return pattern
         named = qualified(realm.id, theirs)
@@ -170,7 +179,7 @@ class Lists:
 
         It gets clusters that it may reach, and subscriptions to topics of its own.
         """
-        realm = self._identity().foreign(realm_id)
+        realm = self._node.identity.foreign(realm_id)
         if realm is None:
             return None
         if export.kind == CLUSTER:
@@ -183,7 +192,7 @@ class Lists:
         """Return whether something that a site exports is taken."""
         realm_id = realm_of_site(site)
         if realm_id and export.kind != COMPANION:
-            realm = self._identity().foreign(realm_id)
+            realm = self._node.identity.foreign(realm_id)
             if realm is None or realm_of_topic(export.name):
                 return False
             if not (realm.may_use if export.kind == CLUSTER else realm.may_hear)(export.name):

@@ -150,3 +150,15 @@ def check_preference(prefer: Member | NodeId | None, site: str | None) -> NodeId
     if prefer is not None:
         raise ConfigError("prefer and prefer_site exclude each other: prefer names one member, at whatever site")
     return AtSite(check_name(site, "site"))
+
+
+def check_between(value: float, name: str, least: float, most: float) -> float:
+    """Return seconds within bounds.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    seconds = check_timeout(value, name)
+    if not least <= seconds <= most:
+        raise ConfigError(f"{name} is {shown(value)}: use {least:g} to {most:g} seconds")
+    return seconds

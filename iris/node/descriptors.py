@@ -10,8 +10,7 @@ import resource
 from collections.abc import Callable
 from typing import Final, final
 
-from iris.cluster.mesh import Mesh, Peer
-from iris.kernel.names import NodeId
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 
 _log: Final = logging.getLogger("iris")
 
@@ -42,7 +41,7 @@ def open_descriptors() -> tuple[int, int]:
 
 
 @final
-class DescriptorWatch:
+class DescriptorWatch(PeerObserver):
     """Watches the links of a node: logs one warning when four fifths of the descriptors are in use.
 
     It counts when the links since the last count may have taken a quarter of what was left then: so never too late for
@@ -60,7 +59,6 @@ class DescriptorWatch:
         """Links at which it counts again."""
         self._warned = 0
         """The limit that was warned of; one that was raised since may be warned of as well."""
-        mesh.observe(self)
 
     def peer_connected(self, peer: Peer) -> None:  # noqa: ARG002 - see PeerObserver
         """See ``PeerObserver``."""
@@ -82,12 +80,3 @@ class DescriptorWatch:
                 *(opened, limit, links, DESCRIPTORS_PER_LINK, 16 * limit, 16 * limit),
                 extra={"cause": "file descriptors"},
             )
-
-    def frames_lost(self, peer: Peer) -> None:
-        """See ``PeerObserver``."""
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """See ``PeerObserver``."""
-
-    def peer_removed(self, peer: Peer, reason: str) -> None:
-        """See ``PeerObserver``."""

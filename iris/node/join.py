@@ -9,11 +9,12 @@ from the cluster: others would not accept it as a member, so it stops announcing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from msgspec import structs
 
@@ -23,9 +24,9 @@ from iris.cluster.swim import ClusterEntry
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.tasks import run_in_thread
 from iris.node.environment import Environment
-from iris.patterns.service import ServiceStatistics
+from iris.patterns.service import Limits, PauseFlag, Server, Service, ServiceStatistics
 from iris.security.files import CredentialWatch
-from iris.security.identity import Credential, NodeIdentity, PeerIdentity
+from iris.security.identity import Credential, NewestRevocations, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -64,17 +65,25 @@ async def read_credential(
     return given, None
 
 
+class Serving(Protocol):
+    """The handlers of one membership at work."""
+
+    def statistics(self) -> ServiceStatistics:
+        """Return a snapshot of the counters."""
+        ...
+
+
 @final
 class ClusterMembership:
     """This node as a member of a cluster.  Made by ``node.join``."""
 
-    def __init__(self, cluster: str, statistics: Callable[[], ServiceStatistics]) -> None:
+    def __init__(self, cluster: str, serving: Serving) -> None:
         self.cluster: Final[str] = cluster
-        self._statistics = statistics
+        self._serving = serving
 
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
-        return self._statistics()
+        return self._serving.statistics()
 
 
 @final
@@ -109,26 +118,55 @@ class Joined:
     """The clusters that one node has joined.
 
     Args:
-        check_peer: raises AuthenticationError for a peer that is revoked.
+        revoked: nodes and clusters that are revoked.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         membership: Membership,
-        check_peer: Callable[[PeerIdentity], None],
+        revoked: NewestRevocations,
         environment: Environment,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
-        self._check_peer = check_peer
+        self._revoked = revoked
         self._wall_clock = environment.wall_clock
         self._places: dict[str, _Place] = {}
+        self.drained: Final[set[str]] = set()
+        """The clusters that an operator has drained here."""
 
     @property
     def watches(self) -> bool:
         """True if a credential file is to be looked at now and then."""
         return any(place.watch is not None for place in self._places.values())
+
+    @asynccontextmanager
+    async def open(
+        self,
+        serving: Server,
+        cluster: str,
+        service: Service,
+        limits: Limits,
+        flag: PauseFlag | None,
+        credential: Credential | CredentialWatch | Path | str | None,
+    ) -> AsyncIterator[ClusterMembership]:
+        """Be a member of a cluster until the block ends; see ``Node.join``.
+
+        Args:
+            flag: flag that pauses the service.  None if it is never paused.
+        """
+        async with serving.serve(cluster, service, limits, flag) as membership:
+            try:
+                await self.enter(cluster, credential)
+                yield ClusterMembership(cluster, membership)
+                self.drained.discard(cluster)  # it leaves: nobody has it work again
+                membership.draining = True
+                self.drain(cluster)
+                await membership.wait_drained(self._mesh.config.drain_timeout)
+            finally:
+                self.drained.discard(cluster)
+                self.leave(cluster)
 
     async def enter(self, cluster: str, credential: Credential | CredentialWatch | Path | str | None) -> None:
         """Announce that this node is a member of a cluster.
@@ -217,6 +255,6 @@ class Joined:
             place.entry = structs.replace(place.entry, proof=proof_of(credential.certificate, delegation))
         assert place.proved is not None
         try:
-            self._check_peer(place.proved)
+            self._revoked.check(place.proved)
         except AuthenticationError as error:
             raise ConfigError(f"{error}; have a new credential issued") from None

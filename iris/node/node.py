@@ -2,84 +2,47 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Departure, Lookups, Member, Membership, NodeInfo, RevocationExchange, Watch
-from iris.cluster.mesh import Mesh
-from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach_one
-from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, DeliveryError, NoSuchCluster, RemoteError, RequestTimeout
+from iris.cluster.membership import Member, NodeInfo, Watch
+from iris.cluster.sites import open_with_all, open_with_one
+from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import NodeId, check_address, check_name
-from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
+    check_between,
     check_count,
     check_flags,
     check_is,
     check_preference,
-    check_request,
     check_timeout,
     check_wait,
     check_whom,
 )
-from iris.node.environment import Environment
-from iris.node.join import ClusterMembership, Joined
+from iris.node.build import Patterns
+from iris.node.calls import too_few
+from iris.node.documents import Documents, DocumentSettings
+from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
-from iris.node.report import (
-    BOOKS,
-    LONGEST_SETTLE,
-    PING,
-    REPORT,
-    TOPICS,
-    BooksOrder,
-    BooksReport,
-    DrainOrder,
-    LinkReport,
-    NodeReport,
-    OperatorsService,
-    TopicsReport,
-    books_of,
-    links_of,
-    ping,
-    report_of,
-    topics_of,
-)
-from iris.node.report import LIMITS as OPERATORS
-from iris.node.run_guard import RunGuard
-from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
-from iris.patterns.books import Bookkeeper, Books, LossWatch, matching
-from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL, Ask, as_fields, read_answer
-from iris.patterns.messages import Request
-from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
-from iris.patterns.payloads import converted_reply, reply_converter
-from iris.patterns.picker import known_instead
+from iris.node.statistics import NodeStatistics, gather_statistics
+from iris.patterns.books import Books, LossWatch, matching
+from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL
+from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
-from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
-from iris.patterns.request import Begun, Requests
-from iris.patterns.service import KeyClaims, Limits, Server, Service, Tunnels, callers
-from iris.patterns.state import (
-    MAX_BYTES,
-    Lease,
-    Saga,
-    SharedState,
-    StateMembers,
-    open_lease,
-    open_saga,
-)
+from iris.patterns.service import KeyClaims, Limits, Service, callers
+from iris.patterns.state import MAX_BYTES, Lease, Saga, SharedState, open_lease, open_saga
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -87,14 +50,11 @@ from iris.security.identity import Credential
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from iris.node.telemetry.tracing import OpenSpan, TracedRequest, Tracing
+    from iris.node.telemetry.tracing import OpenSpan
 
     R = TypeVarWithDefault("R", default=Any)
 else:
     R = TypeVar("R")
-T = TypeVar("T")
-
-_log: Final = logging.getLogger("iris")
 
 
 @final
@@ -111,83 +71,35 @@ class Node:
 
     # Of so many attributes Python makes a dict, which each call of a method searches: 3 % of an event.
     __slots__ = (
-        "__weakref__", "_books", "_broadcasts", "_config", "_drained", "_environment", "_foreign", "_guard", "_joined",
-        "_lookups", "_membership", "_mesh", "_meshes", "_publishing", "_pubsub", "_reach", "_relays", "_reports",
-        "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing", "_tunnels",
-        "id", "name", "realm", "site",
+        "__weakref__", "_books", "_broadcasts", "_calls", "_config", "_environment", "_first", "_foreign", "_guard",
+        "_joined", "_lookups", "_membership", "_mesh", "_meshes", "_parts", "_publishing", "_pubsub", "_reach",
+        "_relays", "_reports", "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing",
+        "_tunnels", "id", "name", "realm", "site",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        membership: Membership,
-        revoking: RevocationExchange,
-        config: Config,
-        joined: Joined,
-        *,
-        credential: Credential,
-        environment: Environment,
-        site: str,
-        sites: Sites | None,
-        lookups: Lookups | None = None,
-    ) -> None:
-        self.id: Final = mesh.node
+    def __init__(self, parts: NodeParts, patterns: Patterns, credential: Credential) -> None:
+        self.id: Final = parts.mesh.node
         """This boot of this process: 32 hexadecimal digits."""
         self.name: Final = credential.name
         """The cluster that this node speaks for; others see it as ``sender.cluster``."""
         self.realm: Final = credential.realm_id
         """Fingerprint of the realm: 32 hexadecimal digits."""
-        self.site: Final = site
+        self.site: Final = parts.mesh.tag.site
         """The site the node belongs to; empty if none was given."""
-        self._guard = RunGuard()
-        self._mesh, self._membership, self._revoking = mesh, membership, revoking
-        self._meshes = [mesh]
+        self._parts: Final = parts
+        self._mesh, self._membership, self._revoking = parts.mesh, parts.membership, parts.revoking
+        self._meshes = [parts.mesh]
         """The node's mesh, and on a gateway the mesh of gateways too."""
-        self._config, self._environment = config, environment
-        self._joined = joined
-        self._sites = sites
-        self._lookups = lookups
-        self._reach: Reach | None = lookups or sites
-        """Links to members that are not linked before they are asked."""
-        self._tracing: Tracing | None = None
-        """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
+        self._config, self._environment = parts.config, parts.environment
+        self._joined, self._sites, self._lookups, self._reach = parts.joined, parts.sites, parts.lookups, parts.reach
         self._reports: dict[str, Callable[[], Any]] = {}
         """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
-        self._states: dict[str, SharedState] = {}
-        """The documents that are open here, by cluster."""
-        self._drained: set[str] = set()
-        """The clusters that an operator has drained here."""
-        self._books = Bookkeeper(mesh)
-        ledger = self._books.ledger
-        self._requests = Requests(mesh, membership, config, ledger)
-        self._books.under_way.append(self._requests.under_way)
-        self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
-        self._broadcasts = Broadcasts(mesh, membership, config, self._relays, ledger)
-        self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
-        self._pubsub = PubSub(
-            mesh,
-            config,
-            self._books,
-            avoid=membership.is_suspected,
-            relayed=self._relays.tally,
-            roster=membership,
-        )
-        self._publishing = self._pubsub.publishing
-        self._foreign = (
-            None
-            if sites is None
-            else RemoteSubscribers(sites, mesh, self._pubsub.has_heard, self._publishing.count_unlinked)
-        )
-        if self._foreign is not None:
-            self._pubsub.confirming.look_abroad = self._foreign.begin
-        self._serving = Server(mesh, config, self._relays, self._books)
-        self._serving.asking = self._ask_bridge, environment.entropy
-        self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
-        membership.queue_delay = lambda: self._serving.queue_delay
-        if (reach := self._reach) is not None:
-            self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
-        membership.on_suspected(self._requests.peer_unreachable)
-        membership.proofs.on_lost(self._tunnels.member_expelled)
+        self._states = Documents(parts, patterns)
+        self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
+        self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
+        self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
+        self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
+        self._foreign, self._publishing = patterns.pubsub.foreign, patterns.pubsub.publishing
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -269,93 +181,24 @@ class Node:
         Cancelling it tells the member to stop, and leaves nothing behind here.  A key whose handler has begun is in
         doubt then, as if the member had been lost.
         """
-        self._guard.check()
-        hedge = check_request(
-            cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key, hedge=hedge
-        )
-        if essential is not True:
-            check_flags(essential=essential)
-        timeout = check_timeout(timeout)
-        convert = None if reply is None else reply_converter(reply)
-        span: OpenSpan | None = None
-        if self._tracing is not None:
-            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-        try:
-            within = check_wait(wait)
-            if within:
-                await self._wait_first(cluster, within)
-            wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-            if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
-                with self._guard.waiting():
-                    timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
-            call = self._requests.call(
-                cluster,
-                payload,
-                timeout=timeout,
-                idempotent=idempotent,
-                operation=operation,
-                key=key,
-                prefer=wanted,
-                headers=headers,
-                priority=check_priority(priority),
-                idempotency_key=idempotency_key,
-            )
-            came: Any = await self._requests.request(call, hedge)
-            value: R = came if convert is None else converted_reply(convert, came, cluster)
-        except BaseException as error:
-            if span is not None:
-                span.end(error)
-            if (essential and fallback is None) or not isinstance(error, DeliveryError):
-                raise
-            self._requests.fallbacks[type(error).__name__] += 1
-            return cast("R", fallback)
-        if span is not None:
-            span.end()
-        return value
-
-    def _begin_request(
-        self,
-        woken: Callable[[], None],
-        until: float,
-        cluster: str,
-        payload: object,
-        *,
-        timeout: float,
-        idempotent: bool,
-        idempotency_key: str | None,
-        operation: str | None,
-        key: str | None,
-        prefer: Member | NodeId | None,
-        headers: Mapping[str, str] | None,
-        priority: PriorityName | None,
-    ) -> Begun | TracedRequest | None:
-        """Begin a request as ``request`` does, without waiting, for callers outside of trio's tasks.
-
-        None if it has to wait for anything but a reply.
-        See ``Requests.begin``.
-        """
-        self._guard.check()
-        check_request(cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key)
-        if self._reach is not None and self._reach.matters(cluster):
-            return None
-        span: OpenSpan | None = None
-        if self._tracing is not None:
-            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-        call = self._requests.call(
+        return await self._calls.request(
             cluster,
             payload,
-            timeout=check_timeout(timeout),
+            timeout=timeout,
             idempotent=idempotent,
+            idempotency_key=idempotency_key,
             operation=operation,
             key=key,
+            prefer=prefer,
             headers=headers,
-            prefer=None if prefer is None else check_preference(prefer, None),
-            priority=check_priority(priority),
-            until=until,
-            idempotency_key=idempotency_key,
+            priority=priority,
+            hedge=hedge,
+            prefer_site=prefer_site,
+            wait=wait,
+            reply=reply,
+            fallback=fallback,
+            essential=essential,
         )
-        begun = self._requests.begin(call, woken)
-        return begun if begun is None or span is None else span.following(begun)
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
@@ -391,7 +234,7 @@ class Node:
         with nullcontext() if span is None else span:
             within = check_wait(wait)
             if within:
-                await self._wait_first(cluster, within)
+                await self._first.wait(cluster, within)
             if self._reach is not None and self._reach.lists(cluster):
                 await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
             try:
@@ -451,7 +294,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
             survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
             asking = partial(open_with_all, self._reach, cluster, survey, rules.timeout)
-            return self._entering(cluster, within, asking)
+            return self._first.entering(cluster, within, asking)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("survey", cluster, operation, headers, opening)
@@ -505,7 +348,7 @@ class Node:
         if get_ident() != self._guard.thread:
             self._guard.check()
         if self._lookups is not None:
-            self._check_member("publish")
+            self._first.check_member("publish")
         if expires is not None:
             if retain:
                 raise ConfigError("a last value that is retained does not expire: give expires or retain")
@@ -536,12 +379,9 @@ class Node:
                 await publishing.publish(topic, payload, key=key, headers=headers)
             return None
         check_flags(confirm=confirm, retain=retain, strict=strict)
-        if confirm:
-            within = check_timeout(timeout)
-            with self._guard.waiting():
-                await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
-        else:
-            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=None, retain=retain)
+        within = check_timeout(timeout) if confirm else None
+        with self._guard.waiting() if confirm else nullcontext():
+            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
         if strict:
             self._pubsub.losses.check(topic)
         return None
@@ -568,15 +408,10 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
-        self._check_member("publish")
+        self._first.check_member("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
-            self._pubsub.confirming,
-            self._config,
-            timeout,
-            self._foreign,
-            observer=self._tracing,
-            waiting=self._guard.waiting,
+            self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing, guard=self._guard
         )
 
     def subscribe(
@@ -620,7 +455,7 @@ class Node:
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
         self._guard.check()
-        self._check_member("subscribe")
+        self._first.check_member("subscribe")
         check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
@@ -651,7 +486,7 @@ class Node:
         Cancelling it leaves it forgotten.
         """
         self._guard.check()
-        self._check_member("forget a durable subscriber")
+        self._first.check_member("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
     # -- a bridge's log ---------------------------------------------------------------------------------------
@@ -782,7 +617,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
-            return self._entering_tunnel(cluster, within, with_one)
+            return self._first.entering_tunnel(cluster, within, with_one)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
@@ -835,38 +670,20 @@ class Node:
         what no other member got is lost then, unless it is on disk.
         """
         self._guard.check()
-        self._check_member("have a document")
+        self._first.check_member("have a document")
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
-        state = SharedState(
-            StateMembers(
-                cluster,
-                self.id,
-                self._membership,
-                self._broadcasts,
-                self._surveys,
-                self._tunnels,
-                self._sites,
-                lambda: [member.node for member in self.members(cluster)],
-            ),
-            max_bytes=check_count(max_bytes, "max_bytes"),
-            path=None if path is None else Path(path),
-            allow=callers(allow) or frozenset(),
-            random=self._environment.random,
-            wall_clock=self._environment.wall_clock,
-            check_open=self._guard.check,
+        settings = DocumentSettings(
+            check_count(max_bytes, "max_bytes"), None if path is None else Path(path), callers(allow) or frozenset()
         )
-        await state._load()
-        async with self.join(cluster, state._service(), credential=credential):
-            self._states[cluster] = state
-            try:
-                with self._guard.waiting() as entered:
-                    async with state._running(check_timeout(timeout)):
-                        entered()
-                        yield state
-            finally:
-                del self._states[cluster]
+        document = self._states.make(cluster, settings, lambda: [member.node for member in self.members(cluster)])
+        await document._load()
+        async with (
+            self.join(cluster, document._service(), credential=credential),
+            self._states.running(cluster, document, check_timeout(timeout)),
+        ):
+            yield document
 
     def lease(
         self,
@@ -910,25 +727,15 @@ class Node:
         self._guard.check()
         check_name(name, "lease")
         check_name(bridge, "cluster")
-        seconds = check_timeout(ttl, "ttl")
-        if not MIN_TTL <= seconds <= MAX_TTL:
-            raise ConfigError(f"ttl is {shown(ttl)}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
-
         return open_lease(
-            self._ask_bridge,
+            self._calls,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
-            seconds,
+            check_between(ttl, "ttl", MIN_TTL, MAX_TTL),
             check_timeout(timeout),
-            self._environment.entropy(16),
             self._environment.random,
         )
-
-    async def _ask_bridge(self, bridge: str, request: Ask[R], within: float, /) -> R:
-        fields, operation = as_fields(request), request.operation
-        reply = await self.request(bridge, fields, operation=operation, timeout=within, idempotent=True)
-        return read_answer(request, reply)
 
     def leader(
         self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
@@ -982,10 +789,8 @@ class Node:
         one that runs the saga.
         """
         self._guard.check()
-        seconds, kept = check_timeout(timeout), check_timeout(keep, "keep")
-        if not MIN_KEEP <= kept <= MAX_KEEP:
-            raise ConfigError(f"keep is {shown(keep)}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
-        claims = KeyClaims(check_name(bridge, "cluster"), self._ask_bridge)
+        seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
+        claims = KeyClaims(check_name(bridge, "cluster"), self._calls)
         holder = self._environment.entropy(16)
         return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
@@ -1018,39 +823,12 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
-        self._check_member("serve")
+        self._first.check_member("serve")
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
-        flag = self._flag(check_is(service, Service, "service").paused_by)
-        async with self._serving.serve(cluster, service, limits) as membership:
-            membership.flag = flag
-            try:
-                await self._joined.enter(cluster, credential)
-                yield ClusterMembership(cluster, membership.statistics)
-                self._drained.discard(cluster)  # it leaves: nobody has it work again
-                membership.draining = True
-                self._joined.drain(cluster)
-                await membership.wait_drained(self._config.drain_timeout)
-            finally:
-                self._drained.discard(cluster)
-                self._joined.leave(cluster)
-
-    def _flag(self, paused_by: str | None) -> Callable[[], object] | None:
-        """Return a function that returns True while a service is paused; None if it never is.
-
-        Raises:
-            ConfigError: the document is not open here.
-        """
-        if paused_by is None:
-            return None
-        document, _, key = paused_by.rpartition(".")
-        first = self._states.get(document)
-        if first is None:
-            raise ConfigError(
-                f"the service is paused by {paused_by!r}, and the document {document!r} is not open here: "
-                f"open node.state({document!r}) and join within its block"
-            )
-        return lambda: self._states.get(document, first).get(key)
+        flag = self._states.flag(check_is(service, Service, "service").paused_by)
+        async with self._joined.open(self._serving, cluster, service, limits, flag, credential) as membership:
+            yield membership
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""
@@ -1065,53 +843,6 @@ class Node:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
 
-    def _departures(self) -> tuple[Departure, ...]:
-        """Return the nodes of this node's own site that were lost or have left, the last 256 of them, oldest first."""
-        return self._membership.departures()
-
-    async def _wait_first(self, cluster: str, wait: float) -> None:
-        """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
-        check_address(cluster)
-        with self._guard.waiting(), self._following(cluster), trio.move_on_after(wait):
-            await self._membership.wait_for(cluster, 1)
-
-    def _following(self, cluster: str) -> AbstractContextManager[None]:
-        """Have a client look the members of a cluster up again and again, for the length of the block."""
-        return nullcontext() if self._lookups is None else self._lookups.following(cluster)
-
-    def _check_member(self, what: str) -> None:
-        """Check that this node is no client.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if self._lookups is not None:
-            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
-
-    @protected_context
-    async def _entering(
-        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
-    ) -> AsyncIterator[T]:
-        """Enter a block once a cluster has a member, for which it waits ``wait`` seconds at most."""
-        if wait:
-            await self._wait_first(cluster, wait)
-        with self._guard.waiting() as entered:
-            async with opening() as opened:
-                entered()
-                yield opened
-
-    @protected_context
-    async def _entering_tunnel(
-        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[Tunnel]]
-    ) -> AsyncIterator[Tunnel]:
-        """Enter the block of a tunnel likewise; it leaves no cancel scope open, so blocks may be left in any order."""
-        if wait:
-            await self._wait_first(cluster, wait)
-        async with AsyncExitStack() as stack:
-            with self._guard.waiting():
-                tunnel = await stack.enter_async_context(opening())
-            yield tunnel
-
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
@@ -1123,18 +854,8 @@ class Node:
         """
         self._guard.check()
         within, cluster, members = check_timeout(timeout), check_address(cluster), check_count(members, "members")
-        with self._guard.waiting(), self._following(cluster), trio.move_on_after(within):
-            return await self._membership.wait_for(cluster, members)
-        present, known = self._membership.count(cluster), len(self.members(cluster))
-        but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
-        trouble = self._mesh.trouble()
-        error = RequestTimeout(
-            f"cluster {cluster!r} has {present} of {shown(members)} members after {timeout:g} s{but}{trouble}"
-        )
-        hint = "" if known or trouble else known_instead(cluster, self.clusters())
-        if hint:
-            error.add_note(hint)
-        raise error
+        if not await self._first.wait_for(cluster, members, within):
+            raise too_few(cluster, members, within, len(self.members(cluster)), self._mesh, self._membership)
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
@@ -1145,14 +866,7 @@ class Node:
         """
         self._guard.check()
         check_name(cluster, "cluster")
-        watch = self._membership.watch(cluster)
-        return watch if self._lookups is None else self._watch_following(cluster, watch)
-
-    @protected_context
-    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
-        with self._following(cluster):
-            async with watch as changes:
-                yield changes
+        return self._first.watch(cluster)
 
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.
@@ -1209,140 +923,12 @@ class Node:
         Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
         """
         self._guard.check()
-        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), self._guard.waiting)
+        return LossWatch(self._books, pattern, check_timeout(every, "every"), self._guard)
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
         return gather_statistics(self._mesh, self._membership, *parts, self._states)
-
-    def _trace(self, tracing: Tracing) -> None:
-        """Join calls and handlers to traces from now on."""
-        self._tracing = self._pubsub.observer = tracing
-        self._serving.observe(tracing)
-
-    def _unready(self, *, member: bool) -> str | None:
-        """Return why no new work should come here; None if it may.
-
-        Args:
-            member: True if this node is to be a member of a cluster, a gateway or a bridge.
-        """
-        if self._guard.is_closed:
-            return "closed"
-        memberships = [joined for name, joined in self._serving.memberships.items() if name not in RESERVED]
-        if any(membership.draining for membership in memberships):
-            return "draining"
-        return "member of no cluster" if member and not memberships and not self._reports else None
-
-    async def _answer_operators(self, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        """Answer operators until cancelled; see ``iris.node.report``.
-
-        It is a task and no block around the program: each request looks at all cancel scopes around its caller.
-        """
-        started = trio.current_time()
-        nodes, drains = OperatorsService(NODES), OperatorsService(DRAIN)
-        nodes.request(PING)(ping)
-
-        @nodes.request(REPORT)
-        async def report(_: Request) -> NodeReport:
-            return report_of(
-                self.statistics(),
-                trio.current_time() - started,
-                draining=[name for name, joined in self._serving.memberships.items() if joined.draining],
-                more=await self._gather_reports(),
-                site=self.site,
-                linked=self._linked(),
-            )
-
-        @nodes.request(TOPICS)
-        def topics(_: Request) -> TopicsReport:
-            return topics_of(self._pubsub.subscribed(), self._publishing.topics())
-
-        @nodes.request(BOOKS)
-        async def books(order: BooksOrder) -> BooksReport:
-            return books_of(await self.books(order.pattern, settle=min(order.settle, LONGEST_SETTLE)))
-
-        @drains.request
-        def drain(order: DrainOrder, request: Request) -> None:
-            self._drain(order, request.sender.node)
-
-        with trio.CancelScope() as scope:
-            async with self._serving.serve(NODES, nodes, OPERATORS), self._serving.serve(DRAIN, drains, OPERATORS):
-                task_status.started(scope)
-                await trio.sleep_forever()
-
-    async def _gather_reports(self) -> dict[str, Any]:
-        """Return what is built on this node counts, by name."""
-        gathered: dict[str, Any] = {}
-        for name, report in list(self._reports.items()):
-            told = report()
-            gathered[name] = await told if isawaitable(told) else told
-        return gathered
-
-    def _drain(self, order: DrainOrder, operator: NodeId) -> None:
-        """Have this member take no new work, or again take some; nothing else changes."""
-        membership = self._serving.memberships.get(order.cluster)
-        if membership is None or not self._joined.has(order.cluster):
-            raise RemoteError("not_a_member", f"this node is no member of the cluster {order.cluster!r:.130}")
-        if membership.draining == order.draining:
-            return
-        if not order.draining and order.cluster not in self._drained:
-            raise RemoteError("leaving", f"this member leaves the cluster {order.cluster!r}: it cannot work again")
-        membership.draining = order.draining
-        self._joined.drain(order.cluster, draining=order.draining)
-        (self._drained.add if order.draining else self._drained.discard)(order.cluster)
-        _log.warning(
-            "operator %s has this member of %s %s",
-            operator,
-            order.cluster,
-            "take no new work" if order.draining else "work again",
-            extra={"cluster": order.cluster, "peer": operator},
-        )
-
-    def _linked(self) -> list[LinkReport]:
-        peers = [peer for mesh in self._meshes for peer in mesh.peers.values()]
-        return links_of(peers, self.site, str if self._sites is None else self._sites.foreigners.name_of)
-
-    async def _ask_report(self, member: NodeId, timeout: float) -> NodeReport:
-        """Return the report of another node; raises as ``request`` does."""
-        reply = await self._ask_node(member, REPORT, timeout)
-        report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
-        return report
-
-    async def _order_drain(self, member: NodeId, cluster: str, *, draining: bool, timeout: float = 2.0) -> None:
-        """Have one member of a cluster take no new work, or work again; raises as ``request`` does.
-
-        Needs the right to serve ``iris.nodes.drain``.
-        """
-        self._guard.check()
-        order = DrainOrder(cluster=cluster, draining=draining)
-        call = self._requests.call(DRAIN, order, timeout=timeout, member=member, idempotent=True)
-        await self._requests.request(call)
-
-    async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
-        """Return what another node subscribes to and publishes on; raises as ``request`` does."""
-        reply = await self._ask_node(member, TOPICS, timeout)
-        report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
-        return report
-
-    async def _ask_books(self, order: BooksOrder, member: NodeId, timeout: float) -> BooksReport:
-        """Return what has become of what another node has sent; raises as ``request`` does."""
-        reply = await self._ask_node(member, BOOKS, timeout, order)
-        report: BooksReport = converted_reply(reply_converter(BooksReport), reply, NODES)
-        return report
-
-    async def _ask_node(self, member: NodeId, operation: str, timeout: float, payload: object = None) -> Any:
-        """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
-        self._guard.check()
-        call = self._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)
-        return await self._requests.request(call)
-
-    @property
-    def _parts(self) -> NodeParts:
-        """The parts of the node, for gateways."""
-        return NodeParts(
-            self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config, self._revoking
-        )
 
     async def _wait_ready(self) -> None:
         """Wait until every peer known now has sent its interest; ``open_node`` does this before it returns."""
@@ -1352,8 +938,7 @@ class Node:
         """Take no more calls, and end those that wait; ``open_node`` does this when its block ends."""
         self._guard.close()
         self._requests.close()
-        for state in self._states.values():
-            state._end_watches()
+        self._states.end_watches()
         self._pubsub.end_subscriptions()
         self._membership.end_watches()
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -25,36 +25,39 @@ from iris.cluster.discovery import (
     LocalNetwork,
     Registry,
     ReturnAddress,
+    Sources,
     way_back,
 )
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
-    Forwarder,
-    Lookups,
     Membership,
-    NodeAdmission,
     ProofVerifier,
     RevocationExchange,
     proof_of,
 )  # fmt: skip
-from iris.cluster.mesh import Mesh, open_mesh, own_addresses
-from iris.cluster.sites import Sites
-from iris.cluster.swim import ClientView, NodeRecord, Swim
+from iris.cluster.mesh import Mesh, MeshSetting, open_mesh, own_addresses
+from iris.cluster.swim import NodeRecord
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
+from iris.node.build import build_cluster, build_patterns, lay_foundation
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
+from iris.node.operators import answer_operators
+from iris.node.parts import NodeParts
 from iris.node.run_guard import check_trio
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
+
+if TYPE_CHECKING:
+    from iris.node.telemetry.tracing import Tracing
 
 _log: Final = logging.getLogger("iris")
 
@@ -149,21 +152,45 @@ async def open_node(
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     check_trio()
-    opener = OPENER.get(None)
-    if opener is not None and environment is None:
-        async with opener(
-            name,
-            credential=credential,
-            site=site,
-            prefer_site=prefer_site,
-            config=config,
-            operators=operators,
-            client=client,
-            dial_only=dial_only,
-            dial_networks=dial_networks,
-        ) as node:
-            yield node
-        return
+    opener = OPENER.get(open_outside)
+    async with opener(
+        name,
+        credential=credential,
+        listen=listen,
+        seeds=seeds,
+        site=site,
+        prefer_site=prefer_site,
+        config=config,
+        revocations=revocations,
+        lan=lan,
+        operators=operators,
+        client=client,
+        dial_only=dial_only,
+        dial_networks=dial_networks,
+        environment=environment,
+    ) as node:
+        yield node
+
+
+@protected_context
+async def open_outside(
+    name: str | None = None,
+    *,
+    credential: Credential | CredentialWatch | Path | str | None = None,
+    listen: Iterable[str] = (),
+    seeds: Iterable[str] = (),
+    site: str | None = None,
+    prefer_site: str | Mapping[str, int] | None = None,
+    config: Config | None = None,
+    revocations: Path | str | None = None,
+    lan: bool = True,
+    operators: bool = True,
+    client: bool = False,
+    dial_only: bool = False,
+    dial_networks: Iterable[str] = (),
+    environment: Environment | None = None,
+) -> AsyncIterator[Node]:
+    """Bring a node up as ``open_node`` does, whether the program runs in a simulation or not."""
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)
@@ -172,7 +199,8 @@ async def open_node(
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
     seeds = tuple(map(environment.check_url, seeds)) or _seeds_of(environment)
-    rules = AddressRules(networks=dial_networks)
+    networks = tuple(dial_networks)
+    AddressRules(networks=networks)  # checks them
     if site is not None:
         check_name(site, "site")
     elif prefer_site is not None:
@@ -191,6 +219,7 @@ async def open_node(
     registry: Registry | None = None
     place: MeetingPlace | None = None
     follows = False
+    sockets: str | None = None
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
         directory = await environment.in_thread(make)
@@ -199,18 +228,20 @@ async def open_node(
         follows = not local and not listen
         listen = listen or await way_back(seeds, environment.source)
         listen = (f"ipc://{directory}/{identity.node_id}", *listen)
-        rules.sockets = str(directory)
+        sockets = str(directory)
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
         verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
-        make_view = ClientView if client else Swim
-        view = make_view(
-            record=_record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only)),
-            trust=verifier,
+        record = _record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only))
+        base = lay_foundation(record, verifier, revoked, environment, config, client=client)
+        setting = MeshSetting(
             config=config,
-            random=environment.random,
-            now=trio.current_time(),
+            entropy=environment.entropy,
+            wall_clock=environment.wall_clock,
+            tag=SiteTag(site=site or "", client=client),
+            dial_only=dial_only,
+            rules=AddressRules(networks=networks, sockets=sockets),
         )
     except BaseException:
         transport.close()
@@ -218,64 +249,44 @@ async def open_node(
     async with (
         _noting_unexpected(),
         _sweeping(registry),
-        open_mesh(
-            identity,
-            transport,
-            bound,
-            admission=NodeAdmission(revoked, view, verifier),
-            config=config,
-            entropy=environment.entropy,
-            wall_clock=environment.wall_clock,
-            tag=SiteTag(site=site or "", client=client),
-            dial_only=dial_only,
-            rules=rules,
-        ) as mesh,
+        open_mesh(identity, transport, bound, base.ports, setting) as mesh,
         _open_parts(mesh) as nursery,
     ):
-        Forwarder(mesh)
-        if environment.descriptors is not None:
-            DescriptorWatch(mesh, environment.descriptors)
         look = LOCAL_LOOK if local else LOOK
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
-        membership = Membership(
-            mesh,
-            view,
-            verifier,
-            nursery,
-            config=config,
-            random=environment.random,
-            processor_time=environment.processor_time,
-        )
-        joined = Joined(mesh, membership, revoked.check, environment)
+        cluster = build_cluster(mesh, base, nursery, order, environment)
+        membership, lookups, sites = cluster.membership, cluster.lookups, cluster.sites
+        joined = Joined(mesh, membership, revoked, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
-        membership.order = order
-        lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
-        sites: Sites | None = None
-        if site is not None and not client:
-            sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
+        if sites is not None:
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
-        node = Node(
-            mesh,
-            membership,
-            revoking,
-            config,
-            joined,
-            credential=credential,
-            environment=environment,
-            site=site or "",
-            sites=sites,
-            lookups=lookups,
-        )
+        tracing: Tracing | None = None
         if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
             from iris.node.telemetry.tracing import Tracing
 
-            node._trace(Tracing(node.id))
-        revoking.on_newer(node._parts.pubsub.durable.recheck)
-        if sites is not None:
-            node._parts.pubsub.publish_abroad(sites, environment.entropy)
+            tracing = Tracing(mesh.node)
+        patterns = build_patterns(
+            mesh,
+            membership,
+            base.pools,
+            reach=lookups or sites,
+            elsewhere=cluster.elsewhere,
+            lookups=lookups,
+            environment=environment,
+            tracing=tracing,
+        )
+        pubsub = patterns.pubsub
+        parts = NodeParts(mesh, membership, sites, pubsub, environment, config, revoking, joined, lookups)
+        node = Node(parts, patterns, credential)
+        revoking.on_newer(pubsub.durable.recheck)
+        descriptors = environment.descriptors
+        watches = () if descriptors is None else (DescriptorWatch(mesh, descriptors),)
+        # Who is notified of a peer, in this order.  Connections through others end first, which others then see; the
+        # patterns come last: what they ask of a member that is gone, membership knows by then.
+        mesh.observe(cluster.forwarder, *watches, revoking, membership, *filter(None, (sites,)), *patterns.observers)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
@@ -299,32 +310,13 @@ async def open_node(
         try:
             unseen = local or not lan or dial_only or (client and seeds)
             async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
-                discovery = (
-                    ContactSearch(
-                        mesh,
-                        membership.introduce,
-                        seeds=seeds,
-                        resolve=environment.resolve,
-                        registry=registry,
-                        lan=board,
-                        book=book,
-                        random=environment.random,
-                    )
-                    if client
-                    else Discovery(
-                        mesh,
-                        membership.introduce,
-                        knows=membership.knows,
-                        seeds=seeds,
-                        resolve=environment.resolve,
-                        registry=registry,
-                        lan=board,
-                        book=book,
-                        file=file,
-                        wall_clock=environment.wall_clock,
-                        announce=None if place is None else place.announce,
-                    )
-                )
+                sources = Sources(seeds, environment.resolve, registry, board, book)
+                discovery: ContactSearch | Discovery
+                if client:
+                    discovery = ContactSearch(mesh, membership, sources, environment.random)
+                    mesh.observe(discovery)
+                else:
+                    discovery = Discovery(mesh, membership, sources, file=file, announcer=place)
                 await discovery.look()
                 if mesh.expelled() is None:  # else nobody answers
                     await node._wait_ready()
@@ -332,7 +324,7 @@ async def open_node(
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 answering: trio.CancelScope | None = None
                 if operators and not client:
-                    answering = await nursery.start(node._answer_operators)
+                    answering = await nursery.start(answer_operators, node)
                 try:
                     yield node
                 finally:
@@ -349,10 +341,10 @@ async def open_node(
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
-                    await node._parts.pubsub.wait_copies_sent()
-                node._books.flush()
+                    await pubsub.wait_copies_sent()
+                patterns.books.flush()
                 membership.leave()
-                await node._parts.pubsub.publishing.trees.close(_GOODBYE)
+                await pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 
@@ -494,7 +486,7 @@ async def _keep_identity_fresh(
             early = early + pause if is_early else 0.0
             due = due or (early > 0 and not mesh.peers) or early > mesh.config.session_rejected
             if changed or (due and not credential.sealed):
-                mesh.identity = credential.renew_identity(mesh.identity, now)
+                mesh.renew_identity(credential.renew_identity(mesh.identity, now))
                 joined.renew()  # first: a record without a right to what it says it serves would be refused
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
                 changed = False

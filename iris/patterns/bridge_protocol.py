@@ -134,16 +134,20 @@ class Ask(Struct, Generic[R_co], omit_defaults=True, kw_only=True):
             raise ValueError(f"topics: use a list of topic patterns, {MAX_PATTERNS} at most")
 
 
-class AskBridge(Protocol):
-    """Port of leases and outcomes to the bridge; ``Node`` has it."""
+class Bridges(Protocol):
+    """Port of leases, sagas and outcomes to the bridges of the realm, as a node asks them."""
 
-    async def __call__(self, bridge: str, request: Ask[R], timeout: float, /) -> R:
-        """Ask a cluster, within seconds.
+    async def ask(self, bridge: str, request: Ask[R], timeout: float, /) -> R:
+        """Ask a cluster, within seconds.  It blocks until there is a reply.
 
         Raises:
             RemoteProtocolError: what it answers is no reply to that.
             DeliveryError: as ``Node.request``.
         """
+        ...
+
+    def entropy(self, size: int, /) -> bytes:
+        """Return random bytes, for the names of claims and holders.  It does not block."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Observer: what joins calls, handlers and events to traces.
+"""Observer: interface to a tracer, which joins calls, handlers and events to traces.
 
 The patterns know this interface only.  Where it is None, as it is by default, it costs a look at an attribute.
 """
@@ -18,47 +18,47 @@ class Observed(AbstractContextManager[object], Protocol):
     """A call, or that of a handler, from its beginning to ``end``; as a context manager it ends with the block."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """It has returned, or raised."""
+        """Note that it has returned, or raised."""
         ...
 
 
 class Observer(Protocol):
-    """Looks on, and raises nothing."""
+    """An observer of calls, handlers and events.  It raises nothing."""
 
     def begin_call(
         self, pattern: Pattern, target: str, operation: str | None, headers: Mapping[str, str] | None
     ) -> tuple[Observed | None, Mapping[str, str] | None]:
-        """A call of this node is about to be made.
+        """Note a call of this node that is about to be made.
 
         Args:
-            pattern: of the call.
-            target: a cluster, or the topic of an event.
-            operation: that is asked for.
-            headers: the caller's.
+            pattern: pattern of the call.
+            target: cluster, or topic of an event.
+            operation: operation that is asked for.
+            headers: headers of the caller.
 
         Returns:
-            What is to be ended with the call, if it is recorded; and the headers to send.
+            The record to end with the call, None if it is not recorded; and the headers to send.
         """
         ...
 
     def begin_handling(self, pattern: Pattern, cluster: str, operation: str | None, given: Any) -> Observed | None:
-        """A handler is about to be called, in a context of its own; returns what is to be ended if it is recorded.
+        """Note a handler that is about to be called, in a context of its own; return the record to end, if any.
 
         Args:
-            pattern: of what is handled; the request of a survey is a request.
-            cluster: that is served.
-            operation: of the handler, one that the service has.
-            given: what the handler gets: it has headers and a sender.
+            pattern: pattern of what is handled; the request of a survey is a request.
+            cluster: cluster that is served.
+            operation: operation of the handler, one that the service has.
+            given: argument of the handler: it has headers and a sender.
         """
         ...
 
     def arrived(self, topic: str, publisher: NodeId, headers: Mapping[str, str], count: int) -> None:
-        """Events that have headers were taken by a subscriber.
+        """Note events with headers that a subscriber has received.
 
         Args:
-            topic: of the events.
-            publisher: the node that published them.
-            headers: which they share.
-            count: of the events.
+            topic: topic of the events.
+            publisher: node that published them.
+            headers: headers that they share.
+            count: number of the events.
         """
         ...

@@ -203,7 +203,7 @@ def _required(annotation: Any) -> frozenset[str]:
 
 
 def _is_model(annotation: type, package: str, base: str) -> bool:
-    """Tell whether a class is a model of a package, without importing the package."""
+    """Return whether a class is a model of a package, without importing the package."""
     module = sys.modules.get(package)
     found: Any = getattr(module, base, None)
     return isinstance(found, type) and issubclass(annotation, found)

@@ -1,4 +1,4 @@
-"""Interface of the patterns to the cluster layer: who serves a name, and which member to ask."""
+"""Interface of the patterns to the cluster layer: the members of a cluster, and the one to ask."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Picker(Protocol):
         ...
 
     def has_other(self, exclude: Collection[NodeId]) -> bool:
-        """Tell whether there is a member outside ``exclude`` to ask."""
+        """Return whether there is a member outside ``exclude`` to ask."""
         ...
 
     def started(self, node: NodeId) -> None:
@@ -54,7 +54,7 @@ class Picker(Protocol):
         ...
 
     def may_repeat(self, now: float, *, forced: bool = ...) -> bool:
-        """Tell whether a request may be made once more, and count it."""
+        """Return whether a request may be made once more, and count it."""
         ...
 
 
@@ -66,11 +66,11 @@ class MemberDirectory(Protocol):
         ...
 
     def had_members(self, cluster: str) -> bool:
-        """Tell whether a cluster had members a moment ago, see ``Config.absence_patience``, if it has none now."""
+        """Return whether a cluster had members a moment ago, see ``Config.absence_patience``, if it has none now."""
         ...
 
     async def wait_news(self) -> None:
-        """Wait until something may have changed in who serves what."""
+        """Wait until the members of some cluster may have changed."""
         ...
 
     def clusters(self, at_most: int | None = None) -> Sequence[str]:
@@ -83,6 +83,14 @@ class MemberDirectory(Protocol):
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """Return every member of a cluster that is not known to be dead, in no particular order."""
+        ...
+
+
+class MemberHealth(Protocol):
+    """State of the nodes of this site."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        """Return whether a node is to get no new work for now.  Called for each event and broadcast; does not block."""
         ...
 
 
@@ -110,7 +118,7 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
 
 
 def known_instead(cluster: str, clusters: Iterable[str]) -> str:
-    """Return what to say of the clusters that there are, to a caller that asked for another one; "" if it is there."""
+    """Return the text about the clusters that there are, for a caller of another one; "" if that one is there."""
     names = [name for name in clusters if not name.startswith(_RESERVED)]
     if cluster in names:
         return ""  # it has members, of which none can be asked now

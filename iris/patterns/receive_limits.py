@@ -30,11 +30,11 @@ TOO_MANY_HEADERS: Final = "above max_headers"
 
 @final
 class Excess:
-    """The limit of this node that a message exceeds.
+    """Limit of this node that a message exceeds.
 
     Attributes:
-        reason: as it is counted.
-        text: for people: sizes and the limit.
+        reason: reason under which the refusal is counted.
+        text: text for people: sizes and the limit.
     """
 
     __slots__ = ("reason", "text")
@@ -49,9 +49,9 @@ class Arriving:
     """Checks arriving messages against the limits of a node.
 
     Args:
-        refusals: where they are counted.
-        node: whose limits they are.
-        config: ``max_payload`` and ``max_headers``.
+        refusals: counter of refused messages.
+        node: node whose limits they are.
+        config: config with ``max_payload`` and ``max_headers``.
     """
 
     def __init__(self, refusals: Counter[str], node: NodeId, config: Config) -> None:
@@ -62,19 +62,19 @@ class Arriving:
         self._logged: OrderedDict[tuple[NodeId, str], None] = OrderedDict()
 
     def excess_of(self, payload: wire.Payload, headers: wire.Headers) -> Excess | None:
-        """Return why a message of a peer is too large to be taken here; None if it is not."""
+        """Return the limit that a message of a peer exceeds; None if it exceeds none."""
         size = wire.payload_size(payload)
         if size > self.max_payload:
             return self.payload_excess(size)
         return None if headers is None else self.headers_excess(headers)
 
     def payload_excess(self, size: int) -> Excess:
-        """Return why a payload of so many bytes is refused."""
+        """Return the excess of a payload of ``size`` bytes, which is above the limit."""
         text = f"a payload of {size} bytes: node {self._node} takes at most {self.max_payload} (its Config.max_payload)"
         return Excess(TOO_LARGE, text)
 
     def headers_excess(self, headers: wire.Headers) -> Excess | None:
-        """Return why headers are too large to be taken here; None if they are not."""
+        """Return the limit that headers exceed; None if they do not."""
         size = wire.headers_bytes(headers)
         if size <= self.max_headers:
             return None
@@ -87,12 +87,12 @@ class Arriving:
         """Count and log messages that are too large.
 
         Args:
-            kind: of message.
-            excess: why.
-            node: who sent it.
-            cluster: for which that node speaks.
-            where: the topic, or the cluster that was meant.
-            count: of messages.
+            kind: kind of message.
+            excess: limit that they exceed.
+            node: node that sent them.
+            cluster: cluster for which that node speaks.
+            where: topic, or cluster that was meant.
+            count: number of messages.
         """
         self._note(kind, excess.reason, excess.text, node, cluster, where, count)
 

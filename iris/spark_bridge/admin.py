@@ -30,8 +30,8 @@ from iris.spark_bridge.client import (
     check_order,
     place,
     ranges_between,
+    wanted_batches,
 )
-from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, key_text
@@ -164,13 +164,13 @@ async def read_events(
         at = {shard: max(extent.earliest, extent.next - last) for shard, extent in extents.items()}
     else:
         at = place(start, extents, option="start")
-    options = SourceOptions(topics=tuple(topics))
+    wanted = TopicFilter(topics)
     upto = _ends(extents) if end is None else place(end, extents, option="end", end=True)
     if end not in (None, "latest"):
         check_order(at, upto, options="where to start and end")
     while True:
         for found in ranges_between(Offsets(next=at), Offsets(next=upto)):
-            async with aclosing(_read_range(client, watch, options, found)) as events:
+            async with aclosing(_read_range(client, watch, wanted, found)) as events:
                 async for event in events:
                     yield event
         if end is not None:
@@ -188,15 +188,14 @@ def _ends(extents: Mapping[str, Extent]) -> dict[str, int]:
 
 
 async def _read_range(
-    client: BridgeClient, watch: BridgeWatch, options: SourceOptions, found: Range
+    client: BridgeClient, watch: BridgeWatch, wanted: TopicFilter, found: Range
 ) -> AsyncGenerator[dict[str, Any]]:
     address = watch.address(found.shard)
     if address is None:
         raise ConfigError(f"shard {found.shard} is not there any more")
-    wanted = TopicFilter(options.topics)
     async with aclosing(client.read(address, found.shard, found.start, found.end, wanted)) as parts:
         async for chunks in parts:
-            for batch in to_batches(iter(chunks), options, start=found.start, end=found.end):
+            for batch in wanted_batches(chunks, wanted, start=found.start, end=found.end):
                 for event in as_objects(batch, found.shard):
                     yield event
 

@@ -50,7 +50,7 @@ class StaleBatch(BridgeError):
 
 
 class NotCopied(BridgeError):
-    """Too few copies of the log have what was written.  It is in the log, and nobody is promised that it stays.
+    """Too few copies of the log have what was written.  It is in the log, without a promise that it stays.
 
     Trying again is harmless, and succeeds when enough copies have caught up.
     """

@@ -33,7 +33,7 @@ from iris.kernel.tasks import protected_context
 from iris.kernel.transport import MemoryNetwork
 from iris.node.environment import Environment
 from iris.node.node import Node
-from iris.node.open import open_node
+from iris.node.open import open_outside
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
@@ -158,7 +158,7 @@ class Network:
 
     def _refresh_node(self, node: Node) -> None:
         mesh = node._parts.mesh
-        mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
+        mesh.renew_identity(dataclasses.replace(mesh.identity, trusted=self._owner.trusted))
 
     def _is_taken(self, url: str) -> bool:
         return url in self._opening or self.memory.find(url) is not None
@@ -231,7 +231,7 @@ class Network:
         if not (dial_only or client):
             reached[place] = _url(place)
         try:
-            async with open_node(
+            async with open_outside(
                 credential=credential,
                 listen=[] if dial_only else [_url(place)],
                 seeds=known if seeds is None else map(_url, seeds),

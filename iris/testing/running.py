@@ -15,6 +15,7 @@ from typing import Any, Final, cast, final
 
 import trio
 
+import iris.api  # noqa: F401 -- else the first run would load it, and differ  # pyright: ignore[reportUnusedImport]
 from iris.cluster.mesh import Dispatcher
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.node.open import OPENER

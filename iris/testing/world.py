@@ -14,6 +14,8 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
+from iris.node.arguments import check_flags, check_lists
+from iris.node.environment import Environment
 from iris.node.join import read_credential
 from iris.node.node import Node
 from iris.security.files import CredentialWatch
@@ -26,6 +28,19 @@ Program = Callable[..., Awaitable[object]]
 
 _RESTART: Final = 1.0
 """Seconds after which a supervisor starts a program anew that has failed."""
+
+
+def _refuse(**given: bool) -> None:
+    """Refuse arguments of ``open_node`` that are given and have no meaning in a simulation.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} has no meaning in a simulation, whose nodes are in memory and find each other: leave it out"
+            )
 
 
 @final
@@ -52,9 +67,9 @@ class Host:
 class World:
     """A simulated network of hosts, with a realm of its own.  Made for each seed by ``simulate``.
 
-    ``iris.open_node`` (and that of ``iris.aio``) opens nodes of this world, on the host of the program that calls it:
-    its ``listen``, ``seeds``, ``lan`` and ``revocations`` have no meaning here, and of a credential only the cluster is
-    taken.  All hosts of a site find each other.
+    ``iris.open_node`` (and that of ``iris.aio``) opens nodes of this world, on the host of the program that calls it.
+    All hosts of a site find each other, so it refuses ``listen``, ``seeds``, ``lan=False``, ``revocations`` and
+    ``environment`` with ``ConfigError``: a program leaves them out there.  Of a credential only the cluster is taken.
 
     Attributes:
         seed: the seed of the run.
@@ -226,15 +241,33 @@ class World:
         name: str | None = None,
         *,
         credential: Credential | CredentialWatch | Path | str | None = None,
+        listen: Iterable[str] = (),
+        seeds: Iterable[str] = (),
         site: str | None = None,
         prefer_site: str | Mapping[str, int] | None = None,
         config: Config | None = None,
+        revocations: Path | str | None = None,
+        lan: bool = True,
         operators: bool = True,
         client: bool = False,
         dial_only: bool = False,
         dial_networks: Iterable[str] = (),
+        environment: Environment | None = None,
     ) -> AsyncIterator[Node]:
-        """Bring up a node on the host of the caller, in place of ``iris.open_node``."""
+        """Bring up a node on the host of the caller, in place of ``iris.open_node``.
+
+        Raises:
+            ConfigError: an argument is given that a simulation cannot honour, or cannot be used.
+        """
+        check_flags(lan=lan)
+        check_lists(listen=listen, seeds=seeds)
+        _refuse(
+            listen=bool(tuple(listen)),
+            seeds=bool(tuple(seeds)),
+            revocations=revocations is not None,
+            lan=not lan,
+            environment=environment is not None,
+        )
         if credential is not None:
             given, _ = await read_credential(credential, {})
             name = name if given is None else given.name

@@ -30,7 +30,7 @@ def busy_tasks(guest: Guest) -> int:
 
 async def cancel_at_each_step(operation: Operation, stride: int) -> None:
     async with open_guest_cast() as (stage, cast):
-        if operation is open_node:  # what a node that was opened in part has on its way comes after its end
+        if operation is open_node:  # messages of a node that was opened in part arrive after its end
             stage.harmless = ("unknown session", "of a peer that is gone")
         for _ in range(2):  # what is made once and kept is there before tasks are counted
             await operation(cast)

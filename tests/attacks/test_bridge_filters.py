@@ -1,4 +1,4 @@
-"""What a bridge remembers of topics for readers that are at work: each has a filter of its own."""
+"""Topics that a bridge caches for readers that are at work: each has a filter of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a lease whose bridge has other names, and what a purge leaves behind."""
+"""Callers that wait for a lease whose bridge has other names, and the remains of a purge."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ async def test_a_member_whose_clock_is_set_far_back_or_ahead_is_not_parted(
 async def test_a_cluster_that_opens_and_leaves_at_once_loses_no_write(
     autojump_clock: MockClock, network: Network
 ) -> None:
-    """Each start is another writer; the last one that leaves hands on what it wrote."""
+    """Each start is another writer; the last one that leaves passes its writes on."""
     async with network.open_node("prices") as node, node.state("prices") as state:
         for number in range(150):
             async with network.open_node("prices") as other, other.state("prices") as theirs:

@@ -123,7 +123,7 @@ async def test_a_member_that_gives_little_by_little_keeps_nobody_from_coming(
 
 
 class Holds:
-    """How long the loop was held at most, in ms."""
+    """Longest time for which the loop was blocked, in ms."""
 
     def __init__(self) -> None:
         self.most = 0.0
@@ -257,7 +257,7 @@ async def test_bytes_of_any_kind_in_each_message_leave_all_equal(autojump_clock:
     rng = random.Random(5)
     junk: list[Any] = [b"", b"\x01", b"\x90", b"\xc1", 1, None, "x", [], {}, b"\xdd\xff\xff\xff\xff", b"\x95" * 5000]
     junk += [rng.randbytes(rng.randrange(64)) for _ in range(40)]
-    junk += [encode(Header(dict.fromkeys(range(WRITERS), 2**53 - 1), list(range(WRITERS)), [0] * 256))]
+    junk += [encode(Header(dict.fromkeys(range(WRITERS), 2**53 - 1), [], [0] * 256))]
     junk += [encode(({0: 2**53 - 1}, [bytes(16)] * 256)), encode([[0, 0, "", "", "k", b"\x01"]] * 2048)]
     evil_service = iris.Service("prices")
 

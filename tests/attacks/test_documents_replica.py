@@ -29,7 +29,7 @@ from iris.patterns.state.entry_index import bucket_of
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap, SharedSet
 from iris.patterns.state.sync import Header, Snapshot, pieces
-from tests.support.states import absorb, content, give, replica
+from tests.support.states import absorb, agree, content, give, merging, replica, with_number
 
 pytestmark = pytest.mark.long
 MOST = 16 * 2**20
@@ -87,7 +87,7 @@ def test_a_comparison_that_is_larger_than_a_document_may_be_holds_nobody_up(writ
         snapshot.add_untrusted(piece)
     one = replica(1, max_bytes=MOST)
     began = time.thread_time()
-    assert longest(snapshot.merge(one)) < 50
+    assert longest(snapshot.merge(one, ())) < 50
     assert time.thread_time() - began < 5
     assert MOST < one.size <= 2 * MOST
 
@@ -111,13 +111,10 @@ def hot(one: Replica, count: int) -> None:
 def test_entries_that_are_all_in_one_bucket_hold_nobody_up() -> None:
     one = replica(max_bytes=MOST)
     hot(one, 60_000)
-    assert sum(map(bool, one._contents.buckets)) == 1
+    assert sum(map(bool, one.contents.buckets)) == 1
     assert longest(one.refresh()) < 50
     two = replica(1, max_bytes=MOST)
-    lacking = one.difference(())
-    entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    steps = two.absorb(dict(one.vector), lacking, entries)
-    assert longest(steps) < 50
+    assert longest(merging(one, two)) < 50
     assert one.digest() == two.digest()
 
 
@@ -128,7 +125,7 @@ def test_a_bucket_that_is_named_many_times_costs_no_more() -> None:
     snapshot = Snapshot(Header(dict(one.vector), [], [7] * BUCKETS), MOST)
     for piece in pieces(one.all_entries()):
         snapshot.add_untrusted(piece)
-    assert longest(snapshot.merge(one)) < 50
+    assert longest(snapshot.merge(one, ())) < 50
     assert one.digest() == there
     began = time.thread_time()
     absorb(one, dict(one.vector), [7] * BUCKETS, {})
@@ -139,16 +136,12 @@ def test_a_bucket_that_is_named_many_times_costs_no_more() -> None:
 @pytest.mark.parametrize("kind", ["value", "set"])
 def test_who_writes_first_while_it_merges_a_long_comparison_loses_nothing(kind: str) -> None:
     """The number that it draws is used by one whose writes it merges at that time."""
-    other = replica(1)
-    other.writer = 9
-    other._starts[9] = 1
+    other = with_number(1, 9)
     values = SharedMap(other, "")
     for number in range(3 * AT_A_TIME):
         values[f"k{number}"] = 1
     one = replica(2, claimed=[number for number in range(WRITERS) if number != 9])
-    lacking = other.difference(())
-    entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    steps = one.absorb(dict(other.vector), lacking, entries)
+    steps = merging(other, one)
     next(steps)
     if kind == "value":
         SharedMap(one, "")["mine"] = "precious"
@@ -156,16 +149,12 @@ def test_who_writes_first_while_it_merges_a_long_comparison_loses_nothing(kind: 
         SharedSet(one, "", "mine").add("precious")
     for _ in steps:
         pass
-    for _ in range(3):
-        one.take_edits()
+    agree(one, other)
     if kind == "value":
         assert SharedMap(one, "").get("mine") == "precious"
     else:
         assert "precious" in SharedSet(one, "", "mine")
     assert one.writer != 9
-    give(other, one)
-    give(one, other)
-    assert content(one) == content(other)
 
 
 def test_what_removes_without_a_write_is_removed_everywhere() -> None:
@@ -180,12 +169,7 @@ def test_what_removes_without_a_write_is_removed_everywhere() -> None:
         for first, count in ((0, 0), (5, 0), (2**40, 0)):
             edit = Edit(rng.randrange(WRITERS), first, count, {}, [], rng.sample(dots, 5))
             each.apply(read_edit_untrusted(encode(edit)))
-    for _ in range(3):
-        for one in replicas:
-            for two in replicas:
-                give(one, two)
-    assert len({one.digest() for one in replicas}) == 1
-    assert len({repr(content(one)) for one in replicas}) == 1
+    agree(*replicas)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -206,10 +190,7 @@ def test_replicas_that_take_steps_between_each_other_are_equal(seed: int) -> Non
                 place = SharedSet(one, "", "s")
                 (place.add if rng.random() < 0.5 else place.discard)(rng.randrange(3))
             case 2 if not any(where == at for where, _ in running):
-                source = replicas[rng.randrange(3)]
-                lacking = source.difference(one.digests())
-                entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-                running.append((at, one.absorb(dict(source.vector), lacking, entries)))
+                running.append((at, merging(replicas[rng.randrange(3)], one)))
             case 3:
                 writer = rng.choice([max(each.writer, 0) for each in replicas])
                 number = one.vector.get(writer, 0) + 1
@@ -226,14 +207,7 @@ def test_replicas_that_take_steps_between_each_other_are_equal(seed: int) -> Non
     for _, steps in running:
         for _ in steps:
             pass
-    for _ in range(12):
-        for one in replicas:
-            one.take_edits()
-            for two in replicas:
-                if one is not two:
-                    give(one, two)
-    assert len({one.digest() for one in replicas}) == 1
-    assert len({repr(content(one)) for one in replicas}) == 1
+    agree(*replicas)
     newcomer = replica(99, max_bytes=4_000_000)
     give(replicas[0], newcomer)
     assert content(newcomer) == content(replicas[0])
@@ -257,7 +231,7 @@ def test_pieces_of_anything_are_refused_or_read() -> None:
             refused += 1
             continue
         two = replica(5)
-        for _ in snapshot.merge(two):
+        for _ in snapshot.merge(two, ()):
             pass
         assert len(content(two)) <= 41
     assert 100 < refused < 4900

@@ -1,4 +1,4 @@
-"""Who is blamed: a gateway loses nothing for what it carried, and a member nothing for what a gateway did."""
+"""Blame: a gateway loses nothing for what it carried, and a member nothing for what a gateway did."""
 
 from __future__ import annotations
 

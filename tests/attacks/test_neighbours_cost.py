@@ -1,4 +1,4 @@
-"""What a neighbour changes, or says with a small frame, costs that, whatever else there is."""
+"""The cost of a neighbour's change, or of its small frame, does not depend on what else there is."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_what_a_gateway_says_of_a_way_costs_the_same_however_many_there_ar
         sites = shop._parts.sites
         assert sites is not None
         for count in (FEW, MANY):
-            ways = [await sites.dial(f"site://eu/{number:032x}", lambda: None) for number in range(1, count)]
+            ways = [await sites._routes.dial(f"site://eu/{number:032x}", lambda: None) for number in range(1, count)]
             costs.append(cost(partial(sites.refused, "eu", NodeId(f"{0xFFFF:032x}"), reason)))
             for way in ways:
                 way.close()
@@ -179,7 +179,7 @@ async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_o
         for count in (FEW, MANY):
             others = [NodeId(f"{number:032x}") for number in range(1, count)]
             for other in others:
-                mesh._peers[other] = store
+                mesh._peers._peers[other] = store
                 sites._clusters[other] = {"other"}
             change, spent = (Export(CLUSTER, "more", NodeId(f"{0xFFFF:032x}")),), 0
             for number, more in enumerate((True, False, True)):
@@ -189,7 +189,7 @@ async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_o
                 spent = steps_run(sites._follow)
             costs.append(spent)
             for other in others:
-                del mesh._peers[other], sites._clusters[other]
+                del mesh._peers._peers[other], sites._clusters[other]
             for part in split_exports(origin, known.version, known.version + 1, (), change):
                 directory.receive_exports_untrusted(neighbour, part.message(), 2e6)
             sites._follow()

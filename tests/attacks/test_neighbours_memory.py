@@ -72,6 +72,7 @@ async def test_sender_keys_of_one_realm_are_bounded_for_all_its_nodes(
                 link.post(kinds.SenderKey(number, 1, bytes(31) + bytes((number,))), 64)
             await caller._mesh.barrier(NodeId(store.id))
         heard = store._parts.pubsub.heard
+        assert heard is not None
         held = {name: len(known.keys) for name, known in heard._publishers.items()}
         assert sum(held.values()) == 50
         assert held[NodeId(nodes[2].id)] == 40, "the oldest go first"

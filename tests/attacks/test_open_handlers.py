@@ -28,7 +28,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Failing(SpanProcessor):
-    """What looks on, and raises."""
+    """An observer that raises."""
 
     def __init__(self) -> None:
         self.at = ""

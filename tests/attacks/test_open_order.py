@@ -1,4 +1,4 @@
-"""What happens in the window in which a node, a gateway or a bridge opens: nothing of it is missed for good."""
+"""Events in the window in which a node, a gateway or a bridge opens: none of them is missed for good."""
 
 from __future__ import annotations
 

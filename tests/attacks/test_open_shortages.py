@@ -1,4 +1,4 @@
-"""What a node does where threads or descriptors are short while it ends, or while its files are replaced."""
+"""A node when threads or descriptors are short while it ends, or while its files are replaced."""
 
 from __future__ import annotations
 

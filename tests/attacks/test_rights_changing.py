@@ -38,7 +38,7 @@ async def narrow(network: Network, cluster: str, node: iris.Node, bridge: iris.N
             rights=NARROW,
         ),
     )
-    node._mesh.identity = less.renew_identity(node._mesh.identity, network.wall_clock())
+    node._mesh.renew_identity(less.renew_identity(node._mesh.identity, network.wall_clock()))
     with trio.fail_after(30):
         while True:
             peer = bridge._parts.mesh.peer(node.id)

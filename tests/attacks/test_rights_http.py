@@ -1,4 +1,4 @@
-"""Requests that two programs read in two ways: each HTTP server of Iris has one reader, which takes none of them."""
+"""Requests that two programs read in two ways: each HTTP server of Iris has one reader, which accepts none of them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,15 @@ SEED = 141
 is what takes time, and happens twice."""
 
 
-@pytest.mark.parametrize(("count", "executors"), [(4, 1), pytest.param(20, 2, marks=pytest.mark.long)])
+def test_what_was_confirmed_is_in_sparks_output_once_when_driver_and_bridge_are_killed() -> None:
+    outcome = run_kills(["driver", "bridge"], seed=SEED, pause=0.3, rate=300.0, executors=1)
+    assert outcome.kills == {"bridge": 1, "driver": 1}
+    assert outcome.acknowledged > 50
+    assert outcome.good, outcome
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "executors"), [(4, 1), (20, 2)])
 def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed(count: int, executors: int) -> None:
     victims = choose_victims(count, seed=SEED, costly=1)
     outcome = run_kills(victims, seed=SEED, pause=0.3, rate=300.0, executors=executors)

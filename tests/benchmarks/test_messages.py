@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from benchmarks.messages import arrived, fields_of, made_up
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived, fields_of, made_up
 
 
 @pytest.mark.parametrize("kind", kinds.BY_KIND.values())

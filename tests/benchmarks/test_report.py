@@ -1,4 +1,4 @@
-"""What a benchmark run reports."""
+"""Report of a benchmark run."""
 
 from __future__ import annotations
 

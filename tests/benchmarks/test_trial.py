@@ -27,10 +27,10 @@ def case_named(name: str) -> Case:
         pytest.param("trio TCP", "request-1", marks=pytest.mark.long),
         pytest.param("trio TCP", "paced-1000", marks=pytest.mark.long),
         pytest.param("iris", "publish-100", marks=pytest.mark.long),
-        ("iris", "request-64"),
+        pytest.param("iris", "request-64", marks=pytest.mark.long),
         ("iris", "paced-1000"),
         ("iris", "tunnel-64k"),
-        ("iris", "broadcast-4"),
+        pytest.param("iris", "broadcast-4", marks=pytest.mark.long),
         pytest.param("iris", "start", marks=pytest.mark.long),
     ],
 )
@@ -54,14 +54,14 @@ def test_the_last_words_of_several_errors_are_not_the_frame_that_is_drawn_around
     assert last_words(["", "\n"]) == ""
 
 
-@pytest.mark.parametrize("name", ["iris", "trio TLS"])
+@pytest.mark.parametrize("name", ["iris", pytest.param("trio TLS", marks=pytest.mark.long)])
 def test_handshakes_are_counted_when_both_ends_are_sure(name: str, tmp_path: Path) -> None:
     case = case_named("handshake")
     figures = run_trial(system_named(name), case, seconds=1.0, broker="", directory=tmp_path)
     assert figures["rate"] > 0
 
 
-@pytest.mark.parametrize("name", ["members-1", "members-64"])
+@pytest.mark.parametrize("name", ["members-1", pytest.param("members-64", marks=pytest.mark.long)])
 async def test_members_that_grow_are_asked_in_turn_and_the_rate_that_is_kept_is_told(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

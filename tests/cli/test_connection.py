@@ -1,4 +1,4 @@
-"""What every verb that opens a node shares: options, credentials that are no use, addresses that are taken, Ctrl-C."""
+"""Behaviour of every verb that opens a node: options, useless credentials, addresses in use, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs write and read: bytes for pipes, text for people, lines for slow readers, bars where somebody looks."""
+"""Output and input of verbs: bytes for pipes, text for people, lines for slow readers, bars on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a whole process shows: no traceback, logs, pipes that close, members that die, and who may be called."""
+"""Behaviour that only a real process shows: no traceback, logs, pipes that close, members that die, rights to call."""
 
 from __future__ import annotations
 

@@ -72,15 +72,23 @@ def test_interrupted_when_it_is_done_it_ends_with_130_and_says_no_more(tmp_path:
 
 
 @pytest.mark.parametrize("file", ["program.py", "iris"])
-def test_a_program_that_has_imported_iris_is_interrupted_as_any_other(file: str, tmp_path: Path) -> None:
+def test_a_program_that_has_imported_iris_is_interrupted_and_collects_garbage_as_any_other(
+    file: str, tmp_path: Path
+) -> None:
     program = tmp_path / file
-    program.write_text("import signal\nimport iris\nassert signal.getsignal(2) is signal.default_int_handler\n")
+    program.write_text(
+        "import gc, signal\n"
+        "import iris\n"
+        "iris.open_node\n"
+        "assert signal.getsignal(2) is signal.default_int_handler\n"
+        "assert gc.isenabled()\n"
+    )
     ended = run([str(program)], tmp_path, "nothing")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_a_program_that_imports_iris_can_catch_an_interruption(tmp_path: Path) -> None:
-    code = "try:\n import iris\nexcept KeyboardInterrupt:\n print('caught')"
+    code = "try:\n import iris\n iris.open_node\nexcept KeyboardInterrupt:\n print('caught')"
     ended = run(["-c", code], tmp_path, "iris.node.open")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "caught\n", "")
 

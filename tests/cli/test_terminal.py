@@ -1,4 +1,4 @@
-"""What peers send does not command the terminal of the caller: each verb that shows it, on one."""
+"""Text from peers does not command the terminal of the caller: each verb that shows it, on one."""
 
 from __future__ import annotations
 

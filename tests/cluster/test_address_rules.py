@@ -33,9 +33,7 @@ TOLD = Told(by="cluster a", node=NODE)
 
 
 def rules(*networks: str, sockets: str | None = "/run/user/7/iris/realm") -> AddressRules:
-    made = AddressRules(networks=networks)
-    made.sockets = sockets
-    return made
+    return AddressRules(networks=networks, sockets=sockets)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where others can reach a node."""
+"""Addresses at which others can reach a node."""
 
 from __future__ import annotations
 

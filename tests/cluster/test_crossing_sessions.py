@@ -13,9 +13,9 @@ async def test_two_renewals_at_once_cut_neither_way(autojump_clock: MockClock) -
         await trio.sleep(1)
         a, b = fleet["a"].mesh, fleet["b"].mesh
         async with trio.open_nursery() as nursery:
-            for mesh, peer in ((a, a._peers[b.node]), (b, b._peers[a.node])):
+            for mesh, peer in ((a, a.peers[b.node]), (b, b.peers[a.node])):
                 assert peer.link.outgoing is not None
-                nursery.start_soon(mesh._shake_hands_again, peer, peer.link.outgoing)
+                nursery.start_soon(mesh.renew_session, peer, peer.link.outgoing)
         with trio.fail_after(2):
             await a.barrier(b.node)
             await b.barrier(a.node)

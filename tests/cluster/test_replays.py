@@ -26,7 +26,7 @@ from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL
 
 DIALS = 256
-"""As many as a transport over nng makes at one time."""
+"""Number of dials that a transport over nng makes at one time."""
 
 DEAD = "mem://dead"
 

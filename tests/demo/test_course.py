@@ -29,7 +29,7 @@ from tests.support.stages import open_stage
 ROWS: Final = 5
 RIGHT: Final = right_outcome()
 HERE: Final = "HERE"
-"""In the place of an operation: that the process is there at all."""
+"""Marker in the place of an operation: the process is there at all."""
 
 REPLIES: Final[dict[str, dict[str, Any]]] = {
     "tower": {
@@ -45,7 +45,7 @@ REPLIES: Final[dict[str, dict[str, Any]]] = {
         "finish": None,
     },
 }
-"""What each cluster replies to each operation."""
+"""Replies of each cluster to each operation."""
 
 
 class Pretended:

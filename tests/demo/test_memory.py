@@ -1,4 +1,4 @@
-"""How the demo measures memory."""
+"""The demo's measurement of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see while the demo runs."""
+"""Output that people see while the demo runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doors have done, as their node's metrics show it while they are open."""
+"""Counters of doors in their node's metrics, while they are open."""
 
 from __future__ import annotations
 

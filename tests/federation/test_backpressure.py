@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.gateway import PAUSE, GatewayRoute
@@ -15,6 +14,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
+from tests.support.messages import array
 
 ONE, TWO = (FrameFlow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
 LIMIT = 16 * MIB
@@ -74,10 +74,26 @@ async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> No
         nursery.cancel_scope.cancel()
 
 
+class Paths:
+    """One link, over which everything leaves."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def path(self, site: str) -> SitePath | None:
+        return None
+
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        return self._link
+
+    def route_closed(self, route: GatewayRoute) -> None:
+        pass
+
+
 def way_over(link: Link) -> GatewayRoute:
     node = NodeId("2" * 32)
     way = SitePath(node, (Hop("us", node),))
-    return GatewayRoute(("us", node), ("eu", node), way, lambda _: link, lambda: None, lambda: None)
+    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), lambda: None)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:

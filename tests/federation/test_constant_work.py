@@ -1,4 +1,4 @@
-"""What a neighbour exports, and how often that changes, costs frames and calls of others nothing."""
+"""Exports of a neighbour, and their changes, cost frames and calls of others nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived, decoded, raw
 from iris.cluster.directory.directory import RemoteSubscriber, SiteDirectory, TooManyChanges
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
@@ -29,6 +28,7 @@ from iris.cluster.directory.neighbour_table import UPDATES
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_topic
 from iris.kernel.wire import encode_batch, kinds
+from tests.support.messages import arrived, decoded, raw
 from tests.support.site_worlds import Site, World
 
 A, B, C, D = (NodeId(f"{number:032x}") for number in range(1, 5))
@@ -485,11 +485,11 @@ def test_who_wants_events_is_told_with_each_change_whatever_neighbours_tell(
     directory = listening()
     told: set[RemoteSubscriber] = set()
 
-    def note(found: RemoteSubscriber, wants: bool) -> None:
+    def note(found: RemoteSubscriber, *, wants: bool) -> None:
         assert (found in told) is not wants
         (told.add if wants else told.discard)(found)
 
-    directory.resubscribed = note
+    directory.subscriptions.note = note  # type: ignore[method-assign]
     gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(3)]
     topics = ["a.>", "b", "c.*", f"{'ab' * 16}/x"]
     for version, (what, place, chosen) in enumerate(script, 1):

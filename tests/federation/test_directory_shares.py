@@ -1,4 +1,4 @@
-"""How much one neighbour can have a directory remember, what is passed on, and whom a lie about others reaches."""
+"""Limits of what one neighbour can have a directory remember and forward, and the reach of a lie about others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import fields_of
 from iris.cluster.directory.directory import SiteDirectory
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -32,6 +31,7 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.federations import echo, open_federation, reports_of
+from tests.support.messages import fields_of
 from tests.support.site_worlds import World
 
 A, B, C, D = (NodeId(f"{number:032x}") for number in range(1, 5))

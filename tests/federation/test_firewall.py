@@ -1,4 +1,4 @@
-"""What a gateway lets through without being able to read it."""
+"""Frames that a gateway passes without being able to read them."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.transport.memory import MemoryTransport
 from iris.kernel.wire import kinds
 from tests.support.federations import echo, open_federation
+from tests.support.messages import raw
 from tests.support.two_realms import open_realms
 
 FRAME = bytes((wire.DATA,)) + bytes(63)

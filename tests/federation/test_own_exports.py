@@ -1,4 +1,4 @@
-"""What a gateway exports of its own site, change by change: as if all were worked out anew with each."""
+"""Exports of a gateway from its own site, change by change: as if all were computed anew with each."""
 
 from __future__ import annotations
 

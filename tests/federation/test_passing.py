@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
@@ -18,6 +17,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.wire import kinds
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
+from tests.support.messages import raw
 
 FRAME = bytes((wire.DATA,)) + bytes(63)
 """Like a frame of a session; no session opens it."""
@@ -228,5 +228,5 @@ async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_a
         assert 15 * 2**20 < busy.waiting_bytes <= 16 * 2**20
         assert gateway._carrying.pressure.held >= 1
         assert shop._parts.sites is not None
-        (way,) = (way for way in shop._parts.sites._ways if way.target[1] == store.id)
+        (way,) = (way for way in shop._parts.sites._routes if way.target[1] == store.id)
         assert way._is_paused()

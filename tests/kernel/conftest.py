@@ -1,4 +1,4 @@
-"""What the tests of the transports share."""
+"""Fixtures shared by the tests of the transports."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole
 from iris.node.arguments import check_count, check_request, check_timeout, check_wait
-from iris.patterns.multicast.survey import StopRules
+from iris.patterns.multicast.answers import StopRules
 from iris.patterns.pubsub.queues.terms import check_seconds, check_whole
 from iris.patterns.pubsub.subscribe import with_expiry
 from iris.spark_bridge.client import BridgeClient

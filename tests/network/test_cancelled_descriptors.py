@@ -1,4 +1,4 @@
-"""What is cancelled on the real network leaves no file descriptor open."""
+"""A cancelled operation on the real network leaves no file descriptor open."""
 
 from __future__ import annotations
 

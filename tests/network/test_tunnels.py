@@ -18,7 +18,7 @@ from tests.support.tunnel_store import make_credentials, open_store
 
 MIB = 2**20
 TRANSFER = int(os.environ.get("IRIS_TRANSFER_MIB", "256")) * MIB
-"""How much the large transfer carries.  10240 takes some minutes."""
+"""Size of the large transfer, in bytes; IRIS_TRANSFER_MIB=10240 takes some minutes."""
 
 
 @asynccontextmanager

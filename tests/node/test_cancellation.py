@@ -96,7 +96,7 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     iris.LogBatch: {"commit": with_a_bridge.consume},
     iris.Saga: {"request": with_a_bridge.saga},
 }  # fmt: skip
-"""For each class that users have in their hands, which operation goes through each step of what can be waited for.
+"""Operations that go through each step of what can be waited for, for each class that users have in their hands.
 
 Those of ``with_a_bridge`` are cancelled in tests/spark_bridge/server/test_cancellation.py.
 """
@@ -144,7 +144,7 @@ def test_every_public_operation_is_among_those_that_are_cancelled_at_each_step()
 
 
 STRIDES = {"open_node": 4, "state": 4}
-"""What takes hundreds of steps, and of how many one is tried; make test-long tries each."""
+"""Operations of hundreds of steps, and of how many steps one is tried; make test-long tries each."""
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
     autojump_clock: MockClock, operation: Callable[[Cast], Awaitable[None]], stride: int
 ) -> None:
     async with open_stage() as stage, open_cast(stage) as cast:
-        if operation is open_node:  # what a node that was opened in part has on its way comes after its end
+        if operation is open_node:  # messages of a node that was opened in part arrive after its end
             stage.harmless = ("unknown session", "of a peer that is gone")
         for _ in range(2):  # what is made once and kept, such as workers, is there before tasks are counted
             await operation(cast)

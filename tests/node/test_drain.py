@@ -1,4 +1,4 @@
-"""What operators may have a member do: take no new work, and work again."""
+"""Drain: operators may have a member accept no new work, and work again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import trio
 
 import iris
+from iris.node.operators import order_drain, unready
 from iris.security.identity import Rights
 from iris.testing import open_network
 
@@ -38,17 +39,17 @@ async def test_a_drained_member_gets_no_new_work_until_it_works_again(autojump_c
         await app.wait_for("store", 2)
         await trio.sleep(1)
         assert await _answers(app) == {"one", "two"}
-        await operator._order_drain(one.id, "store", draining=True)
-        await operator._order_drain(one.id, "store", draining=True)
+        await order_drain(operator, one.id, "store", draining=True)
+        await order_drain(operator, one.id, "store", draining=True)
         await trio.sleep(0.1)
-        assert one._unready(member=True) == "draining"
+        assert unready(one, member=True) == "draining"
         assert {member.node: member.status for member in app.members("store")} == {one.id: "draining", two.id: "alive"}
         assert await _answers(app) == {"two"}
-        await operator._order_drain(one.id, "store", draining=False)
+        await order_drain(operator, one.id, "store", draining=False)
         await trio.sleep(0.1)
-        assert one._unready(member=True) is None
+        assert unready(one, member=True) is None
         assert await _answers(app) == {"one", "two"}
-    assert one._drained == set()
+    assert one._joined.drained == set()
 
 
 async def test_what_runs_at_a_drained_member_is_finished(autojump_clock: object) -> None:
@@ -62,7 +63,7 @@ async def test_what_runs_at_a_drained_member_is_finished(autojump_clock: object)
 
         async def drain_later() -> None:
             await trio.sleep(1)
-            await app._order_drain(one.id, "store", draining=True)
+            await order_drain(app, one.id, "store", draining=True)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain_later)
@@ -87,11 +88,11 @@ async def test_only_a_certificate_with_the_right_drains(
         async with network.open_node("operator") as operator:
             await trio.sleep(1)
             if may:
-                await operator._order_drain(member.id, "store", draining=True)
+                await order_drain(operator, member.id, "store", draining=True)
             else:
                 with pytest.raises(iris.NotAllowed):
-                    await operator._order_drain(member.id, "store", draining=True)
-            assert (member._unready(member=True) == "draining") is may
+                    await order_drain(operator, member.id, "store", draining=True)
+            assert (unready(member, member=True) == "draining") is may
 
 
 async def test_a_member_that_leaves_is_not_called_back(autojump_clock: object) -> None:
@@ -103,8 +104,8 @@ async def test_a_member_that_leaves_is_not_called_back(autojump_clock: object) -
     ):
         async with member.join("store", _service("done", seconds=3)):
             await app.wait_for("store")
-            await app._order_drain(member.id, "store", draining=True)
-            await app._order_drain(member.id, "store", draining=False)
+            await order_drain(app, member.id, "store", draining=True)
+            await order_drain(app, member.id, "store", draining=False)
             await trio.sleep(0.1)
             nursery.start_soon(app.request, "store")
             await trio.sleep(0.1)
@@ -112,11 +113,11 @@ async def test_a_member_that_leaves_is_not_called_back(autojump_clock: object) -
             async def call_back() -> None:
                 await trio.sleep(0.5)
                 with pytest.raises(iris.RemoteError, match="leaving"):
-                    await app._order_drain(member.id, "store", draining=False)
+                    await order_drain(app, member.id, "store", draining=False)
 
             nursery.start_soon(call_back)
         with pytest.raises(iris.RemoteError, match="not_a_member"):
-            await app._order_drain(member.id, "store", draining=True)
+            await order_drain(app, member.id, "store", draining=True)
 
 
 @pytest.mark.parametrize("reserved", ["iris.nodes", "iris.nodes.drain", "nobody", ""])
@@ -124,4 +125,4 @@ async def test_only_members_of_clusters_are_drained(reserved: str, autojump_cloc
     async with open_network() as network, network.open_node("store") as one, network.open_node("app") as app:
         await trio.sleep(1)
         with pytest.raises(iris.RemoteError, match="not_a_member"):
-            await app._order_drain(one.id, reserved, draining=True)
+            await order_drain(app, one.id, reserved, draining=True)

@@ -26,8 +26,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.fuzz_node import Stage
-from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -47,6 +45,8 @@ from tests.support.attacks import (
     numbers_in,
     with_numbers,
 )
+from tests.support.hostile_stage import Stage
+from tests.support.messages import fields_of, raw
 
 SLOW: Final = 2 * 0.1
 """Seconds until 99 of 100 honest requests behind a hostile frame are answered: twice what is promised, see above."""
@@ -68,7 +68,7 @@ def _small_heap() -> None:
 
 @final
 class Front:
-    """Where one mesh is attacked."""
+    """Target of an attack: one mesh."""
 
     def __init__(self, stage: Stage, attacker: Attacker, *, is_gateway: bool) -> None:
         self.attacker: Final = attacker
@@ -81,7 +81,7 @@ class Front:
 
     @property
     def kinds(self) -> list[type[Message]]:
-        """What the victim takes, and of a gateway what it takes otherwise than every node."""
+        """Kinds of messages that the victim accepts; of a gateway, those that it treats unlike every node."""
         own = sorted(self.attacker.victim._receivers.own, key=raw)
         return (
             [kind for kind in own if raw(kind) >= raw(kinds.Carry) or kind is kinds.Forward]
@@ -140,14 +140,14 @@ def flooded(front: Front, kind: type[Message]) -> Iterator[bytes]:
 
 
 def crowded(front: Front, kind: type[Message]) -> Iterator[bytes]:
-    """As many as fit, and as many others as are taken: what takes most memory."""
+    """Yield frames with as many messages as fit, and with those that need most memory."""
     attacker, make = front.attacker, front.messages.make
     yield attacker.seal_batch(as_many_as_fit(make(kind)))
     yield attacker.seal(*[make(kind) for _ in range(fitting(make(kind)))])
 
 
 def nested(front: Front, kind: type[Message]) -> Iterator[bytes]:
-    """In frames that are carried in each other, and with fields that are deep."""
+    """Yield frames that are carried in each other, and have deep fields."""
     attacker, message = front.attacker, front.messages.make(kind)
     for carrier in carriers(front):
         for depth in (2, 100):
@@ -176,7 +176,7 @@ def lengthy(front: Front, kind: type[Message]) -> Iterator[bytes]:
 
 
 def behind_a_goodbye(front: Front, kind: type[Message]) -> Iterator[bytes]:
-    """In the frame with a goodbye, and in the next one."""
+    """Yield messages in the frame with a goodbye, and in the next one."""
     attacker, make = front.attacker, front.messages.make
     several = [make(kind) for _ in range(min(500, fitting(make(kind))))]
     yield attacker.seal(kinds.Goodbye("for now"), *several)

@@ -11,12 +11,12 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import fields_of
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from tests.support.attacks import Attacker
+from tests.support.messages import fields_of
 
 
 @asynccontextmanager

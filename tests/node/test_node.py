@@ -1,4 +1,4 @@
-"""Whole nodes on a network in memory, under virtual time."""
+"""Complete nodes on a network in memory, under virtual time."""
 
 from __future__ import annotations
 

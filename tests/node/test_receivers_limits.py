@@ -1,4 +1,4 @@
-"""What a node does not take: what exceeds its own ``Config``, and payloads that cannot be read.  It costs no link."""
+"""Messages that a node refuses: beyond its own ``Config``, or with unreadable payloads.  They cost no link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import fields_of, raw
 from iris.cli import payload as payload_text
 from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
@@ -22,6 +21,7 @@ from iris.kernel import wire
 from iris.kernel.wire import kinds
 from iris.spark_bridge.admin import value_of
 from tests.support.federations import open_federation
+from tests.support.messages import fields_of, raw
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 KIB = 1024

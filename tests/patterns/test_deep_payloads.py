@@ -134,7 +134,7 @@ VALUES = st.recursive(
 
 
 def simple(value: Any) -> Any:
-    """What ``plain`` is said to do, by recursion."""
+    """Return what ``plain`` is documented to return, by recursion."""
     if type(value) is Color:
         return value.value
     if type(value) is Pair:

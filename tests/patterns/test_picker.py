@@ -1,4 +1,4 @@
-"""What the error for a cluster without members says of those that there are."""
+"""Hints of the error for a cluster without members about the clusters that there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents promise: links lead somewhere, examples are the code that runs, the reference is up to date."""
+"""Promises of the documents: links lead somewhere, examples are the code that runs, the reference is up to date."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_program_that_only_the_site_shows_is_linked_under_its_place() -> None:
 
 
 KINDS = {"concepts", "explanation", "howto", "reference", "tutorial"}
-"""Of pages: a page is of one kind, and stands in its folder."""
+"""Kinds of pages: a page is of one kind, and stands in its folder."""
 LONGEST = 2_500
 """Words of a page that people read from its beginning."""
 

@@ -1,4 +1,4 @@
-"""What a start brings along, seen from a fresh interpreter: ``import iris``, a node that is up, the command."""
+"""Imports at a start, seen from a fresh interpreter: ``import iris``, a node that is up, the command."""
 
 from __future__ import annotations
 
@@ -50,7 +50,23 @@ def modules_after(program: str, directory: Path | None = None) -> set[str]:
 
 
 def test_import_iris_loads_nothing_that_only_some_programs_need() -> None:
-    assert modules_after("import iris").isdisjoint(HEAVY)
+    loaded = modules_after("import iris; iris.open_node")
+    assert loaded.isdisjoint(HEAVY)
+    assert "iris.node.open" in loaded
+    assert not [name for name in loaded if name.startswith("iris.cli")]
+
+
+def test_import_iris_loads_no_more_until_a_name_is_read() -> None:
+    loaded = modules_after("import iris")
+    assert {name for name in loaded if name.startswith("iris")} == {"iris"}
+    assert "trio" not in loaded
+
+
+def test_logs_and_metrics_are_imported_by_their_names() -> None:
+    logs = modules_after("import iris.logs; iris.logs.LimitedHandler")
+    assert "trio" not in logs
+    metrics = modules_after("import iris.metrics; iris.metrics.serve")
+    assert metrics.isdisjoint({*HEAVY, "prometheus_client", "h11"} - {"email"})
 
 
 def test_a_node_of_the_local_realm_that_serves_and_asks_loads_no_more(tmp_path: Path) -> None:

@@ -1,32 +1,23 @@
-"""The rooms of the house: packages, their size, and the links at the root that show the layers."""
+"""The packages of the tree, how they import each other, and the links at the root that show the layers."""
 
 from __future__ import annotations
 
 import ast
-import runpy
 import tomllib
-from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_ENTRIES = 14
-LONGEST_FACADE = 40
 LOADING_PARTS = {
-    "iris.__init__",  # each published name comes from where it is defined
+    "iris.api",  # each published name comes from where it is defined
     "iris.cli.bridge_log",  # verbs load what they need when they are typed
     "iris.spark_bridge.session.columns.dead_letters",  # the data source loads pyarrow
     "iris.spark_bridge.session.registration",
     "iris.spark_bridge.session.session",
 }
-OF_PYTHON = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
-"""What the language asks for by name, and no reader looks for."""
-SAME_NAMES_ON_PURPOSE = ("aio", "sync")
-"""A program moves from trio to asyncio or plain calls by another import."""
-MESSAGES = ROOT / "iris/kernel/wire/kinds.py"
-"""What is in it is always written with its module before it: ``kinds.Request``."""
 LAYERS = {"cluster", "federation", "patterns", "security", "spark_bridge"}
 
 
@@ -42,26 +33,11 @@ def test_every_folder_of_the_package_is_a_package() -> None:
     assert [str(path) for path in FOLDERS if any(path.glob("*.py")) and not (path / "__init__.py").exists()] == []
 
 
-def test_no_folder_has_more_entries_than_a_reader_takes_in_at_a_look() -> None:
-    crowded = {
-        str(path.relative_to(ROOT)): len(entries)
-        for path in [ROOT / "iris", *FOLDERS]
-        if len(entries := [entry for entry in path.iterdir() if entry.name not in OF_PYTHON]) > MOST_ENTRIES
-    }
-    assert crowded == {}
-
-
 def test_the_page_for_engineers_names_every_room() -> None:
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     rooms = [file.parent.relative_to(ROOT / "iris") for file in (ROOT / "iris").glob("*/*/__init__.py")]
     assert rooms
     assert [str(room) for room in rooms if f"`{room}`" not in page] == []
-
-
-def test_facades_are_short() -> None:
-    inits = [path / "__init__.py" for path in FOLDERS]
-    lengths = {str(init.relative_to(ROOT)): len(init.read_text().splitlines()) for init in inits if init.exists()}
-    assert {name: length for name, length in lengths.items() if length >= LONGEST_FACADE} == {}
 
 
 def test_a_room_is_entered_by_its_facade() -> None:
@@ -79,26 +55,61 @@ def test_a_room_is_entered_by_its_facade() -> None:
     assert entered == set()
 
 
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imported(root: str) -> dict[str, set[str]]:
+    """Return the modules that each file below a folder imports; what a package hands on is of the package."""
+    found: dict[str, set[str]] = {}
+    for file in sorted((ROOT / root).rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        names = found.setdefault(module, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                inner = (f"{node.module}.{alias.name}" for alias in node.names)
+                names |= {name if is_module(name) else str(node.module) for name in inner}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+    return found
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
-    figures = runpy.run_path(str(ROOT / "docs" / "rooms.py"))
-    assert figures["circles"](figures["imports"](figures["sources"](ROOT))) == []
+    graph = imported("iris")
+    TopologicalSorter({module: (names & graph.keys()) - {module} for module, names in graph.items()}).prepare()
+
+
+def test_imports_lead_from_measuring_programs_to_what_tests_share_and_from_there_to_the_package() -> None:
+    """``iris`` <- ``tests.support`` <- tests and ``benchmarks`` <- ``tests.benchmarks``, and never back."""
+    beyond = {
+        "iris": ("tests", "benchmarks"),
+        "tests": ("benchmarks",),
+        "benchmarks": ("tests",),
+        "examples": ("tests", "benchmarks"),
+    }
+    back = [
+        (module, name)
+        for root, others in beyond.items()
+        for module, names in imported(root).items()
+        for name in names
+        if name.split(".")[0] in others
+        and not (root == "tests" and module.startswith("tests.benchmarks."))
+        and not (root == "benchmarks" and name.startswith("tests.support"))
+    ]
+    assert back == []
+    apart = [
+        (module, name)
+        for module, names in imported("tests").items()
+        for name in names
+        if module.startswith("tests.support.") and name.startswith("tests.") and not name.startswith("tests.support")
+    ]
+    assert apart == []
 
 
 def test_the_layers_are_linked_at_the_root() -> None:
     links = {path.name: str(path.readlink()) for path in ROOT.iterdir() if path.is_symlink()}
     assert links == {layer: f"iris/{layer}" for layer in LAYERS}
-
-
-def test_one_class_name_stands_once() -> None:
-    names = [
-        node.name
-        for file in (ROOT / "iris").rglob("*.py")
-        if not (file.parent.parent == ROOT / "iris" and file.parent.name in SAME_NAMES_ON_PURPOSE)
-        if file != MESSAGES
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ClassDef)
-    ]
-    assert sorted(name for name, count in Counter(names).items() if count > 1) == []
 
 
 def test_extras_name_each_other_only(project: dict[str, Any]) -> None:

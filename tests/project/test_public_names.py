@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -156,6 +158,22 @@ def test_every_module_can_be_imported() -> None:
     assert len(modules) > 300
     for name in sorted(modules):
         importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", ["iris.logs", "iris.metrics"])
+def test_what_telemetry_publishes_is_documented_and_in_the_reference(name: str) -> None:
+    module = importlib.import_module(name)
+    page = (Path(__file__).parents[2] / "docs/reference/api/telemetry.md").read_text()
+    named = re.findall(rf"auto(?:class|function|data):: {name}\.(\w+)$", page, re.MULTILINE)
+    assert sorted(named) == sorted(module.__all__)
+    documented = [getattr(module, public) for public in module.__all__ if callable(getattr(module, public))]
+    assert [value for value in documented if not inspect.getdoc(value)] == []
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'iris' has no attribute 'nothing'"):
+        getattr(iris, "nothing")  # noqa: B009 -- type checkers know that it is not there
+    assert {"logs", "metrics", "open_node"} <= set(dir(iris))
 
 
 def test_public_classes_and_functions_are_documented() -> None:

@@ -72,14 +72,14 @@ PROGRAMS = {
 
 @dataclasses.dataclass
 class Row:
-    """What the pages call the result of a look-up."""
+    """Result of a look-up, as the pages call it."""
 
     id: int
 
 
 @dataclasses.dataclass
 class Offer:
-    """What they call a price."""
+    """Price, as the pages call it."""
 
     item: str
     price: float

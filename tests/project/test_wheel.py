@@ -1,4 +1,4 @@
-"""What people install: the wheel must hold every package, because setuptools leaves out silently what is not listed."""
+"""The wheel that people install must have every package, because setuptools silently leaves out what is not listed."""
 
 from __future__ import annotations
 

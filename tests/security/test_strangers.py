@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.strangers import SORTS, measure, percentile
+from tests.support.programs.strangers import SORTS, measure, percentile
 
 
 async def test_a_node_under_siege_stays_small_and_reachable_and_ends_the_siege() -> None:
-    """A tenth of ``python -m benchmarks.security strangers``, and every limit that it has to keep."""
+    """A tenth of the siege that docs/explanation/measured/security.md tells of, and every limit that it has to keep."""
     outcome = await measure(half_open=200, slow=50, addresses=4)
     assert outcome.grown < 32 * 2**20
     # Everybody came and everybody is gone: also those that do not even greet.

@@ -1,4 +1,4 @@
-"""What the tests with a real Spark share: one session, in a realm of its own."""
+"""Fixtures of the tests with a real Spark: one session, in a realm of its own."""
 
 from __future__ import annotations
 

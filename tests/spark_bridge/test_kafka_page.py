@@ -19,7 +19,7 @@ OPTIONS = (
     *("minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "groupIdPrefix"),
     *("kafka.group.id", "includeHeaders", "startingOffsetsByTimestampStrategy"),
 )
-"""Of Spark's guide."""
+"""Names from Spark's guide."""
 
 
 def rows() -> list[list[str]]:

@@ -12,12 +12,12 @@ import pyspark
 import pytest
 import trio
 
-from benchmarks.bridge import submitted
-from benchmarks.bridge.cluster import open_cluster
 from iris.spark_bridge.session.java import find_java
 from tests.spark_bridge.client.test_local_cluster import values_on
 from tests.support.bridges import BridgeProcess, publish
+from tests.support.programs import submitted
 from tests.support.shipping import ROOT, make_archive, make_folder
+from tests.support.spark_cluster import open_cluster
 
 pytestmark = pytest.mark.long
 

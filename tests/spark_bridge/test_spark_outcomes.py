@@ -1,4 +1,4 @@
-"""What a query sees when the bridge changes below it, and who may read: in a real Spark."""
+"""Queries while the bridge changes below them, and rights to read: in a real Spark."""
 
 from __future__ import annotations
 

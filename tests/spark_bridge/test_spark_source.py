@@ -83,7 +83,7 @@ class Output:
 
     @property
     def offsets(self) -> str:
-        """What the checkpoint says of the last batch, without spaces."""
+        """Return the checkpoint's entry of the last batch, without spaces."""
         written = self._checkpoint / "offsets"
         last = max(int(path.name) for path in written.iterdir() if path.name.isdigit())
         return "".join((written / str(last)).read_text().split())

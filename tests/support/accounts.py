@@ -25,7 +25,7 @@ def check_pattern(pattern: PatternStatistics) -> None:
 
 
 def check_node(node: iris.Node) -> None:
-    """What a node counts that is closed."""
+    """Check the counters of a closed node."""
     statistics = node.statistics()
     tunnels = statistics.tunnels
     for pattern in (
@@ -41,12 +41,12 @@ def check_node(node: iris.Node) -> None:
 
 
 def check_refusals(refusals: Mapping[str, int]) -> None:
-    """Nothing that a peer sent has brought about an error that nobody expects: it ends only a link, and is a bug."""
+    """Check that nothing sent by a peer has caused an unexpected error: such an error ends only a link and is a bug."""
     assert not [reason for reason in refusals if reason.startswith("unexpected error")], refusals
 
 
 def check_membership(membership: WorkerPool) -> None:
-    """What a member counts that has left."""
+    """Check the counters of a member that has left."""
     it = membership.statistics()
     assert it.received == it.served + it.failed + it.expired + it.cancelled + it.refused, it
     assert (it.running, it.queued) == (0, 0), it
@@ -58,7 +58,7 @@ def check_membership(membership: WorkerPool) -> None:
 
 
 def check_subscription(subscription: Subscription) -> None:
-    """What a subscription counts that has ended."""
+    """Check the counters of a subscription that has ended."""
     it = subscription.statistics()
     assert it.received == it.delivered + it.dropped + it.malformed + it.expired + it.waiting, it
     assert it.waiting >= 0, it

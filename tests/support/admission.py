@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, final
 
-from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.ports import MeshPorts, MeshSetting, PeerAdmission
 from iris.kernel.transport.port import Transport
 from iris.kernel.wire import Message
 from iris.security.identity.identity import NodeIdentity, PeerIdentity
@@ -43,7 +43,8 @@ async def open_reading_mesh(
     admission: PeerAdmission | None = None,
     **options: Any,
 ) -> AsyncIterator[Mesh]:
-    """Run a mesh that reads at once; it admits everybody if no admission is given."""
-    async with open_mesh(identity, transport, listening, admission=admission or TestAdmission(), **options) as mesh:
+    """Run a mesh that reads at once; it admits everybody if no admission is given; see ``MeshSetting``."""
+    ports = MeshPorts(admission=admission or TestAdmission())
+    async with open_mesh(identity, transport, listening, ports, MeshSetting(**options)) as mesh:
         mesh.begin_reading()
         yield mesh

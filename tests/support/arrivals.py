@@ -9,6 +9,7 @@ from random import Random
 import lmdb
 
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Payload
 from iris.kernel.wire.payload import payload_size
 from iris.patterns.messages import Sender
@@ -36,17 +37,13 @@ def fake_event(
     milestones: Milestones = (),
 ) -> EventRun:
     """Return a run of one event."""
+    events = kinds.Events(topic, first, sequence, None, None, key, (payload,), milestones)
     run = EventRun(
         sender or Sender("publishers", NodeId(publisher)),
-        topic,
-        first,
-        sequence,
+        events,
         headers or {},
-        key,
-        (payload,),
         payload_size(payload),
         plain=isinstance(payload, bytes),
-        milestones=milestones,
     )
     run.owed = owed
     return run
@@ -85,7 +82,7 @@ FORMATS: Mapping[int, Sequence[bytes]] = {
     6: (b"queues", b"keys", b"key_ends", b"key_counts", b"leases"),
     7: (b"division",),
 }
-"""For each former format of a log the tables that the next one has besides."""
+"""Tables that the next format of a log has besides, for each former format."""
 
 
 def make_former(directory: Path, version: int) -> None:

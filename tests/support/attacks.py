@@ -10,7 +10,6 @@ import trio
 from msgspec.structs import replace
 
 import iris
-from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.swim.gossip import Claim, Evidence
 from iris.kernel.config import Config
@@ -22,12 +21,13 @@ from iris.kernel.wire.kinds import Message
 from iris.patterns.multicast import tree as relay
 from iris.patterns.pubsub.interest.durable_names import sign_record
 from iris.patterns.pubsub.tree import topology as event_tree
+from tests.support.messages import fields_of, raw
 
 MAX_FRAME: Final = Config().max_payload + FRAME_OVERHEAD
-"""Bytes of the largest frame that a node with the usual limits takes."""
+"""Largest frame that a node with the usual limits accepts, in bytes."""
 
 _SEAL: Final = 32
-"""Bytes of header and tag of a frame."""
+"""Size of header and tag of a frame, in bytes."""
 
 
 @final
@@ -109,7 +109,7 @@ class Attacker:
 
     @property
     def is_linked(self) -> bool:
-        """Whether both ends have the link."""
+        """True if both ends have the link."""
         near, far = self.mesh.peers.get(self.victim.node), self.victim.peers.get(self.mesh.node)
         return near is not None and far is not None and near.link.is_up and not (near.leaving or far.leaving)
 
@@ -135,7 +135,7 @@ class Messages:
 
     @property
     def kinds(self) -> frozenset[type[Message]]:
-        """Those that can be made."""
+        """Kinds of messages that can be made."""
         return frozenset(self._makers)
 
     def make(self, kind: type[Message]) -> Any:

@@ -41,7 +41,7 @@ class BridgeProcess:
 
     @property
     def maps(self) -> str:
-        """What files the process has in its memory."""
+        """Files that the process has mapped into its memory."""
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/maps").read_text()
 

@@ -62,7 +62,7 @@ class Rehearsal:
         self.home = Path(patient.terminal.environment["IRIS_HOME"])
         self.arguments = ["--credential", "credential", "--seeds", office.url, "--listen", patient.url]
         self.dated = "-2d"
-        """When the credentials were issued."""
+        """Date of the credentials, relative to now."""
 
     def issue(self) -> None:
         """Make a realm and a credential for each machine, two days ago."""

@@ -37,7 +37,7 @@ class Page:
         self._connection = connection
         self._number = 0
         self.problems: list[Any] = []
-        """What the browser has reported since ``watch_problems``: errors of scripts, and what a policy forbids."""
+        """Reports of the browser since ``watch_problems``: errors of scripts, and what a policy forbids."""
 
     def watch_problems(self) -> None:
         """Keep what the browser reports from now on."""

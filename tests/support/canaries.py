@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Final, final
 
 _BLOCK: Final = 8
-"""Bytes of a secret that are looked for together.  Each secret is cut into as many as it has, so that any part of it
-gives it away that holds a whole block: any 15 bytes of it do.  All are kept as one kind of value, and what is searched
+"""Size of a block of a secret, in bytes.  Each secret is cut into as many blocks as it has, so that any part of it
+gives it away that has a whole block: any 15 bytes of it do.  All are kept as one kind of value, and what is searched
 is decoded instead: 300 bytes for each secret, of which a run makes some 10,000s."""
 
 _SHORTEST: Final = 2 * _BLOCK - 1

@@ -18,7 +18,7 @@ from iris.patterns.tunnel.tunnel import TunnelStream
 FOREVER: Final = math.inf
 
 Waits = Callable[[Any], Awaitable[object]]
-"""What waits, given a node."""
+"""Call that waits, given a node."""
 
 
 def silent_services(hang: Callable[[Any], Any]) -> tuple[iris.Service, iris.Service, iris.Service]:
@@ -201,11 +201,11 @@ async def _saga(node: Any) -> None:
 
 CLOSED: Final = "ClosedResourceError"
 UNKNOWN: Final = "Unknown"
-"""A member may have run it, and nobody else is asked."""
+"""Outcome: a member may have run it, and no other is asked."""
 BROKEN: Final = "TunnelBroken"
-"""Both ends get it."""
+"""Outcome: the error that both ends get."""
 ENDED: Final = "ended"
-"""What is iterated over has no more."""
+"""Outcome: the iteration ends."""
 
 WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
     (
@@ -241,7 +241,7 @@ WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
     (iris.StateWatch, "__anext__", ENDED, (_state,)),
     (iris.LossWatch, "__anext__", ENDED, (_watch_losses,)),
 )  # fmt: skip
-"""For each public method what it comes to when its node is closed while it waits."""
+"""Public methods that wait, each with its outcome when its node is closed, and the calls to try."""
 
 WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
     (iris.Node, "subscribe"), (iris.Node, "join"), (iris.Node, "watch"), (iris.Node, "revoke"), (iris.Node, "state"),
@@ -253,15 +253,15 @@ WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
     (TunnelStream, "receive_some"), (TunnelStream, "aclose"),  # a tunnel
     (iris.Job, "commit"), (iris.LogBatch, "commit"),
 })  # fmt: skip
-"""What waits for peers that are linked, or for what another method here waits for."""
+"""Methods that wait for linked peers, or for what another method here waits for."""
 
 
 _REQUESTS: Final = 5
-"""Those of ``WAITS`` that are sent to ``silent``, and its survey."""
+"""Number of requests of ``WAITS`` that are sent to ``silent``, with its survey."""
 
 
 def each_wait() -> dict[str, tuple[Waits, str]]:
-    """Return what waits, by a name, and what it comes to."""
+    """Return each call that waits, by a name, with its outcome."""
     return {
         f"{owner.__name__}.{name}: {expected} {number}": (wait, expected)
         for owner, name, expected, several in WAITS
@@ -270,9 +270,9 @@ def each_wait() -> dict[str, tuple[Waits, str]]:
 
 
 class Arrivals:
-    """Who has come so far that what it comes to is certain, whenever the node is closed.
+    """Calls that have reached a point from which their outcome is certain, whenever the node is closed.
 
-    The others come to the same however far they are.  What is asked of ``silent`` is noted by its handler.
+    The others have the same outcome at any point.  Requests to ``silent`` are noted by its handler.
     """
 
     def __init__(self) -> None:
@@ -287,17 +287,17 @@ class Arrivals:
         self._asked += isinstance(given, iris.Request) and given.sender.cluster == "caller" and not given.operation
 
     async def outcome_of(self, name: str, wait: Waits, node: Any) -> str:
-        """Do what waits, and return what it came to."""
+        """Make a call that waits, and return its outcome."""
         return await outcome_of(wait, node, lambda: self._missing.discard(name))
 
     @property
     def complete(self) -> bool:
-        """Whether all have come."""
+        """True once all calls have reached that point."""
         return not self._missing and self._asked == _REQUESTS
 
 
 async def outcome_of(wait: Waits, node: Any, reached: Callable[[], None] = lambda: None) -> str:
-    """Do what waits, and return what it came to; ``reached`` is called before it waits for the last time."""
+    """Make a call that waits, and return its outcome; ``reached`` is called before it waits for the last time."""
     _reached.set(reached)
     try:
         await wait(node)

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 COMMAND = (sys.executable, "-m", "iris")
 
 VERBS: Final = Verbs()
-"""What short runs of the command are children of."""
+"""Parent process of short runs of the command."""
 
 
 @final

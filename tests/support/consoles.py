@@ -33,9 +33,9 @@ PROGRAMS: Final = {
     "pytest": "-m pytest -p no:cacheprovider",
     "uvicorn": "-m uvicorn",
 }
-"""What terminals have as commands, and how this Python runs it."""
+"""Commands of terminals, with the arguments with which this Python runs each."""
 _BEYOND_WORDS: Final = re.compile(r"[^\w\s.,:/@=+-]")
-"""What a shell might understand, outside of quotes."""
+"""Characters that a shell might interpret, outside of quotes."""
 PORT: Final = re.compile(r"\b1[78]\d{3}\b")
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""

@@ -33,13 +33,13 @@ class Dash:
     def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
         self.process = process
         self.address = address
-        """What it says to open, with the token."""
+        """Address that the command says to open, with the token."""
         self.url, _, self.token = address.partition("/#token=")
         self.port = int(self.url.rpartition(":")[2])
 
     @property
     def shown(self) -> str:
-        """What the page shows."""
+        """Authorization that the page sends."""
         return f"Bearer {self.token}"
 
     def ask(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:

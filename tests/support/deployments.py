@@ -24,7 +24,7 @@ DEPLOY = ROOT / "deploy"
 IRIS = f"{Path(sys.executable).parent}/iris"
 
 STARTED = re.compile(r" (serves|is a gateway of) ")
-"""What a node says on standard error when it is up, or on standard output."""
+"""Text on standard error or standard output of a node that is up."""
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

@@ -19,13 +19,13 @@ from iris.cli.main import run_command
 from iris.kernel.tasks.background import open_background
 
 Company = Callable[[iris.Node], Awaitable[None]]
-"""What a member does while the verb runs."""
+"""Work of a member while the verb runs."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a verb has left: its exit status, and what it wrote."""
+    """Result of a verb: its exit status, and its output."""
 
     status: int
     out: bytes
@@ -44,10 +44,10 @@ class Done:
 
 @final
 class Desk:
-    """Where verbs are run, each on a network of its own.
+    """A desk on which verbs are run, each on a network of its own.
 
     Attributes:
-        service: what the members serve; without one, no cluster has members.
+        service: service of the members; without one, no cluster has members.
         members: how many there are.
         company: what the first member does meanwhile.
     """

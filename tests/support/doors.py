@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass
 class Counted:
-    """What the member behind the door has seen."""
+    """Counters of the member behind the door."""
 
     stopped: int = 0
     told: list[Any] = field(default_factory=list)

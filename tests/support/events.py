@@ -1,4 +1,4 @@
-"""What tests of publish/subscribe have in common."""
+"""Support shared by tests of publish/subscribe."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from typing import Any, final
 import trio
 from hypothesis import strategies as st
 
-from benchmarks.messages import array, arrays
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
-from iris.kernel.link.link import Link
+from iris.kernel.link.link import Link, LinkOwner
 from iris.kernel.names import NodeId
 from iris.kernel.wire.kinds import Message
+from tests.support.messages import array, arrays
 
 NODE = NodeId("ab" * 16)
 SMALL = Config(max_payload=1000, batch_bytes=1000, link_bytes=10_000)
@@ -97,9 +97,11 @@ class Bulk:
 
 
 @asynccontextmanager
-async def open_link(config: Config = SMALL, way: Way | None = None) -> AsyncIterator[Link]:
-    """A link with its flusher; with a way it is up."""
-    link = Link(NODE, config)
+async def open_link(
+    config: Config = SMALL, way: Way | None = None, owner: LinkOwner | None = None
+) -> AsyncIterator[Link]:
+    """A link with its flusher; with a route it is up."""
+    link = Link(NODE, config, owner)
     if way is not None:
         link.use(PlainSession())
         link.attach(way)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from random import Random
 from typing import cast
 
 from msgspec import structs
 
-from benchmarks.messages import fields_of
-from iris.cluster.swim.context import Changed, Effect, Send
+from iris.cluster.swim.context import Changed, Effect, Send, SwimPorts
 from iris.cluster.swim.gossip import Claim, Evidence, Update, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds
+from tests.support.messages import fields_of
 
 
 def node(number: int) -> NodeId:
@@ -56,11 +57,44 @@ def record(number: int, *, incarnation: int = 1, leaving: bool = False, site: st
     return structs.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
 
 
-def machine(number: int, *, config: Config | None = None, now: float = 0.0) -> Swim:
+class Links:
+    """The links of a machine: all nodes are linked and none is new, until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.linked: set[NodeId] | None = None
+        """Nodes that are linked.  None: all."""
+        self.unlinked: set[NodeId] = set()
+        self.new: set[NodeId] = set()
+
+    def is_linked(self, node: NodeId) -> bool:
+        return node not in self.unlinked and (self.linked is None or node in self.linked)
+
+    def is_new(self, node: NodeId) -> bool:
+        return node in self.new
+
+    def contacts(self) -> Collection[NodeId]:
+        return self.linked or ()
+
+
+class Work:
+    """The work of a machine's node."""
+
+    def __init__(self) -> None:
+        self.queue_delay = 0.0
+
+
+def machine(
+    number: int,
+    *,
+    config: Config | None = None,
+    now: float = 0.0,
+    links: Links | None = None,
+    work: Work | None = None,
+) -> Swim:
     """Return a machine that knows nobody."""
     return Swim(
         record=NodeRecord(node=node(number), name="databases"),
-        trust=HashTrust(node(number)),
+        ports=SwimPorts(trust=HashTrust(node(number)), links=links or Links(), workload=work or Work()),
         config=config or Config(),
         random=Random(number),
         now=now,
@@ -87,9 +121,9 @@ def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> l
     return swim.receive(kinds.Gossip(tuple(update.as_update() for update in updates)), node(sender), now)
 
 
-def knowing(*numbers: int, config: Config | None = None) -> Swim:
+def knowing(*numbers: int, config: Config | None = None, links: Links | None = None, work: Work | None = None) -> Swim:
     """Return machine 0 that has just learned of these, which have been there for long."""
-    swim = machine(0, config=config)
+    swim = machine(0, config=config, links=links, work=work)
     gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
     for member in map(swim._ground.view.find, map(node, numbers)):
         assert member is not None

@@ -1,4 +1,4 @@
-"""What tests of the mesh share."""
+"""Support shared by tests of the mesh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iris.kernel.wire import kinds
 from tests.support.meshes import Fleet, MeshNode
 
 MARK: Final = kinds.TunnelMarked
-"""A number, as a message that meshes without tunnels take no other way."""
+"""A message with a number that meshes without tunnels do not use otherwise."""
 
 
 class Marks:

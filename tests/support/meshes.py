@@ -14,8 +14,10 @@ from typing import Any, Final, final
 import trio
 
 from iris.cluster.balancing.locality import AtSite
+from iris.cluster.membership import Member
 from iris.cluster.mesh.mesh import Mesh, open_mesh
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerObserver
+from iris.cluster.mesh.ports import FrameFilter, MeshPorts, MeshSetting
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
@@ -24,12 +26,13 @@ from iris.kernel.wire.header import largest_frame
 from iris.patterns.books import Bookkeeper, PatternStatistics, Tally
 from iris.patterns.multicast.broadcast import Broadcasts
 from iris.patterns.multicast.relay import Relays
+from iris.patterns.pubsub import OpenSubscriptions
 from iris.patterns.pubsub.pubsub import PubSub
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import WorkerPool
+from iris.patterns.service.worker_pool import WorkerPool, WorkerPools
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.admission import TestAdmission
@@ -78,7 +81,7 @@ class StaticPicker:
 
 @final
 class StaticDirectory:
-    """Who serves what, as the test says."""
+    """Directory of the members of each cluster, as the test sets it."""
 
     def __init__(self) -> None:
         self.members: dict[str, list[NodeId]] = {}
@@ -105,7 +108,24 @@ class StaticDirectory:
 
 
 @final
-class PeerLog:
+class AllWell:
+    """Members of which none is suspected, and that serve nothing."""
+
+    def is_suspected(self, node: NodeId) -> bool:
+        return False
+
+    def site_of(self, node: NodeId) -> str:
+        return ""
+
+    def clusters(self) -> Sequence[str]:
+        return ()
+
+    def members(self, cluster: str) -> Sequence[Member]:
+        return ()
+
+
+@final
+class PeerLog(PeerObserver):
     """Events of a mesh on its peers, as short texts."""
 
     def __init__(self) -> None:
@@ -148,13 +168,14 @@ class MeshNode:
         self.transport: Final = transport
         self.directory: Final = directory
         self.log: Final = PeerLog()
-        mesh.observe(self.log)
-        self.books: Final = Bookkeeper(mesh)
+        subscriptions = OpenSubscriptions()
+        self.books: Final = Bookkeeper(mesh, subscriptions)
         self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
-        self.relays: Final = Relays(mesh, config)
-        self.serving: Final = Server(mesh, config, self.relays, self.books)
+        self.relays: Final = Relays(mesh, AllWell())
+        self.serving: Final = Server(mesh, self.relays, self.books, WorkerPools())
         self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
-        self.pubsub: Final = PubSub(mesh, config, self.books)
+        self.pubsub: Final = PubSub(mesh, self.books, subscriptions, AllWell(), self.relays.tally, None)
+        mesh.observe(self.log, self.books, self.requests, self.relays, self.broadcasts, self.pubsub, self.serving)
         self.memberships: Final[list[WorkerPool]] = []
 
     @property
@@ -200,14 +221,20 @@ class Fleet:
         self.directory: Final = StaticDirectory()
         self.nodes: Final[dict[str, MeshNode]] = {}
         self.has_bugs = False
-        """Whether the test has put errors in that nobody expects."""
+        """True if the test has planted unexpected errors."""
 
     def __getitem__(self, name: str) -> MeshNode:
         return self.nodes[name]
 
     @asynccontextmanager
     async def open_node(
-        self, name: str, *, realm: TestRealm | None = None, rights: Rights | None = None, url: str | None = None
+        self,
+        name: str,
+        *,
+        realm: TestRealm | None = None,
+        rights: Rights | None = None,
+        url: str | None = None,
+        frames: FrameFilter | None = None,
     ) -> AsyncIterator[MeshNode]:
         """Add a node on a host of its own; it speaks for the cluster of its name."""
         began = trio.current_time()
@@ -216,15 +243,13 @@ class Fleet:
         transport = self.network.transport(name, limit)
         listening = await transport.listen([url or f"mem://{name}"])
         admission = TestAdmission()
-        async with open_mesh(
-            realm.identity(name, rights),
-            transport,
-            listening,
-            admission=admission,
+        setting = MeshSetting(
             config=self.config,
             entropy=realm.entropy,
             wall_clock=lambda: WALL + trio.current_time() - began,
-        ) as mesh:
+        )
+        ports = MeshPorts(admission=admission, frames=frames)
+        async with open_mesh(realm.identity(name, rights), transport, listening, ports, setting) as mesh:
             node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory, admission)
             mesh.begin_reading()
             async with open_background() as nursery:

@@ -28,7 +28,7 @@ class CancelAt(trio.abc.Instrument):
 
     @property
     def came(self) -> bool:
-        """Whether there were so many steps."""
+        """True once there were so many steps."""
         return self._left <= 0
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -89,7 +89,7 @@ class Cast:
             self.running -= 1
 
     async def serve_here(self, request: iris.Request) -> object:
-        """As ``serve``, written for what the operations run in."""
+        """Serve as ``serve`` does, in the style of what the operations run in."""
         return await self.serve(request)
 
     async def store_events(self) -> None:
@@ -108,7 +108,7 @@ class Cast:
 
 
 def waiters(node: iris.Node) -> list[object]:
-    """What a node keeps for those who wait: requests, surveys, handlers, confirmations, watches, subscriptions."""
+    """Return all that a node keeps for waiting callers: requests, surveys, handlers, confirmations and the like."""
     requests, pubsub = node._requests, node._pubsub
     return [
         *requests._waiting, *requests.gathering, *node._serving._jobs, *pubsub.confirming._waiting,
@@ -117,7 +117,7 @@ def waiters(node: iris.Node) -> list[object]:
 
 
 def connections(network: Network) -> list[int]:
-    """What would be descriptors on a real network: sockets, connections of either direction, and those being made."""
+    """Return counts of what would be descriptors on a real network: sockets, connections, and those being made."""
     memory = network.memory
     ways = [(len(transport._outward), len(transport._inward)) for transport in memory._transports]
     return [

@@ -1,4 +1,4 @@
-"""What a program ships to workers that have no Iris: a folder as ``pip install --target`` makes it, and its archive."""
+"""Shipments to workers that have no Iris: a folder as ``pip install --target`` makes it, and its archive."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from benchmarks.messages import decoded
 from iris.cluster.directory.directory import SiteDirectory
 from iris.cluster.directory.messages import CLUSTER, COMPANION, Export, Hop
 from iris.federation.advertising import Advertiser
@@ -14,6 +13,7 @@ from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
+from tests.support.messages import decoded
 
 
 def export_just(advertising: Advertiser, entries: Iterable[Export]) -> None:
@@ -42,7 +42,7 @@ class Site:
 
 
 class World:
-    """Sites, links, and the messages on their way.
+    """Sites, links, and the messages in flight.
 
     Attributes:
         messages: how many were delivered.
@@ -77,7 +77,7 @@ class World:
             near.advertising.add(far.hop.gateway, far.hop.site)
 
     def cut(self, one: Site, other: Site) -> None:
-        """Cut a link; what was on its way is lost."""
+        """Cut a link; messages in flight are lost."""
         for near, far in ((one, other), (other, one)):
             self._links.discard((near.hop.gateway, far.hop.gateway))
             near.directory.forget(far.hop.gateway)

@@ -1,4 +1,4 @@
-"""What Spark's tasks send to a bridge, made without Spark."""
+"""Parts as Spark's tasks send them to a bridge, made without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iris.testing import Network
 
 
 def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = None) -> io.BytesIO:
-    """What a task sends: rows with these values."""
+    """Return the part of a task with these values in its rows."""
     file = io.BytesIO()
     rows = [{"value": value.encode(), "topic": topic, "key": key and key.encode()} for value in values]
     write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)])
@@ -26,7 +26,7 @@ def written(values: Sequence[str], *, topic: str = "out.x", key: str | None = No
 
 
 def rows(*rows: Mapping[str, object]) -> io.BytesIO:
-    """What a task sends that does not look at its rows."""
+    """Return the part of a task that does not check its rows."""
     file = io.BytesIO()
     write_rows(file, [pa.RecordBatch.from_pylist(rows, schema=SINK_SCHEMA)])
     return file

@@ -1,4 +1,4 @@
-"""Whole nodes for tests of what users call, whose counters have to add up when the test is over."""
+"""Complete nodes for tests of what users call, whose counters have to add up when the test is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import iris.testing
 from iris.testing import Network
 
 IN_FLIGHT = 0.2
-"""Seconds, of the virtual clock, after which nothing is on its way any more in a network without faults."""
+"""Seconds, of the virtual clock, after which nothing is in flight any more in a network without faults."""
 
 
 class Stage:
@@ -58,7 +58,7 @@ class Stage:
         self._nodes.pop(host, None)
 
     def forget_accounts(self) -> None:
-        """Let the counters of all nodes be nobody's business: what was under way was given up."""
+        """Ignore the counters of all nodes: messages in flight were given up."""
         self._nodes.clear()
 
     def check_accounts(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -64,31 +65,95 @@ def edit(one: Replica, kind: int, rng: random.Random) -> None:
 def content(one: Replica) -> dict[str, Any]:
     """Return all that a reader sees of a document."""
     shown: dict[str, Any] = {}
-    for kind, place, name in sorted(one._contents.groups):
+    for kind, place, name in sorted(one.contents.groups):
         values = SharedMap(one, place)
         if kind == VALUE:
             shown[f"value {place}"] = repr(dict(values))
         elif kind == COUNTER:
-            counters = {key: SharedCounter(one, place, key).value for key in one.keys((kind, place, name))}
+            counters = {key: SharedCounter(one, place, key).value for key in one.contents.keys((kind, place, name))}
             shown[f"counter {place}"] = counters
         elif kind == SET:
             shown[f"set {place} {name}"] = sorted(SharedSet(one, place, name), key=repr)
     return shown
 
 
-def absorb(target: Replica, vector: dict[int, int], buckets: Collection[int], entries: dict[int, Entry]) -> int:
+def absorb(
+    target: Replica,
+    vector: dict[int, int],
+    buckets: Collection[int],
+    entries: dict[int, Entry],
+    users: Collection[int] = (),
+) -> int:
     """Merge into a replica; return how many steps that were."""
-    return 1 + sum(1 for _ in target.absorb(vector, buckets, entries))
+    return 1 + sum(1 for _ in target.absorb(vector, buckets, entries, users))
 
 
-def give(source: Replica, target: Replica) -> int:
-    """Give one replica what another one has and it lacks, as by comparing; return how many entries that were."""
-    if source.digest() == target.digest():
-        return 0
+def merging(source: Replica, target: Replica, users: Collection[int] = ()) -> Iterator[None]:
+    """Return the steps in which a replica merges what another one has and it lacks, as by comparing."""
     lacking = source.difference(target.digests())
     entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    absorb(target, dict(source.vector), lacking, entries)
-    return len(entries)
+    return target.absorb(dict(source.vector), lacking, entries, users)
+
+
+def give(source: Replica, target: Replica) -> None:
+    """Give one replica what another one has and it lacks, as by comparing."""
+    if source.digest() != target.digest():
+        deque(merging(source, target), maxlen=0)
+
+
+class Member:
+    """A replica with what ``SharedState`` knows of who uses which numbers."""
+
+    def __init__(self, at: int, one: Replica) -> None:
+        self.at = at
+        self.replica = one
+        self.claims = set[tuple[int, int]]()
+        self.wrote: dict[str, int] = {}
+        self.counted = 0
+
+    def write(self, key: str, value: int) -> None:
+        SharedMap(self.replica, "")[key] = self.wrote[key] = value
+        SharedCounter(self.replica, "", "c").add(value)
+        self.counted += value
+
+    def send(self, *targets: Member) -> None:
+        for made in self.replica.take_edits():
+            for target in targets:
+                if target is not self and target.replica.apply(made):
+                    target.claims.add((made.writer, self.at))
+
+    def compare(self, source: Member) -> None:
+        """Get what another one has that this one lacks; that one hears which number this one uses."""
+        writer = self.replica.writer
+        if source.replica.digest() != self.replica.digest():
+            self.claims |= source.claims | {(source.replica.writer, source.at)}
+            users = {number for number, node in self.claims if node != self.at}
+            deque(merging(source.replica, self.replica, users), maxlen=0)
+            source.claims.add((writer, self.at))
+            if writer >= 0:
+                source.replica.leave(writer)
+
+
+def agree(*replicas: Replica) -> None:
+    """Compare all with all, and let each go on with what it has to write, until nothing changes."""
+    for _ in range(40):
+        for one in replicas:
+            one.take_edits()
+            while one.is_rewriting:  # some at a time
+                one.take_edits()
+            for other in replicas:
+                give(one, other)
+        if len({one.digest() for one in replicas}) == 1 and not any(one.take_edits() for one in replicas):
+            assert len({repr(content(one)) for one in replicas}) == 1
+            return
+    raise AssertionError("the replicas go on changing")
+
+
+def with_number(seed: int, number: int, **options: Any) -> Replica:
+    """Return a replica that has drawn a number which another one has drawn as well."""
+    one = replica(seed, **options)
+    one.writer, one._starts[number] = number, seed + 77
+    return one
 
 
 def send(source: Replica, *targets: Replica) -> None:
@@ -117,7 +182,7 @@ def forged(rng: random.Random, known: Replica) -> Edit:
                 ]
             )
         )
-    there = list(rng.choice(known._contents.buckets))
+    there = list(rng.choice(known.contents.buckets))
     removed = rng.sample(there, min(2, len(there)))
     return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
 

@@ -19,7 +19,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones, StartOffsets
 from iris.patterns.pubsub.subscribe.events import Event, EventRun
-from iris.patterns.pubsub.subscribe.subscription import Overflow, Subscription
+from iris.patterns.pubsub.subscribe.subscription import Overflow, QueueLimits, Subscription, SubscriptionOptions
 from tests.support.meshes import check_subscription
 
 PUBLISHERS = [Sender("shop", NodeId(letter * 32)) for letter in "ab"]
@@ -41,28 +41,14 @@ class Desk:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
         self.delayed: list[tuple[NodeId, str]] = []
         self.holds: list[bool] = []
-        self.unreadable: list[str] = []
+        self.malformed: list[str] = []
         self.labels = 0
-        """Bytes of headers and key of each run."""
+        """Size of headers and key of each run, in bytes."""
         self.reported: Counter[str] = Counter()
-        self.settled = 0
+        self.settled_events = 0
         self.beginnings = StartOffsets()
-        self.subscription = Subscription(
-            ">",
-            group=group,
-            overflow=overflow,
-            durable=False,
-            allow=allow,
-            max_events=max_events,
-            max_bytes=max_bytes,
-            confirm=self.confirm,
-            delay=self.delay,
-            hold=self.holds.append,
-            report=self.report,
-            published=self.beginnings.published,
-            settled=self.settle,
-            unreadable=lambda _, error: self.unreadable.append(str(error)),
-        )
+        options = SubscriptionOptions(group=group, overflow=overflow, allow=allow)
+        self.subscription = Subscription(">", options, QueueLimits(max_events, max_bytes), self)
         self.arrived: Counter[str] = Counter()
 
     def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
@@ -71,10 +57,19 @@ class Desk:
     def delay(self, publishers: Iterable[NodeId], reason: str) -> None:
         self.delayed += [(node, reason) for node in publishers]
 
-    def settle(self, publisher: NodeId, count: int) -> None:
-        self.settled += count
+    def pause(self, pattern: str, *, paused: bool) -> None:
+        self.holds.append(paused)
 
-    def report(self, node: NodeId, topic: str, dropped: int, refused: int) -> None:
+    def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
+        self.malformed.append(str(error))
+
+    def published(self, owner: str | None, publisher: NodeId, version: int) -> int | None:
+        return self.beginnings.published(publisher, version)
+
+    def settled(self, publisher: NodeId, count: int) -> None:
+        self.settled_events += count
+
+    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
         self.reported["dropped"] += dropped
         self.reported["refused"] += refused
 
@@ -90,9 +85,8 @@ class Desk:
     ) -> None:
         size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
-        self.subscription._deliver(
-            EventRun(sender, topic, first, confirm, {}, None, payloads, size, plain=plain, milestones=milestones)
-        )
+        events = kinds.Events(topic, first, confirm, None, None, None, tuple(payloads), milestones)
+        self.subscription._deliver(EventRun(sender, events, {}, size, plain=plain))
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""

@@ -19,9 +19,9 @@ class Wire:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.recorded: list[bytearray] = []
         self.stalls = False
-        """Whether what goes to the listeners stops in the middle of the next chunk, with the connections open."""
+        """True to stop what goes to the listeners in the middle of the next chunk, with the connections open."""
         self.hung_up_at: list[float] = []
-        """When listeners ended connections that had stalled."""
+        """Times at which listeners ended connections that had stalled."""
         self._nursery = nursery
 
     async def tap(self, url: str) -> str:

@@ -51,7 +51,7 @@ async def waiting(transport: Transport) -> AsyncIterator[None]:
 
 
 def ignore() -> None:
-    """For ways whose end does not matter."""
+    """Handler for routes whose end does not matter."""
 
 
 async def fill(way: OutgoingConnection) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from benchmarks.messages import decoded
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.bulk import BulkSource
@@ -24,6 +23,7 @@ from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.messages import Refusal
 from iris.patterns.tunnel.table import TunnelTable
 from iris.patterns.tunnel.tunnel import Tunnel
+from tests.support.messages import decoded
 
 FRAME = 64 * 1024
 
@@ -123,11 +123,18 @@ class TunnelNode:
         self.node = NodeId(name.encode().hex().ljust(32, "0"))
         self.config = config
         self.mesh = FakeMesh(self.node)
-        self.table = TunnelTable(
-            self.mesh, config, SendLedger(lambda _: True), accept=self.accept, clock=trio.current_time
-        )
+        self.table = TunnelTable(self.mesh, config, SendLedger(self), self)
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
+
+    def is_linked(self, node: NodeId) -> bool:
+        return True
+
+    def is_far(self, node: NodeId) -> bool:
+        return False
+
+    def now(self) -> float:
+        return trio.current_time()
 
     def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         if self.refusal is None:

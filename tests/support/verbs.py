@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import IO, Any, Final, final
 
 _STARTING: Final = ("PYTHON", "LC_", "LANG", "MALLOC_", "LD_", "IRIS_TEST_SECRETS")
-"""How the names of variables begin that an interpreter has looked at before it runs anything."""
+"""Prefixes of variables that an interpreter has read before it runs anything."""
 
 _PATH: Final = "PYTHONPATH"
 """One of these to which a run may have something added."""
@@ -293,13 +293,13 @@ def main() -> None:
     """Serve; a child goes on as the command does, to its end."""
     from iris.__main__ import main as run_command
     from iris.cli import main as _  # noqa: F401 -- what the command imports
-    from iris.cli.bridge_log import needing_spark
+    from iris.cli.bridge_log import needing_bridge
 
     passed = socket.socket(fileno=int(sys.argv[1]))
     modules = sys.argv[2:]
     sys.argv = ["iris"]
     if modules:
-        with needing_spark():
+        with needing_bridge():
             for module in modules:
                 import_module(module)
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

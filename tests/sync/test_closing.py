@@ -26,7 +26,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Plain:
-    """What is awaited by others, called in this thread: it waits where it stands."""
+    """Calls that are awaited elsewhere, made in this thread: each blocks it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -35,7 +35,7 @@ def test_threads_read_and_write_a_document() -> None:
             limits = there.map("limits")
             assert (dict(limits), int(limits.counter("asked")), set(limits.set("names"))) == ({"most": 9}, 3, {"y"})
             assert "eur" in there
-            assert there.statistics().applied > 0
+            assert there.statistics().received > 0
             writer = threading.Thread(target=there.__setitem__, args=("late", 1))
             watch = here.watch("late")
             writer.start()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ import iris.testing
 from iris.testing.faults import CALM, CHAOS, Faults, Schedule
 from iris.testing.running import run_once
 from iris.testing.simulate import SimulationFailed, simulate
+from iris.testing.world import World
 from tests.support.simulated import echoes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "testing"
@@ -140,3 +142,28 @@ def test_a_users_test_finds_the_double_charge_of_the_example_and_its_command_rep
     assert 0 < len(Schedule.load(saved).faults) <= 5
     failed = next(line for line in written.splitlines() if "has happened more than once" in line)
     assert failed in run_example("test_till.py", tmp_path, "--iris-schedule", str(saved))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("listen", ["tcp://127.0.0.1:0"]),
+        ("seeds", ["tcp://192.0.2.1:7000"]),
+        ("lan", False),
+        ("revocations", "revoked"),
+        ("environment", iris.Environment()),
+    ],
+)
+def test_what_a_simulation_cannot_honour_is_refused_by_its_name(name: str, value: Any) -> None:
+    options = {name: value}
+
+    @simulate(seeds=1, hours=0.01)
+    async def opening(world: World) -> None:
+        with pytest.raises(iris.ConfigError, match=rf"^{name} has no meaning in a simulation"):
+            async with iris.open_node("shop", **options):
+                pass
+        defaults: dict[str, Any] = {"listen": (), "seeds": [], "lan": True, "revocations": None, "environment": None}
+        async with iris.open_node("shop", **defaults) as node:
+            assert node.name == "shop"
+
+    opening()

@@ -14,6 +14,7 @@ from iris.cli.operators.top import seconds
 from iris.cli.terminal import POSITIVE, Lines, open_lines, takes_output, takes_wait
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId, check_address, split_address
+from iris.node.operators import ask_node
 from iris.node.report import PING
 
 _NODE_PREFIX: Final = 4
@@ -90,7 +91,7 @@ async def _round(
 ) -> None:
     began = trio.current_time()
     try:
-        await node._ask_node(member, PING, timeout)
+        await ask_node(node, member, PING, timeout)
     except IrisError as error:
         if output == "json":
             await lines.write_object({"node": member, "round": number, "round_trip": None, "error": str(error)})

@@ -33,7 +33,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection
 from random import Random
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from iris.cluster.balancing.circuit_breaker import CircuitBreaker, CircuitState
 from iris.cluster.balancing.locality import AtSite, SiteOrder
@@ -156,6 +156,14 @@ class _Score:
         self.pause = _FIRST_PAUSE
 
 
+class WorkSignal(Protocol):
+    """The sleep of whoever looks after requests that are under way."""
+
+    def wake(self) -> None:
+        """A request is on its way.  Called with each, also while nobody sleeps: it has to cost next to nothing."""
+        ...
+
+
 @final
 class Balancer:
     """Load balancer over the members of one cluster that can be asked.
@@ -164,6 +172,7 @@ class Balancer:
         random: draws the two candidates.
         order: the order of sites, for the asking node.
         processor_time: see ``Aperture``.
+        work: woken with each request that is on its way.
     """
 
     def __init__(
@@ -172,6 +181,7 @@ class Balancer:
         *,
         order: SiteOrder = _NO_ORDER,
         processor_time: Callable[[], float] | None = None,
+        work: WorkSignal | None = None,
     ) -> None:
         self._draw = random.random
         self._order = order
@@ -187,8 +197,7 @@ class Balancer:
         self._queues = 0
         self._trials: list[tuple[float, float, _Score]] = []
         """Times at which open circuits, and members that failed, may be tried: a heap.  Some entries hold no more."""
-        self.on_work: Callable[[], None] | None = None
-        """Called once, when the next request is on its way."""
+        self._work = work
         self._repeats = RetryBudget(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)
 
     def __repr__(self) -> str:
@@ -406,9 +415,8 @@ class Balancer:
         if score is not None:
             score.outstanding += 1
             self._outstanding += 1
-        if self.on_work is not None:
-            told, self.on_work = self.on_work, None
-            told()
+        if self._work is not None:
+            self._work.wake()
 
     def finished(
         self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = True, now: float = -math.inf

@@ -17,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, KeysView
 from functools import partial
 from typing import Final, NamedTuple, final
@@ -55,6 +56,50 @@ class RemoteSubscriber(NamedTuple):
     pattern: str
 
 
+@final
+class RemoteSubscriptions:
+    """Changes of who at other sites wants events: there may be very many subscribers, and each change is one.
+
+    Attributes:
+        withdrawn: nodes that subscribe to nothing any more, as far as their sites have reported; whoever has dealt with
+            one removes it.
+    """
+
+    def __init__(self) -> None:
+        self.withdrawn: Final[set[NodeId]] = set()
+        self._patterns: Counter[NodeId] = Counter()
+        """Number of patterns to which each node subscribes."""
+        self._changed = False
+        self._changes: dict[RemoteSubscriber, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<RemoteSubscriptions of {len(self._patterns)} nodes>"
+
+    def note(self, found: RemoteSubscriber, *, wants: bool) -> None:
+        """A node begins to want events of a pattern, or ceases to."""
+        self._changed = True
+        if self._changes.get(found, wants) != wants:
+            del self._changes[found]  # as it was
+        else:
+            self._changes[found] = wants
+        self._patterns[found.node] += 1 if wants else -1
+        if self._patterns[found.node]:
+            self.withdrawn.discard(found.node)
+        else:
+            del self._patterns[found.node]
+            self.withdrawn.add(found.node)
+
+    def take(self) -> dict[RemoteSubscriber, bool]:
+        """Return who wants events that did not at the last call (True), and the other way round."""
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def take_changed(self) -> bool:
+        """Return whether there were changes since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
+
+
 class TooManyChanges(RemoteProtocolError):
     """A neighbour sends more changes of the directory than anybody honest would."""
 
@@ -75,8 +120,8 @@ class SiteDirectory:
         """Number that grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
-        self.resubscribed: Callable[[RemoteSubscriber, bool], None] = lambda _, __: None
-        """Called with each node that begins to want events of this realm (True), or ceases to."""
+        self.subscriptions: Final = RemoteSubscriptions()
+        """Changes of who wants events of this realm."""
         self._wanting: dict[RemoteSubscriber, int] = {}
         """Nodes that want them, and the number of gateways of its site that say so: counted with each change, since
         there may be 65,536 exports of each gateway."""
@@ -304,10 +349,10 @@ class SiteDirectory:
                     before = self._wanting.get(found, 0)
                     self._wanting[found] = before + sign
                     if not before:
-                        self.resubscribed(found, True)
+                        self.subscriptions.note(found, wants=True)
                     elif not before + sign:
                         del self._wanting[found]
-                        self.resubscribed(found, False)
+                        self.subscriptions.note(found, wants=False)
 
     def _companions(self, origin: Hop) -> list[Hop]:
         """Return the gateways of a site that name this one as their companion, as it does them."""

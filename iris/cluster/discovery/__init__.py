@@ -13,8 +13,9 @@ from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import OpenLan, open_lan
 from iris.cluster.discovery.registry import Registry
 from iris.cluster.discovery.return_address import FindSource, ReturnAddress, way_back
+from iris.cluster.discovery.sources import Sources
 
 __all__ = (
     "AddressBook", "AddressFile", "ContactSearch", "Discovery", "FindSource", "LocalNetwork", "OpenLan", "Registry",
-    "Resolve", "ReturnAddress", "open_lan", "resolve_url", "way_back",
+    "Resolve", "ReturnAddress", "Sources", "open_lan", "resolve_url", "way_back",
 )  # fmt: skip

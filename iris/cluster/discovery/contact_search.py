@@ -7,18 +7,14 @@ not all of them, as a node that is a member does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Final, final
 
 import trio
 
-from iris.cluster.discovery.address_book import AddressBook
-from iris.cluster.discovery.dns import Resolve
-from iris.cluster.discovery.local_network import LocalNetwork
-from iris.cluster.discovery.registry import Registry
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.discovery.sources import FoundNodes, Sources
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup, first_of
@@ -47,43 +43,23 @@ _LAN_PATIENCE: Final = 0.5
 
 
 @final
-class ContactSearch:
+class ContactSearch(PeerObserver):
     """Searches for a node to begin with.
 
     Args:
-        introduce: called with each node that was found.
-        seeds: URLs; a host name in them stands for all its addresses.
-        resolve: looks such names up.
-        registry: the registry of this machine.
-        lan: the announcements on the local network.
-        book: addresses that were good before; a client writes none down.
+        nodes: the membership, which is told of what is found.
+        sources: where to look; a client writes nothing into the address book.
         random: chooses which of several is tried first.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        introduce: Callable[[NodeId], Awaitable[None]],
-        *,
-        seeds: tuple[str, ...],
-        resolve: Resolve,
-        registry: Registry | None,
-        lan: LocalNetwork | None,
-        book: AddressBook,
-        random: Random,
-    ) -> None:
+    def __init__(self, mesh: Mesh, nodes: FoundNodes, sources: Sources, random: Random) -> None:
         self._mesh = mesh
-        self._introduce = introduce
-        self._seeds = seeds
-        self._resolve = resolve
-        self._registry = registry
-        self._lan = lan
-        self._book = book
+        self._nodes = nodes
+        self._seeds, self._resolve, self._registry, self._lan, self._book = sources
         self._random = random
         self._met: dict[str, None] = {}
         self._warned = False
         self._alone = Wakeup()
-        mesh.observe(self)
 
     async def look(self) -> None:
         """Look once: return when a node is linked, or none that could be found answers."""
@@ -122,7 +98,7 @@ class ContactSearch:
             found = await first_of(attempts, [], expected=_FAILURES, discard=lambda _: None)
         if found is None:
             return False
-        await self._introduce(found.node)
+        await self._nodes.introduce(found.node)
         return True
 
     async def _try(self, urls: list[str], source: str) -> bool:
@@ -133,7 +109,7 @@ class ContactSearch:
             peer = await self._link(urls, source)
         except _FAILURES:
             return False
-        await self._introduce(peer.node)
+        await self._nodes.introduce(peer.node)
         return True
 
     async def _link(self, urls: list[str], source: str, expected: NodeId | None = None) -> Peer:
@@ -154,7 +130,7 @@ class ContactSearch:
         if source != _SEED:
             _log.debug("%s", error, extra={"address": url})
             return
-        self._mesh.cut_off = str(error)
+        self._mesh.note_cut_off(error)
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -170,12 +146,6 @@ class ContactSearch:
             self._met[url] = None
         while len(self._met) > _REMEMBERED:
             del self._met[next(iter(self._met))]
-
-    def frames_lost(self, peer: Peer) -> None:
-        """Do nothing: nothing depends on it."""
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the node is being dialled."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Wake the search: it may have been the last linked node."""

@@ -8,18 +8,17 @@ side have been replaced meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, cast, final
 
 import trio
 
 from iris.cluster.addresses import is_lasting
-from iris.cluster.discovery.address_book import AddressBook, AddressFile
+from iris.cluster.discovery.address_book import AddressFile
 from iris.cluster.discovery.candidates import AddressSource, Candidates
-from iris.cluster.discovery.dns import Resolve, names_a_host
-from iris.cluster.discovery.local_network import LocalNetwork
-from iris.cluster.discovery.registry import Registry
+from iris.cluster.discovery.dns import names_a_host
+from iris.cluster.discovery.sources import Announcer, FoundNodes, Sources
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
@@ -60,44 +59,26 @@ class Discovery:
 
     Args:
         mesh: the links.
-        introduce: called with each node that was newly linked; returns when the memberships have been exchanged.
-        knows: tells whether the membership holds a node alive, and so looks after the link to it itself.
-        seeds: URLs; a host name in them stands for all its addresses.
-        resolve: looks such names up.
-        registry: the registry of this machine.
-        lan: the announcements on the local network.
-        book: addresses that were good before.
-        file: the file of the book; None: it is not kept.
-        wall_clock: the date, for the book.
-        announce: puts this node's entry into the registry again, if somebody has removed it; raises ConfigError.
+        nodes: the membership, which is told of what is found.
+        sources: where to look.
+        file: the file of the address book; None: it is not kept.
+        announcer: announces this node on this machine.
     """
 
     def __init__(
         self,
         mesh: Mesh,
-        introduce: Callable[[NodeId], Awaitable[None]],
+        nodes: FoundNodes,
+        sources: Sources,
         *,
-        knows: Callable[[NodeId], bool] = lambda _: False,
-        seeds: tuple[str, ...],
-        resolve: Resolve,
-        registry: Registry | None,
-        lan: LocalNetwork | None,
-        book: AddressBook,
-        file: AddressFile | None,
-        wall_clock: Callable[[], float],
-        announce: Callable[[], Awaitable[None]] | None = None,
+        file: AddressFile | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self._mesh = mesh
-        self._announce = announce
-        self._introduce = introduce
-        self._knows = knows
-        self._seeds = seeds
-        self._resolve = resolve
-        self._registry = registry
-        self._lan = lan
-        self._book = book
+        self._announcer = announcer
+        self._nodes = nodes
+        self._seeds, self._resolve, self._registry, self._lan, self._book = sources
         self._file = file
-        self._wall_clock = wall_clock
         self._candidates = Candidates()
         self._stood_for: dict[str, NodeId] = {}
         self._announced: set[NodeId] = set()
@@ -156,7 +137,7 @@ class Discovery:
     async def _exchange(self, node: NodeId) -> None:
         self._introducing += 1
         try:
-            await self._introduce(node)
+            await self._nodes.introduce(node)
         finally:
             self._introducing -= 1
 
@@ -181,9 +162,8 @@ class Discovery:
         self._candidates.offer(AddressSource.SEED, self._seeds, now)
         if self._lan is not None:
             self._candidates.offer(AddressSource.LAN, self._lan.urls(), now)
-            if self._lan.left_out:
-                self._mesh.refusals["announcement on the local network, of too many"] += self._lan.left_out
-                self._lan.left_out = 0
+            if left_out := self._lan.take_left_out():
+                self._mesh.refusals["announcement on the local network, of too many"] += left_out
         self._candidates.offer(AddressSource.BOOK, self._book.urls(), now)
 
     def _known(self) -> set[str]:
@@ -253,10 +233,10 @@ class Discovery:
 
         Systems do that with what nobody has touched for ten days in ``/tmp``, and when a user has logged out.
         """
-        if self._announce is None or self._registry is None or self._registry.holds(self._mesh.node):
+        if self._announcer is None or self._registry is None or self._registry.holds(self._mesh.node):
             return
         try:
-            await self._announce()
+            await self._announcer.announce()
         except ConfigError as error:
             self._warn(self._mesh.node, error)
         else:
@@ -270,7 +250,7 @@ class Discovery:
             or node in self._announced
             or node in self._tried
             or node in self._remains
-            or self._knows(cast("NodeId", node))
+            or self._nodes.knows(cast("NodeId", node))
         )
 
     # -- dialling -------------------------------------------------------------------------------------------
@@ -377,7 +357,7 @@ class Discovery:
 
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""
-        self._mesh.cut_off = str(error)
+        self._mesh.note_cut_off(error)
         if where not in self._warned:
             if len(self._warned) >= _REMEMBERED:
                 self._warned.clear()
@@ -393,7 +373,7 @@ class Discovery:
         members = filter(self._mesh.is_between_members, self._mesh.peers.values())
         urls = {url for peer in members for url in peer.addresses if is_lasting(url)}
         if urls:
-            self._book.saw(urls, self._wall_clock())
+            self._book.saw(urls, self._mesh.wall_clock())
 
     async def _keep_book(self) -> None:
         while True:
@@ -408,6 +388,6 @@ class Discovery:
         ends by itself.
         """
         if self._file is not None and self._book.unsaved:
-            now, copy = self._wall_clock(), self._book.copy()
+            now, copy = self._mesh.wall_clock(), self._book.copy()
             await run_in_thread(self._file.save, copy, now, abandon_on_cancel=True)
             self._book.merge(copy, now)

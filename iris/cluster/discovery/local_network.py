@@ -77,6 +77,11 @@ class LocalNetwork:
                 extra={"count": count},
             )
 
+    def take_left_out(self) -> int:
+        """Return how many announcements were left out since the last call."""
+        count, self.left_out = self.left_out, 0
+        return count
+
     def _tell(self) -> None:
         self._news.set()
         self._news = trio.Event()

@@ -46,13 +46,13 @@ class RecordFilter:
         left_out: called when there were too many: with the name of one that is not followed any more, or with None.
 
     Attributes:
-        let_go: called with the pointer to one that is not followed any more.
+        dropped: pointers to those that are not followed any more; whoever has dealt with them empties it.
     """
 
     def __init__(
         self, followed: FollowedAnnouncements, concerns: Callable[[str], bool], left_out: Callable[[str | None], None]
     ) -> None:
-        self.let_go: Callable[[Any], None] = lambda _: None
+        self.dropped: list[Any] = []
         self._followed = followed
         self._concerns = concerns
         self._left_out = left_out
@@ -81,7 +81,7 @@ class RecordFilter:
         ignored = self._followed.ignored
         replaced = self._followed.hear(name, now / 1000)
         if replaced is not None:
-            self.let_go(self._pointers.pop(replaced))
+            self.dropped.append(self._pointers.pop(replaced))
         if self._followed.ignored != ignored:
             self._left_out(replaced)
         if name not in self._followed:
@@ -101,16 +101,14 @@ class Browser(zeroconf.ServiceBrowser):
 
     def __init__(self, network: zeroconf.Zeroconf, sieve: RecordFilter, notice: Callable[..., None]) -> None:
         self._sieve = sieve
-        sieve.let_go = self._let_go
         super().__init__(network, TYPE, handlers=[notice])  # pyright: ignore[reportUnknownMemberType]
-
-    def _let_go(self, pointer: Any) -> None:
-        # Else it would be asked for again before it runs out, with all others that were made up.
-        self.query_scheduler.cancel_ptr_refresh(pointer)
 
     def async_update_records(self, zc: zeroconf.Zeroconf, now: float, records: list[zeroconf.RecordUpdate]) -> None:
         """Process what the package has received; called on its own loop."""
         kept = [update for record in records if (update := self._sieve.keep(record, now)) is not None]
+        while self._sieve.dropped:
+            # Else it would be asked for again before it runs out, with all others that were made up.
+            self.query_scheduler.cancel_ptr_refresh(self._sieve.dropped.pop())
         super().async_update_records(zc, now, kept)
 
 

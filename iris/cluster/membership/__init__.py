@@ -5,14 +5,16 @@ in order.  It does not decide who is alive (iris.cluster.swim) and does not hand
 """
 
 from iris.cluster.membership.admission import NodeAdmission
-from iris.cluster.membership.forwarder import Forwarder
+from iris.cluster.membership.forwarder import Forwarder, RelayedRoutes
+from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.lookups import Lookups
-from iris.cluster.membership.membership import Membership
+from iris.cluster.membership.membership import Membership, MembershipPorts
 from iris.cluster.membership.proofs import ProofVerifier, proof_of, serves_by_right
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
 from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Watch
 
 __all__ = (
-    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "Lookups", "Member", "Membership", "NodeAdmission",
-    "NodeInfo", "ProofVerifier", "RevocationExchange", "Watch", "proof_of", "serves_by_right",
+    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "LinkStates", "Lookups", "Member", "Membership",
+    "MembershipPorts", "NodeAdmission", "NodeInfo", "ProofVerifier", "RelayedRoutes", "RevocationExchange", "Watch",
+    "proof_of", "serves_by_right",
 )  # fmt: skip

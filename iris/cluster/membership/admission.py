@@ -11,7 +11,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.membership.proofs import ProofVerifier
-from iris.cluster.swim import ClientView, Swim
+from iris.cluster.swim import MembershipView
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message, kinds
 from iris.security.identity import NewestRevocations, PeerIdentity
@@ -32,7 +32,7 @@ class NodeAdmission:
         verifier: compares a node with what is known of it.
     """
 
-    def __init__(self, revocations: NewestRevocations, view: Swim | ClientView, verifier: ProofVerifier) -> None:
+    def __init__(self, revocations: NewestRevocations, view: MembershipView, verifier: ProofVerifier) -> None:
         self._revocations = revocations
         self._view = view
         self._verifier = verifier

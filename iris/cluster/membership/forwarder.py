@@ -13,7 +13,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver, PeerTable
 from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse_via_url
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
@@ -29,27 +29,25 @@ _REMEMBERED: Final = 4096
 
 
 @final
-class Forwarder:
-    """The relayed connections of one node, and the frames that it forwards for others."""
+class RelayedRoutes:
+    """The relayed connections of one node; see ``Carrier``.
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.forwarded = 0
-        """Frames forwarded for others."""
-        self._mesh = mesh
+    Args:
+        own: the node.
+        peers: the peers of its mesh.
+    """
+
+    def __init__(self, own: NodeId, peers: PeerTable) -> None:
+        self._own = own
+        self._peers = peers
         self._ways: Groups[NodeId, RelayedConnection] = Groups()
         """Relayed connections by helper."""
         self._ways_to: Groups[tuple[NodeId, NodeId], RelayedConnection] = Groups()
         """Relayed connections by helper and target: a helper reports each link that it lacks, with small frames."""
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
-        mesh.register(kinds.Forward, self._receive)
-        mesh.register(kinds.ForwardRefused, self._receive_refused)
-        mesh.observe(self)
-        mesh.use_forwarder(self)
 
     def __repr__(self) -> str:
-        return f"<Forwarder: {self.forwarded} frames handed on>"
-
-    # -- relayed connections of this node: Carrier ----------------------------------------------------------
+        return f"<RelayedRoutes of {self._own[:8]}>"
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> RelayedConnection:
         """See ``Transport.dial``."""
@@ -61,33 +59,72 @@ class Forwarder:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = RelayedConnection(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._closed(way))
+        way = RelayedConnection(target, helper, self, on_broken)
         self._ways.add(helper, way)
         self._ways_to.add((helper, target), way)
         return way
 
-    def _closed(self, way: RelayedConnection) -> None:
-        self._ways.remove(way.helper, way)
-        self._ways_to.remove((way.helper, way.target), way)
+    def route_closed(self, route: RelayedConnection) -> None:
+        """See ``RelayedMaker``."""
+        self._ways.remove(route.helper, route)
+        self._ways_to.remove((route.helper, route.target), route)
 
     def _helper(self, target: NodeId) -> NodeId | None:
         """Choose the relay: of those that could, another one for each pair, and the same at either end."""
         now = trio.current_time()
         fit = [
-            node
-            for node, peer in self._mesh.peers.items()
-            if node != target
+            peer.node
+            for peer in self._peers
+            if peer.node != target
             and not peer.client
             and peer.link.is_up
             and any(map(is_two_way, peer.addresses))
-            and self._avoided.get((node, target), 0.0) <= now
+            and self._avoided.get((peer.node, target), 0.0) <= now
         ]
-        pair = "".join(sorted((self._mesh.node, target))).encode()
+        pair = "".join(sorted((self._own, target))).encode()
         return min(fit, key=lambda node: hashlib.blake2b(pair + node.encode(), digest_size=8).digest(), default=None)
 
-    def _link_to(self, node: NodeId) -> Link | None:
-        peer = self._mesh.peers.get(node)
+    def link_to(self, helper: NodeId) -> Link | None:
+        """See ``RelayedMaker``."""
+        peer = self._peers.get(helper)
         return None if peer is None or not peer.link.is_up else peer.link
+
+    def refused(self, helper: NodeId, target: NodeId) -> None:
+        """A helper has no link to a node: end the connections through it, and look for another one for a while."""
+        for way in self._ways_to.of((helper, target)):
+            self._avoid(helper, target)
+            way.break_off()
+
+    def _avoid(self, helper: NodeId, target: NodeId) -> None:
+        self._avoided.pop((helper, target), None)
+        self._avoided[helper, target] = trio.current_time() + _AVOIDED
+        if len(self._avoided) > _REMEMBERED:
+            del self._avoided[next(iter(self._avoided))]
+
+    def helper_lost(self, helper: NodeId) -> None:
+        """End the connections through a node whose connection broke, or that is gone."""
+        for way in self._ways.of(helper):
+            way.break_off()
+
+
+@final
+class Forwarder(PeerObserver):
+    """The frames that one node forwards for others, and those that come to it so.
+
+    Args:
+        routes: the node's own relayed connections, which end with the link to their helper.
+    """
+
+    def __init__(self, mesh: Mesh, routes: RelayedRoutes) -> None:
+        self.forwarded = 0
+        """Frames forwarded for others."""
+        self._mesh = mesh
+        self._routes = routes
+        mesh.register(kinds.Forward, self._receive)
+        mesh.register(kinds.ForwardRefused, self._receive_refused)
+
+    def __repr__(self) -> str:
+        return f"<Forwarder: {self.forwarded} frames handed on>"
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -114,30 +151,14 @@ class Forwarder:
         self.forwarded += 1
 
     def _receive_refused(self, peer: Peer, refused: kinds.ForwardRefused) -> None:
-        target = node_of(refused.target)
-        for way in self._ways_to.of((peer.node, target)):
-            self._avoid(peer.node, target)
-            way.break_off()
-
-    def _avoid(self, helper: NodeId, target: NodeId) -> None:
-        self._avoided.pop((helper, target), None)
-        self._avoided[helper, target] = trio.current_time() + _AVOIDED
-        if len(self._avoided) > _REMEMBERED:
-            del self._avoided[next(iter(self._avoided))]
+        self._routes.refused(peer.node, node_of(refused.target))
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: relays are looked for when they are needed."""
-
-    def frames_lost(self, peer: Peer) -> None:
-        """Do nothing: frames that are lost between two ends are noticed by their session."""
-
     def peer_unreachable(self, node: NodeId) -> None:
         """End the relayed connections through a node whose connection broke."""
-        for way in self._ways.of(node):
-            way.break_off()
+        self._routes.helper_lost(node)
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """End the relayed connections through a node that is gone."""
-        self.peer_unreachable(peer.node)
+        self._routes.helper_lost(peer.node)

@@ -11,15 +11,15 @@ machine would never come to rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
+from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.mesh import Mesh
 from iris.cluster.routes import is_two_way, is_via_url, via_url
 from iris.cluster.swim import NodeRecord
-from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.transport import Refused
 from iris.kernel.wire import Message
@@ -64,20 +64,42 @@ class _Wait:
 
     Attributes:
         messages: messages of the machine, for when it is linked.
-        new: True if it was not linked before, and could not be found silent yet.
         failed: True once an attempt has failed.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """
 
-    __slots__ = ("failed", "hurry", "linked", "messages", "new")
+    __slots__ = ("failed", "hurry", "linked", "messages")
 
-    def __init__(self, *, new: bool) -> None:
+    def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.new = new
         self.failed = False
         self.hurry = trio.Event()
         self.linked = trio.Event()
+
+
+class LinkingHost(Protocol):
+    """The part of membership that linking needs.  Plain calls; none may block."""
+
+    def record_of(self, node: NodeId) -> NodeRecord | None:
+        """Return the record of a node, alive or dead, if it is known."""
+        ...
+
+    def knows(self, node: NodeId) -> bool:
+        """Return whether a node is held alive, or only suspected."""
+        ...
+
+    def peer_refused(self, node: NodeId) -> None:
+        """The address of a node refuses connections."""
+        ...
+
+    def link_failed(self, error: IrisError) -> None:
+        """An attempt ended with an error."""
+        ...
+
+    def news(self) -> None:
+        """The first attempt to link to a node has come to nothing."""
+        ...
 
 
 @final
@@ -87,31 +109,15 @@ class Linking:
     Args:
         mesh: the links.
         nursery: for the tasks that dial.
-        record: returns the record of a node, alive or dead, if it is known.
-        is_alive: tells whether a node is held alive, or only suspected.
-        refused: called with a node whose address refuses connections.
-        failed: called with the name of each error that an attempt ended with.
-        unreached: called when the first attempt to link to a node has come to nothing.
+        host: the membership.
+        states: table of the nodes that are new.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        nursery: trio.Nursery,
-        *,
-        record: Callable[[NodeId], NodeRecord | None],
-        is_alive: Callable[[NodeId], bool],
-        refused: Callable[[NodeId], None],
-        failed: Callable[[str], None],
-        unreached: Callable[[], None],
-    ) -> None:
+    def __init__(self, mesh: Mesh, nursery: trio.Nursery, host: LinkingHost, states: LinkStates) -> None:
         self._mesh = mesh
         self._nursery = nursery
-        self._record = record
-        self._is_alive = is_alive
-        self._refused = refused
-        self._failed = failed
-        self._tell_unreached = unreached
+        self._host = host
+        self._new = states.new
         self._waits: dict[NodeId, _Wait] = {}
         self._unreached: Counter[str] = Counter()
         """Nodes that an attempt to link to has failed with, by cluster."""
@@ -124,11 +130,6 @@ class Linking:
         """Link to a node, unless that is under way; ``new``: it was not linked before."""
         self._wait(node, new=new)
 
-    def is_new(self, node: NodeId) -> bool:
-        """Return whether a node is being linked for the first time, and may well not have had its turn yet."""
-        wait = self._waits.get(node)
-        return wait is not None and wait.new
-
     def is_unreached(self, node: NodeId) -> bool:
         """Return whether an attempt to link to a node has come to nothing; others follow."""
         wait = self._waits.get(node)
@@ -139,8 +140,8 @@ class Linking:
 
         Nothing is begun for one held dead at whose addresses others are: it would be each second, for each of the dead.
         """
-        if node not in self._waits and not self._is_alive(node):
-            record = self._record(node)
+        if node not in self._waits and not self._host.knows(node):
+            record = self._host.record_of(node)
             if record is not None and not self._urls(record):
                 return
         wait = self._wait(node)
@@ -192,7 +193,7 @@ class Linking:
         # Also without patience outside the loop that reads its messages.
         if patience:
             await trio.sleep(patience)
-        if not self._is_alive(node):
+        if not self._host.knows(node):
             self._mesh.drop(node, reason)
 
     # -- dialling -------------------------------------------------------------------------------------------
@@ -200,9 +201,11 @@ class Linking:
     def _wait(self, node: NodeId, *, new: bool = False) -> _Wait:
         wait = self._waits.get(node)
         if wait is None:
-            wait = _Wait(new=new)
+            wait = _Wait()
             if not self._mesh.closing:  # else there is nobody any more who could do it
                 self._waits[node] = wait
+                if new:
+                    self._new.add(node)  # it may well not have had its turn yet
                 self._nursery.start_soon(self._link, node, wait)
         return wait
 
@@ -214,9 +217,9 @@ class Linking:
         """
         through_others = (via_url(record.node),) if self._mesh.dial_only else ()
         urls = list(dict.fromkeys((*record.addresses, *through_others)))
-        if self._is_alive(record.node):
+        if self._host.knows(record.node):
             return urls
-        linked = map(self._record, self._mesh.peers)
+        linked = map(self._host.record_of, self._mesh.peers)
         taken = {address for other in linked if other is not None for address in other.addresses}
         return [url for url in urls if url not in taken]
 
@@ -231,27 +234,28 @@ class Linking:
             if damping := self._mesh.redialling.flapping.pause(node, trio.current_time()):
                 await trio.sleep(damping)
             for attempt in range(1_000_000):
-                record = self._record(node)
+                record = self._host.record_of(node)
                 if record is None or self._mesh.peer(node) is not None:
                     return
                 try:
                     urls = self._urls(record)
-                    if not urls and not self._is_alive(node):
+                    if not urls and not self._host.knows(node):
                         return
                     # Who has a credential can make up any number of nodes, but not of another cluster's.
                     await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}", hearsay=True)
                 except Refused:
-                    wait.new = False
-                    self._refused(node)
+                    self._new.discard(node)
+                    self._host.peer_refused(node)
                 except (NotSent, AuthenticationError, ConfigError) as error:
-                    self._failed(type(error).__name__)
+                    self._host.link_failed(error)
                 except Exception as error:  # noqa: BLE001 -- others chose its addresses, and must not end the node
                     self._mesh.note_unexpected("dialling a member", error)
-                wait.new = wait.new and attempt + 1 < _FIRST_ATTEMPTS
+                if attempt + 1 >= _FIRST_ATTEMPTS:
+                    self._new.discard(node)
                 if not wait.failed:
                     wait.failed = True
-                    self._tell_unreached()
-                if not self._is_alive(node):
+                    self._host.news()
+                if not self._host.knows(node):
                     return
                 if unreached is None:
                     unreached = record.name
@@ -264,12 +268,13 @@ class Linking:
                 if not self._unreached[unreached]:
                     del self._unreached[unreached]
             self._waits.pop(node, None)
+            self._new.discard(node)
 
     async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:
         """Leave it to a node to dial this one for a while, if it is the one to do it.  No member dials a client."""
         if self._mesh.tag.client:
             return
-        record = self._record(node)
+        record = self._host.record_of(node)
         dials = record is not None and any(map(is_via_url, record.addresses))
         if dials and any(map(is_two_way, self._mesh.advertised)):
             with trio.move_on_after(_COURTESY_TO_DIALLERS):
@@ -278,7 +283,7 @@ class Linking:
             late = self._mesh.turns.lateness()
             with trio.move_on_after(_COURTESY + _LATER * late):
                 await (wait.linked if late > _LATE else wait.hurry).wait()
-        elif wait.new and (late := self._mesh.turns.lateness()) > _LATE:
+        elif node in self._new and (late := self._mesh.turns.lateness()) > _LATE:
             with trio.move_on_after(_SPREAD * late * share_of(self._mesh.node, node)):
                 await wait.linked.wait()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +36,6 @@ class Lookups:
         self._view = view
         self._followed: Counter[str] = Counter()
         self._news = Wakeup()
-        membership.is_unanswered = lambda cluster: view.answered(_cluster(cluster)) == -math.inf
-        view.contacts = lambda: [node for node, peer in mesh.peers.items() if peer.link.is_up]
 
     def __repr__(self) -> str:
         return f"<Lookups: {len(self._followed)} clusters followed>"

@@ -11,41 +11,43 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Final, assert_never, final, get_args
+from typing import Final, Protocol, assert_never, final, get_args
 
 import trio
 from msgspec import structs
 
 from iris.cluster.balancing import Balancer, SiteOrder
+from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking
 from iris.cluster.membership.lookup_answers import LookupAnswers
 from iris.cluster.membership.proofs import Proofs, ProofVerifier
 from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Roster, Watch
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.swim import (
     Changed,
-    ClientView,
     ClusterEntry,
     Effect,
     LoadReport,
+    MembershipView,
     MemberState,
     NodeRecord,
     Rejected,
     Routable,
     Send,
-    Swim,
     Synchronized,
+    Workload,
     signatures_in,
 )
-from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import IrisError, NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
 from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
+from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
@@ -63,43 +65,60 @@ _LOOK: Final = 0.25
 """Share of ``Config.probe_timeout`` after which it is checked again which members owe an answer, while any does."""
 
 
+class RemoteListing(Protocol):
+    """The members that other sites export, linked or not.  Plain calls that read tables."""
+
+    def ids(self, address: str) -> Collection[NodeId]:
+        """Return the members that a cluster has at other sites."""
+        ...
+
+    def clusters(self) -> Iterator[str]:
+        """Yield the clusters that other sites export."""
+        ...
+
+
 @final
-class Membership:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipPorts:
+    """The parts that membership needs."""
+
+    verifier: ProofVerifier
+    """Verifier of the proofs that say which clusters each member may serve now."""
+    links: LinkStates
+    workload: Workload
+    order: SiteOrder
+    """Order in which sites are asked."""
+    remote: RemoteListing | None = None
+    """None: this node reaches no other site."""
+    random: Random
+    processor_time: Callable[[], float] | None = None
+    """See ``Aperture``."""
+
+
+@final
+class Membership(PeerObserver):
     """Membership of one node: the trio shell of ``Swim``.
 
     Args:
         swim: the machine; of a client its ``ClientView``.
-        verifier: verifier of the proofs that say which clusters each member may serve now.
-        queue_delay: returns how long work waits on this node, in seconds; sent to nodes that probe it.
-        processor_time: see ``Aperture``.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        swim: Swim | ClientView,
-        verifier: ProofVerifier,
-        nursery: trio.Nursery,
-        *,
-        config: Config,
-        random: Random,
-        queue_delay: Callable[[], float] = lambda: 0.0,
-        processor_time: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, mesh: Mesh, swim: MembershipView, nursery: trio.Nursery, ports: MembershipPorts) -> None:
         self.rejected: Counter[str] = Counter()
         """Operations that failed here, by reason."""
         self._offences = Misbehaviour()
-        self.order = SiteOrder(swim.own.site)
+        self.order: Final = ports.order
         """Order in which sites are asked."""
-        self.queue_delay = queue_delay
+        self._workload = ports.workload
         self._mesh = mesh
         self._swim = swim
-        self._verifier = verifier
-        self.proofs: Final = Proofs(verifier, self._recheck_proofs)
+        self._verifier = ports.verifier
+        self._remote = ports.remote
+        self.proofs: Final = Proofs(ports.verifier, self._recheck_proofs)
         self._nursery = nursery
-        self._config = config
-        self._random = random
-        self._processor_time = processor_time
+        self._config = mesh.config
+        self._random = ports.random
+        self._processor_time = ports.processor_time
         self._roster = Roster()
         self._departures: deque[Departure] = deque(maxlen=_MAX_DEPARTURES)
         self._balancers: dict[str, Balancer] = {}
@@ -110,25 +129,8 @@ class Membership:
         self._records: dict[NodeId, NodeRecord] = {}
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
-        self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
-        """Returns the members that a cluster has at other sites, linked or not."""
-        self.exported: Callable[[], Iterable[str]] = lambda: ()
-        """Returns the clusters that other sites export."""
-        self.is_unanswered: Callable[[str], bool] = lambda _: False
-        """Returns True if nobody has said yet which members a cluster has: of a client."""
         self._closed_routes: set[NodeId] = set()
-        self._linking = Linking(
-            mesh,
-            nursery,
-            record=lambda node: self._records.get(node) or swim.record(node),
-            is_alive=self._records.__contains__,
-            refused=self._refused,
-            failed=self._cannot_link,
-            unreached=self.news,
-        )
-        mesh.redialling.refused = self._refused
-        mesh.turns.lateness = lambda: swim.lateness
-        swim.use_links(lambda node: mesh.peer(node) is not None, self._linking.is_new)
+        self._linking = Linking(mesh, nursery, self, ports.links)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._placed_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
@@ -144,7 +146,6 @@ class Membership:
         self._answers = LookupAnswers(self._members_of)
         for kind in get_args(kinds.OfMembership):
             mesh.register(kind, self._receive)
-        mesh.observe(self)
 
     # -- for the patterns: Directory ------------------------------------------------------------------------
 
@@ -164,11 +165,15 @@ class Membership:
         """See ``MemberDirectory.had_members``."""
         emptied = self._emptied.get(cluster, -math.inf)
         recently = emptied + self._config.absence_patience > trio.current_time()
-        return cluster in self._balancers or recently or self.is_unanswered(cluster)
+        return cluster in self._balancers or recently or self._swim.is_unanswered(cluster.partition("@")[0])
 
     def knows(self, node: NodeId) -> bool:
         """Return whether a node is held alive, so that it is dialled until it is linked."""
         return node in self._records
+
+    def record_of(self, node: NodeId) -> NodeRecord | None:
+        """Return the record of a node, alive or dead; None if it is unknown."""
+        return self._records.get(node) or self._swim.record(node)
 
     def is_settled(self, node: NodeId) -> bool:
         """Return whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
@@ -181,6 +186,10 @@ class Membership:
     def is_suspected(self, node: NodeId) -> bool:
         """Return whether a node is to get no new work for now."""
         return node in self._closed_routes
+
+    def may_serve(self, peer: PeerIdentity, cluster: str, proof: bytes) -> bool:
+        """Return whether a peer that has finished a handshake may serve a cluster; see ``ProofVerifier``."""
+        return self._verifier.may_serve(peer, cluster, proof)
 
     def _members_of(self, cluster: str) -> list[NodeRecord]:
         return [self._records[member.node] for member in self._roster.members(cluster) if member.node in self._records]
@@ -201,7 +210,7 @@ class Membership:
         return balancer
 
     def _balancer(self, order: SiteOrder) -> Balancer:
-        return Balancer(self._random, order=order, processor_time=self._processor_time)
+        return Balancer(self._random, order=order, processor_time=self._processor_time, work=self._work)
 
     def refusals(self) -> dict[str, int]:
         """Return the counts of refused statements about members, and of failed links, by reason."""
@@ -243,7 +252,8 @@ class Membership:
 
     def clusters(self, at_most: int | None = None) -> tuple[str, ...]:
         """See ``Node.clusters``; of those at other sites, which name any number, perhaps only so many."""
-        return tuple(sorted({*self._roster.clusters(), *itertools.islice(self.exported(), at_most)}))
+        exported = () if self._remote is None else self._remote.clusters()
+        return tuple(sorted({*self._roster.clusters(), *itertools.islice(exported, at_most)}))
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """See ``Node.members``."""
@@ -259,7 +269,8 @@ class Membership:
 
     def count(self, cluster: str) -> int:
         """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""
-        members = {*self.member_ids(cluster), *self.listed(cluster)}
+        listed = () if self._remote is None else self._remote.ids(cluster)
+        members = {*self.member_ids(cluster), *listed}
         return 0 if members <= self._closed_routes else len(members)
 
     async def wait_for(self, cluster: str, count: int) -> None:
@@ -299,9 +310,8 @@ class Membership:
 
     def renew_addresses(self, addresses: tuple[str, ...]) -> None:
         """Announce the addresses of this node to all members; those of a client to nobody."""
-        if isinstance(self._swim, Swim):
-            self._perform(self._swim.update_self(trio.current_time(), addresses=addresses))
-            self._wakeup.wake()
+        self._perform(self._swim.update_self(trio.current_time(), addresses=addresses))
+        self._wakeup.wake()
 
     def renew_proof(self, proof: bytes) -> None:
         """Show everybody a fresh delegation."""
@@ -363,7 +373,6 @@ class Membership:
         self._nursery.start_soon(self.proofs.run)
         while True:
             now = trio.current_time()
-            self._swim.queue_delay = self.queue_delay()
             if now >= self._swim.deadline:
                 with self._mesh.survive("membership"):
                     self._perform(self._swim.expire(now))
@@ -405,31 +414,24 @@ class Membership:
             if owing:
                 await trio.sleep(patience * _LOOK)
             else:  # an idle node is not woken up for this
-                for balancer in self._balancers.values():
-                    balancer.on_work = self._work.wake
                 await self._work.wait()
 
     def _receive(self, peer: Peer, message: kinds.OfMembership) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
         if peer.client:
-            for answer, size in self._answers.to_untrusted(peer.node, message, trio.current_time(), self.queue_delay()):
+            delay = self._workload.queue_delay
+            for answer, size in self._answers.to_untrusted(peer.node, message, trio.current_time(), delay):
                 peer.link.post(answer, size)
             return
         self._mesh.work.check(signatures_in(message))
-        self._swim.queue_delay = self.queue_delay()
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
         # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
         self._nap.deadline = self._swim.deadline
 
-    def _refused(self, node: NodeId) -> None:
-        """Nobody listens at the node's address any more: evidence for the machine."""
-        if node not in self._foreign:
-            self._perform(self._swim.refused(node, trio.current_time()))
-            self._wakeup.wake()
-
-    def _cannot_link(self, error: str) -> None:
-        self.rejected[f"cannot link: {error}"] += 1
+    def link_failed(self, error: IrisError) -> None:
+        """See ``LinkingHost.link_failed``."""
+        self.rejected[f"cannot link: {type(error).__name__}"] += 1
 
     def take(self, effects: Sequence[Effect]) -> None:
         """Perform what the machine wants, when it was not this shell that has called it."""
@@ -536,7 +538,6 @@ class Membership:
             balancer = self._balancers.get(name)
             if balancer is None:
                 balancer = self._balancers[name] = self._balancer(self.order)
-                balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)
                 self._entered.add(node, name)
@@ -604,6 +605,12 @@ class Membership:
             return
         self._perform(self._swim.broken(node, trio.current_time()))
         self._wakeup.wake()
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nobody listens at the node's address any more: evidence for the machine."""
+        if node not in self._foreign:
+            self._perform(self._swim.refused(node, trio.current_time()))
+            self._wakeup.wake()
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """A node without a link cannot be asked."""

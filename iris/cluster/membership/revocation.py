@@ -27,7 +27,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.membership.revocation_pacing import RevocationPacing
-from iris.cluster.mesh import Mesh, Peer, let_flushers_run
+from iris.cluster.mesh import Mesh, Peer, PeerObserver, let_flushers_run
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
@@ -47,7 +47,7 @@ be on another machine: of what a node costs that idles, a tenth was for one look
 
 
 @final
-class RevocationExchange:
+class RevocationExchange(PeerObserver):
     """Exchanges revocation lists with peers, and cuts off whom the newest one names.
 
     Args:
@@ -81,7 +81,8 @@ class RevocationExchange:
         self._file: FileLook | None = None
         """Look at the file, made with the first one: the file may have been replaced since it was first read."""
         self.revocations: Final = revocations
-        self.attach(mesh)
+        self._meshes.append(mesh)
+        mesh.register(kinds.Revocations, self._receive)
         self._warn_if_expelled()
 
     def attach(self, mesh: Mesh) -> None:
@@ -251,9 +252,3 @@ class RevocationExchange:
     def frames_lost(self, peer: Peer) -> None:
         """Send the list again: it may have been lost."""
         self._tell(peer)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: nothing depends on it."""
-
-    def peer_removed(self, peer: Peer, reason: str) -> None:
-        """Do nothing: nothing depends on it."""

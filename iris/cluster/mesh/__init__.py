@@ -5,15 +5,17 @@ most, and that a session is renewed before it is too old.  It does not know who 
 what a message means: each kind has one registered handler.
 """
 
-from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.control import let_flushers_run
 from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
 from iris.cluster.mesh.mesh import Mesh, open_mesh, own_addresses
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerObserver
+from iris.cluster.mesh.peer import PeerTable
+from iris.cluster.mesh.ports import FrameFilter, Inner, MeshPorts, MeshSetting, PeerAdmission
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 
 __all__ = (
-    "PeerAdmission", "Dispatcher", "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "NoWayBack", "Peer",
-    "TurnedAway", "let_flushers_run", "open_mesh", "own_addresses",
+    "Dispatcher", "FrameFilter", "InboxReader", "InboxWaiter", "Inner", "Mesh", "MeshPorts", "MeshSetting",
+    "MessageReceiver", "NoWayBack", "Peer", "PeerAdmission", "PeerObserver", "PeerTable", "TurnedAway",
+    "let_flushers_run", "open_mesh", "own_addresses",
 )  # fmt: skip

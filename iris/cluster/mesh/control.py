@@ -16,7 +16,7 @@ from typing import Final, Protocol, final
 import trio
 
 from iris.cluster.mesh.dispatch import MessageReceiver
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId
@@ -120,7 +120,7 @@ _PING_AGAIN: Final = 0.25
 class PingBarrier:
     """The pings under way, and the answers to those of peers."""
 
-    def __init__(self, peers: Mapping[NodeId, Peer], entropy: Entropy) -> None:
+    def __init__(self, peers: PeerTable, entropy: Entropy) -> None:
         self._peers = peers
         self._entropy = entropy
         self._waiting: dict[int, tuple[NodeId, trio.Event]] = {}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -29,7 +29,8 @@ import trio
 from iris.cluster.address_rules import Told
 from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.mesh.outbound import OutboundConnections, worst
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerTable
+from iris.cluster.mesh.ports import Punctuality
 from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -79,12 +80,12 @@ class DialLimiter:
 
     Args:
         timeout: seconds that a handshake may take, if this node is run when it should be.
+        punctuality: measures how late it is.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, punctuality: Punctuality) -> None:
         self._timeout = timeout
-        self.lateness: Callable[[], float] = lambda: 0.0
-        """Returns the seconds by which this node does too late what is due: it, or its machine, has too much to do."""
+        self._punctuality = punctuality
         self._until: dict[_DialSlot, float] = {}
         """Handshakes that run, and the time until which each of them counts."""
         self._waiting: dict[str, deque[_DialSlot]] = {}
@@ -94,6 +95,10 @@ class DialLimiter:
 
     def __len__(self) -> int:
         return len(self._until)
+
+    def lateness(self) -> float:
+        """Seconds by which this node does too late what is due: it, or its machine, has too much to do."""
+        return self._punctuality.lateness
 
     def patience(self) -> float:
         """Seconds that a handshake may take now: what is given up for want of processor time is done again."""
@@ -173,11 +178,13 @@ Dial = Callable[[], Awaitable[OutgoingConnection]]
 """Connects to a node, at one of its addresses."""
 
 
-class OwnUrls(Protocol):
-    """Returns where the node at ``dialled`` can reach this one; ``over``: the connection to it."""
+class DialHost(Protocol):
+    """The part of a mesh that a dialer needs."""
 
-    def __call__(self, dialled: str, over: OutgoingConnection | None = None) -> Awaitable[tuple[str, ...]]:
-        """See above."""
+    refusals: Counter[str]
+
+    async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
+        """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it."""
         ...
 
 
@@ -186,30 +193,23 @@ class Dialer:
     """Links to nodes by their addresses.
 
     Args:
+        host: the mesh; attempts that failed are counted there.
         peers: the linked nodes.
-        outgoing_to: returns the connection in use to a node.
-        own_urls: see there.
-        refusals: the counter of attempts that failed.
     """
 
     def __init__(
         self,
+        host: DialHost,
         ways: OutboundConnections,
         handshakes: Handshakes,
         turns: DialLimiter,
-        peers: Mapping[NodeId, Peer],
-        refusals: Counter[str],
-        *,
-        outgoing_to: Callable[[NodeId], OutgoingConnection | None],
-        own_urls: OwnUrls,
+        peers: PeerTable,
     ) -> None:
+        self._host: Final = host
         self._ways: Final = ways
         self._handshakes: Final = handshakes
         self._turns: Final = turns
         self._peers: Final = peers
-        self._refusals: Final = refusals
-        self._outgoing_to = outgoing_to
-        self._own_urls = own_urls
 
     async def connect(
         self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
@@ -220,8 +220,8 @@ class Dialer:
         for group in _groups(list(urls)[:MAX_ADDRESSES]):
             addresses: tuple[str, ...] = group
             while addresses:
-                if expected is not None and expected in self._peers:
-                    return self._peers[expected]
+                if expected is not None and (linked := self._peers.get(expected)) is not None:
+                    return linked
                 met: list[str] = []
                 try:
                     dial: Dial = partial(self._ways.dial_any, addresses, told=told)
@@ -263,8 +263,9 @@ class Dialer:
     ) -> Peer:
         """Dial a node and handshake with it, once the limiter lets it; ``met`` gets the address that answered."""
         async with self._turns.take(source) as connected:
-            if expected is not None and self._outgoing_to(expected) is not None:  # it was faster
-                return self._peers[expected]
+            linked = None if expected is None else self._peers.get(expected)
+            if linked is not None and linked.link.outgoing is not None:  # it was faster
+                return linked
             own: tuple[str, ...] | None = None
             with trio.move_on_after(patience := self._turns.patience()):
                 outgoing = await dial()
@@ -272,16 +273,16 @@ class Dialer:
                 try:
                     url = self._ways.url_of(outgoing) or addresses[0]
                     met.append(url)
-                    own = await self._own_urls(url, outgoing)
+                    own = await self._host.own_urls(url, outgoing)
                     return await self._handshakes.initiate(
                         outgoing, tuple(dict.fromkeys((url, *known))), own, expected, realm_id
                     )
                 except BaseException as error:
                     self._ways.close(outgoing)
                     if isinstance(error, NotSent | AuthenticationError):
-                        self._refusals["handshake that came to nothing"] += 1
+                        self._host.refusals["handshake that came to nothing"] += 1
                     raise
-        self._refusals["handshake that came to nothing"] += 1
+        self._host.refusals["handshake that came to nothing"] += 1
         raise no_answer((*met, *addresses), patience, own)
 
 

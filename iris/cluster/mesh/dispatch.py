@@ -17,6 +17,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.cluster.work import Work
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.link import LinkOwner
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.security.identity import PeerIdentity
 
@@ -86,6 +87,12 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
                 self._failed(peer, type(message).__name__, error)
 
+    def deliver(self, peer: Peer, message: Message) -> None:
+        """Hand out a message that came inside of another one; raises what its receiver raises."""
+        receiver = self.own.get(type(message))
+        if receiver is not None:
+            receiver(peer, message)
+
     def clear(self) -> None:
         """Hand out nothing any more."""
         self.own.clear()
@@ -122,9 +129,11 @@ class _Back:
         """See ``OutgoingConnection.close``."""
 
 
-def loopback(identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None]) -> Peer:
+def loopback(
+    identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None], owner: LinkOwner | None = None
+) -> Peer:
     """Return the node as its own peer; ``receive`` is called with each batch."""
-    peer = Peer(identity, None, (), config)
+    peer = Peer(identity, None, (), config, owner=owner)
     peer.link.use(_Unsealed())
     peer.link.attach(_Back(lambda batch: receive(peer, batch)))
     return peer

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from iris.cluster.address_rules import Told
 from iris.cluster.directory import SiteTag, is_client, is_tag, site_of
-from iris.cluster.mesh.inbound import InboundConnections
+from iris.cluster.mesh.inbound import HandshakePace, InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.routes import is_reverse_url, is_site_url, is_via_url, realm_of_url
@@ -70,6 +70,11 @@ class HandshakeHost(Protocol):
     @property
     def identity(self) -> NodeIdentity:
         """The identity of this node."""
+        ...
+
+    @property
+    def wall_clock(self) -> Callable[[], float]:
+        """Returns the seconds since 1970."""
         ...
 
     @property
@@ -167,7 +172,7 @@ class Handshakes:
     """The handshakes under way at one node.
 
     Args:
-        patience: returns how many seconds a handshake may take now.
+        pace: how many seconds a handshake may take now.
     """
 
     def __init__(
@@ -176,20 +181,18 @@ class Handshakes:
         ways: OutboundConnections,
         inbound: InboundConnections,
         nursery: trio.Nursery,
-        patience: Callable[[], float],
-        *,
+        pace: HandshakePace,
         entropy: Entropy,
-        wall_clock: Callable[[], float],
     ) -> None:
         self._host = host
-        self._patience = patience
+        self._patience = pace.patience
         self._ways = ways
         self._inbound = inbound
         self._admission = Admission(host.config, host.refusals)
         self._nursery = nursery
         self._config = host.config
         self._entropy = entropy
-        self._wall_clock = wall_clock
+        self._wall_clock = host.wall_clock
         self._index = int.from_bytes(entropy(4))
         self._initiating: dict[int, _Initiating] = {}
         self._responding: dict[int, _Responding] = {}

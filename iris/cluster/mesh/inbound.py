@@ -13,8 +13,7 @@ by it, for it sends by one.  While each peer has one connection, nothing is note
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -33,12 +32,20 @@ _GONE: Final = "gone"
 for one that the operating system vouches for."""
 
 
+class HandshakePace(Protocol):
+    """The part that knows how fast handshakes are."""
+
+    def patience(self) -> float:
+        """Return how many seconds a handshake may take now.  Asked for each one."""
+        ...
+
+
 @final
 class InboundConnections:
     """The inbound connections of one node.
 
     Args:
-        patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.
+        pace: how long a handshake may take now; None: ``Config.handshake_timeout``.
 
     Attributes:
         strangers: connections by which no genuine frame has come yet; mostly there are none.
@@ -49,7 +56,7 @@ class InboundConnections:
     """
 
     def __init__(
-        self, transport: Transport, config: Config, refusals: Counter[str], patience: Callable[[], float] | None = None
+        self, transport: Transport, config: Config, refusals: Counter[str], pace: HandshakePace | None = None
     ) -> None:
         self._connections: StrangerConnections[int] = StrangerConnections(config, refusals)
         self.strangers: Final = self._connections.waiting
@@ -64,12 +71,22 @@ class InboundConnections:
         self.rivals: Final[dict[NodeId, None]] = {}
         self._frame_timeout = config.frame_timeout
         self._handshake_timeout = config.handshake_timeout
-        self._patience = patience or (lambda: config.handshake_timeout)
+        self._pace = pace
         self._news = trio.Event()
         transport.observe(self)
 
     def __len__(self) -> int:
         return len(self._addresses)
+
+    def begin_carried(self, carrier: str | None) -> tuple[bool, str | None]:
+        """A frame is handled that came inside of another, until ``end_carried`` is called with what is returned."""
+        outer = self.carried, self.carrier
+        self.carried, self.carrier = True, carrier
+        return outer
+
+    def end_carried(self, outer: tuple[bool, str | None]) -> None:
+        """The frame was handled."""
+        self.carried, self.carrier = outer
 
     def address(self) -> str | None:
         """Return whose limits count for the frame received last; None if they are only those of all together.
@@ -132,7 +149,7 @@ class InboundConnections:
     @property
     def _grace(self) -> float:
         """Seconds that strangers have in addition, since what they have sent is read late."""
-        return self._patience() - self._handshake_timeout
+        return 0.0 if self._pace is None else self._pace.patience() - self._handshake_timeout
 
     def expire(self, now: float) -> None:
         """Send away strangers that take too long, and connections of rivals by which nothing whole comes."""

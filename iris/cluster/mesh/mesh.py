@@ -16,16 +16,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import MappingProxyType
 from typing import Final, final
 
 import trio
 
-from iris.cluster.address_rules import AddressRules
 from iris.cluster.addresses import advertised, return_urls
-from iris.cluster.directory import SiteTag
-from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.control import Goodbyes, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
@@ -34,18 +29,17 @@ from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
+from iris.cluster.mesh.ports import MeshPorts, MeshSetting
 from iris.cluster.mesh.reader import InboxReader
-from iris.cluster.mesh.reconnect import Reconnector, patience_of
+from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
-from iris.cluster.routes import Carrier, is_site_url, is_via_url, realm_of_url, site_url, via_url
-from iris.cluster.work import Work
+from iris.cluster.routes import is_site_url, is_via_url, realm_of_url, site_url, via_url
 from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
-from iris.kernel.config import Config
-from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
-from iris.kernel.link import CONTROL_RESERVE, BulkSource, LinkStatistics
-from iris.kernel.names import Entropy, NodeId, qualified
+from iris.kernel.errors import AuthenticationError, IrisError, NotSent, RemoteProtocolError
+from iris.kernel.link import CONTROL_RESERVE, BulkSource, Link, LinkStatistics
+from iris.kernel.names import NodeId, qualified
 from iris.kernel.slots import Groups
 from iris.kernel.tasks import open_background
 from iris.kernel.transport import OutgoingConnection, Transport
@@ -79,61 +73,50 @@ class Mesh:
         transport: Transport,
         listening: tuple[str, ...],
         nursery: trio.Nursery,
-        *,
-        admission: PeerAdmission,
-        config: Config,
-        entropy: Entropy,
-        wall_clock: Callable[[], float],
-        tag: SiteTag,
-        dial_only: bool = False,
-        rules: AddressRules | None = None,
+        ports: MeshPorts,
+        setting: MeshSetting,
     ) -> None:
+        config, entropy = setting.config, setting.entropy
         self._identity = identity
-        self._admission = admission
-        self.tag: Final = tag
+        self._admission: Final = ports.admission
+        self._frames = ports.frames
+        self._border: Final = ports.border
+        self.tag: Final = setting.tag
         self.listening = listening
         """The URLs bound here."""
-        self.advertised = own_addresses(identity.node_id, listening, dial_only=dial_only)
+        self.advertised = own_addresses(identity.node_id, listening, dial_only=setting.dial_only)
         """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
-        self.dial_only: Final = dial_only
+        self.dial_only: Final = setting.dial_only
         """True if this node dials both directions of every link."""
         self.config: Final = config
-        self.wall_clock: Final = wall_clock
+        self.wall_clock: Final = setting.wall_clock
+        """Returns the seconds since 1970."""
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
         self._out_of_date: set[str] = set()
         self._transport = transport
         self._nursery = nursery
-        self.rules: Final = rules or AddressRules()
+        self.rules: Final = setting.rules
         """Rules for the addresses that this node dials."""
         self._ways = OutboundConnections(
             transport,
             self._connection_broke,
-            entropy if dial_only else None,
+            entropy if setting.dial_only else None,
             limits=DialLimits(config.failed_dials, config.failed_dial_rate),
             rules=self.rules,
             refusals=self.refusals,
+            carriers=ports.carriers,
         )
-        self.turns: Final = DialLimiter(config.handshake_timeout)
-        self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns.patience)
-        self._handshakes = Handshakes(
-            self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
-        )
-        self._peers: dict[NodeId, Peer] = {}
+        self.turns: Final = DialLimiter(config.handshake_timeout, ports.punctuality)
+        self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns)
+        self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, self.turns, entropy)
+        self._peers: Final = ports.peers
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
         self.handshakes = 0
         """Handshakes that were finished: new peers, reconnects and renewed sessions."""
-        self._dialling: Final = Dialer(
-            self._ways,
-            self._handshakes,
-            self.turns,
-            self._peers,
-            self.refusals,
-            outgoing_to=self.outgoing_to,
-            own_urls=self.own_urls,
-        )
-        self.work = Work()
+        self._dialling: Final = Dialer(self, self._ways, self._handshakes, self.turns, self._peers)
+        self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
         self.reading: Final = InboxReader(transport, self._receive_direct)
         """Reader of the frames that arrive."""
@@ -142,34 +125,19 @@ class Mesh:
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
         self._receivers = Dispatcher(self.refusals, self._failed_to_take)
-        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
+        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted, self)
         """This node as its own peer."""
-        self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
         """Observers among these that are also notified of peers where one of the two ends is a client."""
         self._barriers = PingBarrier(self._peers, entropy)
+        direct = 0.0 if setting.tag.between else patience_of(config)  # gateways have no membership that would wait
         self.redialling: Final = Reconnector(
-            self._peers,
-            nursery,
-            self._connect_again,
-            self.drop,
-            patience=0.0 if tag.between else patience_of(config),  # gateways have no membership that would wait
-            refused_grace=config.refused_grace,
+            self, self._peers, nursery, RedialPatience(direct, config.refused_grace, config.site_patience)
         )
-        self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
-        self._renewing: Final = RekeySchedule(
-            self,
-            self._sessions,
-            self._forget_session,
-            nursery,
-            handshake=self._shake_hands_again,
-            wall_clock=wall_clock,
-        )
-        self.cut_off = ""
-        """The outcome of the last attempt to reach any node, if it failed; else empty."""
-        self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
-        """Receives a batch before it is decoded, and returns True if it has used it."""
+        self._renewing: Final = RekeySchedule(self, self._sessions, nursery)
+        self._cut_off = ""
+        """Outcome of the last attempt to reach any node, if it failed; else empty."""
         self.closing = False
         """True once this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
@@ -179,7 +147,7 @@ class Mesh:
         self.register(kinds.Ping, self._barriers.receive_ping)
         self.register(kinds.Pong, self._barriers.receive_pong)
         self._farewells: Final = Goodbyes(self, nursery)
-        self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
+        self._resets: Final = Resets(self, self._peers, nursery)
         self.register(kinds.Reset, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
@@ -189,8 +157,8 @@ class Mesh:
         """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
         return self._identity
 
-    @identity.setter
-    def identity(self, renewed: NodeIdentity) -> None:
+    def renew_identity(self, renewed: NodeIdentity) -> None:
+        """Use other certificates from now on: replace sessions if need be, and give up who is not trusted any more."""
         self._renewing.follow(self._identity, renewed)
         self._identity = renewed
         follow_trust(self._peers, renewed, self.drop)
@@ -203,11 +171,15 @@ class Mesh:
     @property
     def peers(self) -> Mapping[NodeId, Peer]:
         """The other nodes that are linked, connected or being reconnected."""
-        return MappingProxyType(self._peers)
+        return self._peers.view
 
     def register(self, kind: type[Message], receiver: MessageReceiver) -> None:
         """Hand messages of a kind to ``receiver``."""
         self._receivers.add(kind, receiver)
+
+    def deliver(self, peer: Peer, message: Message) -> None:
+        """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
+        self._receivers.deliver(peer, message)
 
     def begin_reading(self) -> None:
         """Read what arrives, and answer handshakes, from now on: everybody who must see what comes is there.
@@ -216,15 +188,15 @@ class Mesh:
         """
         self._nursery.start_soon(self.reading.run)
 
-    def observe(self, observer: PeerObserver, *, clients: bool = True) -> None:
-        """Notify ``observer`` of every peer, those that are linked already at once; not ``clients``: of members."""
-        self._observers.append(observer)
-        if clients:
-            self._observers_of_clients.append(observer)
-        for peer in [*self._peers.values()]:
-            if observer in self._observers_of(peer):
-                with self._isolated(observer):
-                    observer.peer_connected(peer)
+    def observe(self, *observers: PeerObserver) -> None:
+        """Notify these observers of every peer, in this order; of those that are linked already at once."""
+        self._observers += observers
+        self._observers_of_clients += [observer for observer in observers if observer.of_clients]
+        for peer in self._peers:
+            for observer in observers:
+                if observer in self._observers_of(peer):
+                    with self._isolated(observer):
+                        observer.peer_connected(peer)
 
     def is_between_members(self, peer: Peer) -> bool:
         """Return whether neither a peer nor this node is a client."""
@@ -280,7 +252,7 @@ class Mesh:
             if peer is None:
                 return
             if not said(node):
-                self._notice_loss(peer)
+                self.notice_loss(peer)
                 await self._barriers.wait(node)
 
     # -- connecting -----------------------------------------------------------------------------------------
@@ -330,14 +302,6 @@ class Mesh:
         own = self._ways.own_address(over)
         return await return_urls(self.listening, dialled) if own is None else (own,)
 
-    def use_carrier(self, carrier: Carrier) -> None:
-        """Reach nodes of other sites through ``carrier`` from now on."""
-        self._ways.carrier = carrier
-
-    def use_forwarder(self, forwarder: Carrier) -> None:
-        """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
-        self._ways.forwarder = forwarder
-
     def receive_carried(self, frame: bytes | memoryview, kind: type[Message], carrier: str | None = None) -> None:
         """Take a frame that came inside of a message, as if it had come over a connection.
 
@@ -352,12 +316,13 @@ class Mesh:
         """
         self.check_not_nested(kind)
         inbound = self._inbound
-        outer = self._carried_by, inbound.carried, inbound.carrier
-        self._carried_by, inbound.carried, inbound.carrier = kind, True, carrier
+        outer_kind, outer = self._carried_by, inbound.begin_carried(carrier)
+        self._carried_by = kind
         try:
             self._receive_untrusted(frame)
         finally:
-            self._carried_by, inbound.carried, inbound.carrier = outer
+            self._carried_by = outer_kind
+            inbound.end_carried(outer)
 
     def check_not_nested(self, kind: type[Message]) -> None:
         """Check that a Forward or a Carry came in a frame in which one may be.
@@ -376,12 +341,15 @@ class Mesh:
         expelled = self.expelled()
         if expelled is not None:
             return f"; {expelled}, so nobody talks to this node: have a new credential issued ('iris keys')"
-        return f"; this node is linked to nobody: {self.cut_off}" if self.cut_off and not self._peers else ""
+        return f"; this node is linked to nobody: {self._cut_off}" if self._cut_off and not self._peers else ""
+
+    def note_cut_off(self, error: IrisError) -> None:
+        """An attempt to reach any node came to nothing: errors say so as long as this node is linked to nobody."""
+        self._cut_off = str(error)
 
     def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
         """Return the connection in use to a node, if there is one."""
-        peer = self._peers.get(node)
-        return None if peer is None else peer.link.outgoing
+        return self._peers.outgoing_to(node)
 
     @property
     def sessions(self) -> int:
@@ -456,11 +424,12 @@ class Mesh:
         known = self._peers.get(node)
         restricted = known is not None and known.identity.certificate.rights != rights
         renews = known is not None and initiated and known.link.is_up and outgoing is known.link.outgoing
-        peer = known or Peer(established.peer, established.session, addresses, self.config)
+        peer = known or Peer(
+            established.peer, established.session, addresses, self.config, border=self._border, owner=self
+        )
         if known is None:
-            self._peers[node] = peer
             peer.client = client
-            peer.link.failed = partial(self.suffer, peer, "messages to a peer")
+            self._peers.add(peer)
             self._nursery.start_soon(peer.link.run)
         self._guests.remove(_guests_key(peer.identity), peer)
         peer.identity = established.peer
@@ -471,7 +440,7 @@ class Mesh:
         if renews:
             self._barriers.ask(peer)  # what it says next shows whether the last frame of the handshake was in time
             if restricted:
-                self._notice_loss(peer)
+                self.notice_loss(peer)
             return peer
         later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
@@ -490,7 +459,7 @@ class Mesh:
         if known is None:
             self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
         elif reconnected or restricted:
-            self._notice_loss(peer)
+            self.notice_loss(peer)
         if link.outgoing is None:
             self._begin_redial(peer)
         return peer
@@ -501,10 +470,11 @@ class Mesh:
         # Not the one in use: the peer may have shown none of the later ones that it has it.
         own = [entry for entry in self._sessions_of.of(peer) if entry.session is not peer.session]
         for former in own[: 1 - _MAX_SESSIONS]:
-            self._forget_session(former)
+            self.forget_session(former)
         return entry
 
-    def _forget_session(self, entry: SessionEntry) -> None:
+    def forget_session(self, entry: SessionEntry) -> None:
+        """See ``RekeyHost``."""
         del self._sessions[entry.session.local_index]
         self._sessions_of.remove(entry.peer, entry)
         entry.session.close()
@@ -519,7 +489,8 @@ class Mesh:
         if work.later:
             with self.survive("what frames have changed"):
                 work.finish()
-        work.is_frame = False
+        else:
+            work.finish()
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
@@ -589,6 +560,14 @@ class Mesh:
             )
             self._farewells.part(peer, f"unexpected error: {what}")
 
+    def link_failed(self, link: Link, error: Exception) -> None:
+        """See ``LinkOwner.link_failed``."""
+        peer = self.peer(link.node)
+        if peer is None or peer.link is not link:
+            self.note_unexpected("messages to a peer", error)
+        else:
+            self.suffer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
+
     def _receive(self, frame: bytes | memoryview) -> None:
         receiver = wire.receiver_untrusted(frame)
         if receiver is None:
@@ -617,9 +596,14 @@ class Mesh:
         try:
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
-                self._notice_loss(peer)
-            if self.shortcut is None or self._carried_by is kinds.Carry or not self.shortcut(peer, body):
+                self.notice_loss(peer)
+            frames = self._frames
+            used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
+            if used is False:
                 self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+            elif used is not True:
+                begin, carrier = used
+                self.receive_carried(body[begin:], kinds.Carry, carrier)
         except RemoteProtocolError as error:
             self._warn(
                 "malformed batch",
@@ -664,10 +648,16 @@ class Mesh:
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
             self._notify(self._observers_of(peer), lambda observer: observer.peer_unreachable(peer.node))
 
-    async def _connect_again(self, peer: Peer) -> None:
+    async def connect_again(self, peer: Peer) -> None:
+        """See ``RedialHost``."""
         await self._dialling.again(peer)
 
-    async def _shake_hands_again(self, peer: Peer, outgoing: OutgoingConnection) -> None:
+    def peer_refused(self, peer: Peer) -> None:
+        """See ``RedialHost``."""
+        self._notify(self._observers_of(peer), lambda observer: observer.peer_refused(peer.node))
+
+    async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
+        """See ``RekeyHost``."""
         own = await self.own_urls(peer.addresses[0], outgoing)
         await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
 
@@ -675,7 +665,7 @@ class Mesh:
         if self._resets.may(peer, self.work.frame):
             self._tell_reset(peer)
 
-    def _notice_loss(self, peer: Peer) -> None:
+    def notice_loss(self, peer: Peer) -> None:
         """Frames may be lost: what depended on them is repeated at both ends.  The other one is notified first."""
         if not self._resets.may(peer):
             return
@@ -691,11 +681,11 @@ class Mesh:
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
         # Out of the table first: observers that are called below, and ask for the node, must find it gone.
-        peer = self._peers.pop(node, None)
+        peer = self._peers.remove(node)
         if peer is None:
             return
         for entry in self._sessions_of.of(peer):
-            self._forget_session(entry)
+            self.forget_session(entry)
         self._guests.remove(_guests_key(peer.identity), peer)
         self._ways.close_all(peer)
         self._resets.forget(peer)
@@ -718,14 +708,14 @@ class Mesh:
     def stop_receiving(self) -> None:
         """Dispatch nothing any more: the handlers are about to end."""
         self.closing = True
-        self.shortcut = None
+        self._frames = None
         self._receivers.clear()
 
     def close(self) -> None:
         """End every link and the transport."""
         self.closing = True
-        for node in list(self._peers):
-            self.drop(node, "this node is closing")
+        for peer in self._peers:
+            self.drop(peer.node, "this node is closing")
         self.own.link.close("this node is closing")
         self._ways.close_all()
         self._transport.close()
@@ -741,38 +731,17 @@ async def open_mesh(
     identity: NodeIdentity,
     transport: Transport,
     listening: tuple[str, ...],
-    *,
-    admission: PeerAdmission,
-    config: Config,
-    entropy: Entropy,
-    wall_clock: Callable[[], float],
-    tag: SiteTag = SiteTag(),  # noqa: B008 -- a frozen value
-    dial_only: bool = False,
-    rules: AddressRules | None = None,
+    ports: MeshPorts,
+    setting: MeshSetting,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
 
     It reads nothing before ``Mesh.begin_reading``, to be called when all its observers and receivers
-    are there.  Who may be linked is for ``admission`` to say, from the first handshake on.
-
-    With ``dial_only`` it listens nowhere, and dials both directions of every link.  ``rules`` say which addresses it
-    dials; by default others may name any host.
+    are there.  Who may be linked is for ``ports.admission`` to say, from the first handshake on.
     """
     try:
         async with open_background() as nursery:
-            mesh = Mesh(
-                identity,
-                transport,
-                listening,
-                nursery,
-                admission=admission,
-                config=config,
-                entropy=entropy,
-                wall_clock=wall_clock,
-                tag=tag,
-                dial_only=dial_only,
-                rules=rules,
-            )
+            mesh = Mesh(identity, transport, listening, nursery, ports, setting)
             for task in (mesh.own.link.run, mesh._inbound.run, mesh._renewing.run):
                 nursery.start_soon(task)
             try:

@@ -18,7 +18,8 @@ from iris.cluster.address_rules import AddressRules, NotDialled, Told
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.routes import (
-    Carrier,
+    NO_CARRIERS,
+    Carriers,
     ReverseConnection,
     is_reverse_url,
     is_site_url,
@@ -67,6 +68,7 @@ class OutboundConnections:
         limits: limits on the dials in vain that others may cause, by host.
         rules: rules for the addresses that are dialled.
         refusals: the counter of dials that were refused.
+        carriers: carriers to the nodes that the transport does not reach.
     """
 
     def __init__(
@@ -78,22 +80,20 @@ class OutboundConnections:
         limits: DialLimits | None = None,
         rules: AddressRules | None = None,
         refusals: Counter[str] | None = None,
+        carriers: Carriers = NO_CARRIERS,
     ) -> None:
         self._transport: Final = transport
         self._limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate) if limits is None else limits
         self._rules = AddressRules() if rules is None else rules
         self._refusals: Counter[str] = Counter() if refusals is None else refusals
         self._broken = broken
+        self._carriers = carriers
         self._tokens = tokens
         self._owners: dict[OutgoingConnection, Peer | None] = {}
         self._urls: dict[OutgoingConnection, str] = {}
         self._returning: dict[OutgoingConnection, str] = {}
         self._counted: dict[OutgoingConnection, tuple[str, str]] = {}
         """Connections that count as dialled in vain until a node is found there: source of the address, and host."""
-        self.carrier: Carrier | None = None
-        """Carrier to nodes of other sites."""
-        self.forwarder: Carrier | None = None
-        """Carrier to nodes of this site that cannot be linked directly."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -157,7 +157,7 @@ class OutboundConnections:
         return await self.dial_any(urls, _ANSWERED, told=told)
 
     async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> OutgoingConnection:
-        for is_meant, carrier in ((is_site_url, self.carrier), (is_via_url, self.forwarder)):
+        for is_meant, carrier in ((is_site_url, self._carriers.gateways), (is_via_url, self._carriers.forwarder)):
             if is_meant(url):
                 if carrier is None:
                     raise NotSent(f"nothing leads from here to {url}")

@@ -5,8 +5,9 @@ Peers of other realms are checked again when what this node trusts changes: it g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Protocol, final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, final
 
 from msgspec import structs
 
@@ -14,8 +15,9 @@ from iris.cluster.directory import Border
 from iris.cluster.routes import is_site_url, is_via_url
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.link import Link
+from iris.kernel.link import Link, LinkOwner
 from iris.kernel.names import NodeId
+from iris.kernel.transport import OutgoingConnection
 from iris.security.channel import Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
@@ -49,12 +51,21 @@ class Peer:
     )
 
     def __init__(
-        self, identity: PeerIdentity, session: Session | None, addresses: tuple[str, ...], config: Config
+        self,
+        identity: PeerIdentity,
+        session: Session | None,
+        addresses: tuple[str, ...],
+        config: Config,
+        *,
+        border: Border | None = None,
+        owner: LinkOwner | None = None,
     ) -> None:
         self.identity = identity
         self.node: Final[NodeId] = identity.node_id
-        self.link: Final = Link(self.node, config)
+        self.link: Final = Link(self.node, config, owner)
         self.addresses = addresses
+        self.border: Final = (border or Border()) if self.foreign else None
+        """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.reached = ""
         """The address at which this node has dialled and found it last.  Its other addresses are its own claims."""
         self.session = session
@@ -68,8 +79,6 @@ class Peer:
         """True once the peer has said goodbye, so that its connections end in order."""
         self.client = False
         """True if the peer is no member: it asks, and has no part in membership and in what is published."""
-        self.border: Border | None = None
-        """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.returning = False
         """True if its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
         self.site = ""
@@ -123,6 +132,57 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"<Peer {self.node[:8]} of {self.identity.cluster} {self.link!r}>"
+
+
+@final
+class PeerTable:
+    """The other nodes that are linked, connected or being reconnected.
+
+    It is made before the mesh, so that what chooses routes and what sees members alive can be there before the first
+    frame is read.  The mesh alone adds and removes.
+    """
+
+    __slots__ = ("_peers", "view")
+
+    def __init__(self) -> None:
+        self._peers: dict[NodeId, Peer] = {}
+        self.view: Final[Mapping[NodeId, Peer]] = MappingProxyType(self._peers)
+        """The same as a mapping that nobody can change."""
+
+    def __repr__(self) -> str:
+        return f"<PeerTable of {len(self._peers)} peers>"
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._peers
+
+    def __iter__(self) -> Iterator[Peer]:
+        """Iterate over the peers as they are now: they may come and go meanwhile."""
+        return iter([*self._peers.values()])
+
+    def get(self, node: NodeId) -> Peer | None:
+        """Return a peer; None if it is not linked."""
+        return self._peers.get(node)
+
+    def add(self, peer: Peer) -> None:
+        """Add a peer that is linked now."""
+        self._peers[peer.node] = peer
+
+    def remove(self, node: NodeId) -> Peer | None:
+        """Remove a peer that is given up, and return it; None if it is not here."""
+        return self._peers.pop(node, None)
+
+    def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
+        """Return the connection in use to a peer; None if there is none."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.link.outgoing
+
+    def link_to(self, node: NodeId) -> Link | None:
+        """Return the link to a peer; None if it is not linked."""
+        peer = self._peers.get(node)
+        return None if peer is None else peer.link
 
 
 @final
@@ -198,24 +258,34 @@ class SessionEntry:
         return True
 
 
-class PeerObserver(Protocol):
-    """Observer of peers in the layers above; plain calls in the trio thread."""
+class PeerObserver:
+    """Observer of the peers of a mesh, with methods that do nothing.  Parts in the layers above are such.
+
+    The methods are plain calls in the trio thread, in the order in which the observers were added.  They must not
+    block.  An error in one of them is counted, and keeps the news from no other observer.
+    """
+
+    of_clients: ClassVar[bool] = True
+    """True to be notified also of peers where one of the two ends is a client."""
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked for the first time, or again after ``peer_removed``."""
-        ...
 
     def frames_lost(self, peer: Peer) -> None:
         """Frames to or from the peer may have been lost; the link goes on."""
-        ...
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """The connection broke, or nobody listens where the peer was: no new work for it."""
-        ...
+        """The connection broke: no new work for the peer."""
+
+    def peer_refused(self, node: NodeId) -> None:
+        """Nobody listens where the peer was, or somebody else does.
+
+        A connection that breaks is no such evidence: a node that has too much to do, or holds the other end dead,
+        closes some.
+        """
 
     def peer_removed(self, peer: Peer, reason: str) -> None:
         """The peer is given up; its link has ended and waiting messages are lost."""
-        ...
 
 
 def check_identity(peer: PeerIdentity, known: Peer | None, own: NodeIdentity) -> None:
@@ -230,12 +300,12 @@ def check_identity(peer: PeerIdentity, known: Peer | None, own: NodeIdentity) ->
         raise AuthenticationError(f"realm {peer.foreign.alias!r} is not trusted as it was when the handshake began")
 
 
-def follow_trust(peers: Mapping[NodeId, Peer], own: NodeIdentity, drop: Callable[[NodeId, str], None]) -> None:
+def follow_trust(peers: Iterable[Peer], own: NodeIdentity, drop: Callable[[NodeId, str], None]) -> None:
     """Give up the peers whose realm is not trusted any more, or not in the same way; tell the others of a longer time.
 
     Who is given up and still trusted comes back, and is then taken by the new lists.
     """
-    for peer in list(peers.values()):
+    for peer in list(peers):
         former = peer.identity.foreign
         if former is None:
             continue

@@ -8,13 +8,12 @@ drops its links ten times a second would have all others handshake with it as of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import Final, final
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -70,6 +69,10 @@ that at once and share the processors: first each is to route it out, which take
 they may find out by dialling, and tell each other, that it is dead."""
 
 
+_LOOK: Final = 0.25
+"""Seconds between attempts to reach a peer at a site that cannot be reached."""
+
+
 def head_start(peer: Peer, peers: int) -> float:
     """Return for how many seconds a peer whose connection broke is not dialled yet; there are so many peers."""
     on_this_machine = bool(peer.addresses) and peer.addresses[0].startswith("ipc:")
@@ -97,47 +100,65 @@ def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
         yield PAUSES[min(peer.fruitless, len(PAUSES)) - 1]
 
 
+def pauses_between_sites(patience: float) -> Iterator[float]:
+    """Yield the pause before each attempt to reach a peer at another site, for ``patience`` seconds.
+
+    No attempt is made while no route leads there, and it costs nothing to look for one.
+    """
+    until = trio.current_time() + patience
+    yield 0.0
+    while trio.current_time() < until:
+        yield _LOOK
+
+
 def has_used_up(peer: Peer, patience: float) -> bool:
     """Return whether a peer has had all attempts of ``PAUSES``, and as many seconds."""
     return peer.fruitless >= len(PAUSES) and trio.current_time() - peer.fruitless_since >= patience
 
 
+class RedialHost(Protocol):
+    """The part of a mesh that reconnecting needs.  The plain methods must not block."""
+
+    async def connect_again(self, peer: Peer) -> None:
+        """Make one attempt to reach a peer; see ``Dialer.again``."""
+        ...
+
+    def peer_refused(self, peer: Peer) -> None:
+        """Nobody listens where a peer was, or somebody else does; called after the attempt that found out."""
+        ...
+
+    def drop(self, node: NodeId, reason: str) -> None:
+        """Give a peer up."""
+        ...
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        """Count and log an unexpected error of an attempt; others follow."""
+        ...
+
+
+class RedialPatience(NamedTuple):
+    """Seconds for which a peer is dialled at least."""
+
+    direct: float
+    """See ``patience_of``."""
+    refused: float
+    """The same for one at whose address nobody listens, which is evidence that it has gone."""
+    between_sites: float
+    """The same for one at another site."""
+
+
 @final
 class Reconnector:
-    """The peers that are being dialled again.
+    """The peers that are being dialled again."""
 
-    Args:
-        connect: one attempt.
-        drop: called with a peer that is given up, and the reason.
-        patience: seconds for which a peer is dialled at least; see ``patience_of``.
-        refused_grace: the same for one at whose address nobody listens, which is evidence that it has gone.
-    """
-
-    def __init__(
-        self,
-        peers: Mapping[NodeId, Peer],
-        nursery: trio.Nursery,
-        connect: Callable[[Peer], Awaitable[None]],
-        drop: Callable[[NodeId, str], None],
-        *,
-        patience: float,
-        refused_grace: float,
-    ) -> None:
+    def __init__(self, host: RedialHost, peers: PeerTable, nursery: trio.Nursery, patience: RedialPatience) -> None:
+        self._host = host
         self._peers = peers
         self._nursery = nursery
-        self._connect = connect
-        self._drop = drop
-        self._refused_grace = refused_grace
+        self._patience = patience
         self._under_way: set[Peer] = set()
         self.flapping: Final = FlapDamping()
         """Breaks of links that do not last, and are not made again at once."""
-        self.pauses: Callable[[Peer], Iterable[float]] = partial(pauses_of, patience=patience)
-        """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
-        self.refused: Callable[[NodeId], None] = lambda _: None
-        """Called with a peer at whose address nobody listens any more, or somebody else.  A connection that breaks is
-        no such evidence: a node that has too much to do, or holds the other end dead, closes some."""
-        self.failed: Callable[[Exception], None] = lambda _: None
-        """Called with an error that nobody expects of an attempt."""
 
     def begin(self, peer: Peer) -> bool:
         """Reach a peer again; return whether that is new."""
@@ -153,28 +174,30 @@ class Reconnector:
         try:
             damping = 0.0 if peer.foreign else self.flapping.pause(peer.node, trio.current_time())
             await trio.sleep(max(damping, head_start(peer, len(self._peers))))
-            for pause in self.pauses(peer):
+            patience = self._patience
+            site = pauses_between_sites(patience.between_sites) if peer.foreign else None
+            for pause in site or pauses_of(peer, patience.direct):
                 await trio.sleep(pause)
                 if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
                     return
                 try:
-                    await self._connect(peer)
+                    await self._host.connect_again(peer)
                 except AuthenticationError as error:
-                    self.refused(peer.node)
+                    self._host.peer_refused(peer)
                     self._under_way.discard(peer)
-                    self._drop(peer.node, f"somebody else answers at its address: {error}")
+                    self._host.drop(peer.node, f"somebody else answers at its address: {error}")
                     return
                 except Refused:
-                    self.refused(peer.node)
-                    if has_used_up(peer, self._refused_grace):
+                    self._host.peer_refused(peer)
+                    if has_used_up(peer, patience.refused):
                         break
                 except (NotSent, ConfigError):
                     continue
                 except Exception as error:  # noqa: BLE001 -- the peer chose its addresses, and must not end the node
-                    self.failed(error)
+                    self._host.note_unexpected("dialling a peer again", error)
                 else:
                     return
         finally:
             self._under_way.discard(peer)
         if self._peers.get(peer.node) is peer and peer.link.outgoing is None:
-            self._drop(peer.node, "it cannot be reached any more")
+            self._host.drop(peer.node, "it cannot be reached any more")

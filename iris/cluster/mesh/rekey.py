@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, final
 
 import trio
@@ -58,36 +58,35 @@ class RekeyHost(Protocol):
         """Count and log an error that nobody expects, in what others have brought about."""
         ...
 
+    def forget_session(self, entry: SessionEntry) -> None:
+        """Close a session that has ended, and take it out."""
+        ...
+
+    async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
+        """Replace the session of a peer by a fresh handshake over the same connection."""
+        ...
+
+    @property
+    def wall_clock(self) -> Callable[[], float]:
+        """Returns the seconds since 1970."""
+        ...
+
 
 @final
 class RekeySchedule:
     """Replaces the sessions of one mesh before they are too old.
 
     Args:
-        mesh: whose peers they are with; renewals that failed are counted there.
+        mesh: the mesh; renewals that failed are counted there.
         sessions: the sessions of the mesh, by index.
-        forget: closes one that has ended, and takes it out.
-        handshake: replaces the session of a peer.
-        wall_clock: seconds since 1970.
     """
 
-    def __init__(
-        self,
-        mesh: RekeyHost,
-        sessions: Mapping[int, SessionEntry],
-        forget: Callable[[SessionEntry], None],
-        nursery: trio.Nursery,
-        *,
-        handshake: Callable[[Peer, OutgoingConnection], Awaitable[object]],
-        wall_clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, mesh: RekeyHost, sessions: Mapping[int, SessionEntry], nursery: trio.Nursery) -> None:
         self._mesh: Final = mesh
         self._sessions = sessions
-        self._forget = forget
         self._nursery = nursery
-        self._handshake = handshake
         self._config = mesh.config
-        self._wall_clock = wall_clock
+        self._wall_clock = mesh.wall_clock
         self._stale = -math.inf
         self._under_way: set[NodeId] = set()
 
@@ -112,7 +111,7 @@ class RekeySchedule:
             if now - session.established > self._config.session_rejected:
                 # From here on no frame under these keys is accepted, also of a peer that could not renew them: a key
                 # that never ends would be worth stealing.
-                self._forget(entry)
+                self._mesh.forget_session(entry)
                 if peer.session is session:
                     self._mesh.drop(peer.node, "its session could not be renewed")
 
@@ -143,7 +142,7 @@ class RekeySchedule:
         """Replace a session by a fresh handshake over the same connection."""
         try:
             with trio.move_on_after(self._config.handshake_timeout):
-                await self._handshake(peer, outgoing)
+                await self._mesh.renew_session(peer, outgoing)
         except (NotSent, AuthenticationError) as error:
             self._mesh.refusals[f"renewal: {type(error).__name__}"] += 1
         except Exception as error:  # noqa: BLE001 -- a peer has its part in it, and must not be able to end the node

@@ -5,13 +5,11 @@ Each RESET, and each gap in a peer's frames, is work for all patterns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.mesh.peer import Peer
-from iris.kernel.names import NodeId
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel.token_bucket import TokenBucket
 
 AT_ONCE: Final = 64
@@ -23,20 +21,28 @@ _LATER: Final = 0.1
 """Seconds after which further ones are dealt with, all of them together."""
 
 
+class ResetHost(Protocol):
+    """The part of a mesh that resets need."""
+
+    def notice_loss(self, peer: Peer) -> None:
+        """Have both ends say everything again; called for peers that had to wait.  Must not block."""
+        ...
+
+
 @final
 class Resets:
     """Limits the resets of one node's peers.
 
     Args:
+        host: the mesh.
         peers: the linked nodes.
         nursery: the nursery of the mesh.
-        repeat: has both ends say everything again; called for those that had to wait.
     """
 
-    def __init__(self, peers: Mapping[NodeId, Peer], nursery: trio.Nursery, repeat: Callable[[Peer], None]) -> None:
+    def __init__(self, host: ResetHost, peers: PeerTable, nursery: trio.Nursery) -> None:
+        self._host = host
         self._peers = peers
         self._nursery = nursery
-        self._repeat = repeat
         self._frames: dict[Peer, int] = {}
         """The frame that the last RESET of each came in."""
         self._tokens: dict[Peer, TokenBucket] = {}
@@ -82,5 +88,5 @@ class Resets:
             late, self._late = self._late, {}
             for peer in late:
                 if self._peers.get(peer.node) is peer:
-                    self._repeat(peer)
+                    self._host.notice_loss(peer)
         self._waits = False

@@ -9,17 +9,16 @@ from iris.cluster.routes.copies import (
 )  # fmt: skip
 from iris.cluster.routes.envelope import HOPS_AT, Flows, open_envelope
 from iris.cluster.routes.gateway import (
-    BUSY, GONE, HOPS, NOT_EXPORTED, NO_ROUTE, PAUSE, READY, REASONS, Carrier, GatewayRoute, carrier_of,
-    is_site_url,
-    parse_site_url, realm_of_url, site_url,
+    BUSY, GONE, HOPS, NOT_EXPORTED, NO_CARRIERS, NO_ROUTE, PAUSE, READY, REASONS, Carrier, Carriers, CopyPaths,
+    GatewayPaths, GatewayRoute, carrier_of, is_site_url, parse_site_url, realm_of_url, site_url,
 )  # fmt: skip
 from iris.cluster.routes.relayed import RelayedConnection, is_via_url, parse_via_url, via_url
 from iris.cluster.routes.reverse import ReverseConnection, is_reverse_url, is_two_way, token_untrusted
 
 __all__ = (
-    "ANYBODY", "BUSY", "GONE", "HOPS", "HOPS_AT", "NODE", "NOT_EXPORTED", "NO_ROUTE", "PAUSE", "READY", "REASONS",
-    "STALLED", "Carrier", "CopyRoute", "Flows", "GatewayRoute", "RelayedConnection", "ReverseConnection", "Targets",
-    "carrier_of", "copy_message", "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope",
-    "parse_site_url", "parse_via_url", "realm_of_url", "site_url", "split_nodes", "targets_untrusted",
-    "token_untrusted", "via_url",
+    "ANYBODY", "BUSY", "Carrier", "Carriers", "CopyPaths", "CopyRoute", "Flows", "GONE", "GatewayPaths",
+    "GatewayRoute", "HOPS", "HOPS_AT", "NODE", "NOT_EXPORTED", "NO_CARRIERS", "NO_ROUTE", "PAUSE", "READY", "REASONS",
+    "RelayedConnection", "ReverseConnection", "STALLED", "Targets", "carrier_of", "copy_message", "is_reverse_url",
+    "is_site_url", "is_two_way", "is_via_url", "open_envelope", "parse_site_url", "parse_via_url", "realm_of_url",
+    "site_url", "split_nodes", "targets_untrusted", "token_untrusted", "via_url",
 )  # fmt: skip

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 import trio
 
-from iris.cluster.directory import SitePath
-from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE
+from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE, CopyPaths
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site
@@ -64,28 +63,28 @@ class CopyRoute:
 
     Args:
         own: this node and its site.
-        route: returns the best route to a site.
-        link: returns the link to the first gateway of a route, if there still is one.
+        paths: the routes that lead to other sites.
     """
 
-    def __init__(
-        self, own: tuple[str, NodeId], route: Callable[[str], SitePath | None], link: Callable[[NodeId], Link | None]
-    ) -> None:
-        self.targets: Targets = {}
+    def __init__(self, own: tuple[str, NodeId], paths: CopyPaths) -> None:
+        self._targets: Targets = {}
         """Receivers of the frame that is offered next."""
         self.lost: Counter[str] = Counter()
         """Copies that did not leave, one for each node, by reason."""
         self._own = (own[0], bytes.fromhex(own[1]))
-        self._route = route
-        self._link = link
+        self._paths = paths
         self._full: Link | None = None
         self._paused_until = -math.inf
+        self.pause_end = -math.inf
+        """Time at which the last pause ends, or would have ended: a queue that waits until then has not stalled."""
         self._resumed = trio.lowlevel.ParkingLot()
-        self.suppress_stall_until: Callable[[float], None] = lambda _: None
-        """Called with the end of each pause: a task that waits for this connection is not to give it up before."""
 
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"
+
+    def address(self, targets: Targets) -> None:
+        """Name the receivers of the frame that is offered next, and of those after it."""
+        self._targets = targets
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
@@ -93,9 +92,9 @@ class CopyRoute:
             return False
         hops: dict[Link, dict[str, bytes]] = {}
         homeless = 0
-        for site, nodes in self.targets.items():
-            way = self._route(site)
-            link = None if way is None else self._link(way.neighbour)
+        for site, nodes in self._targets.items():
+            way = self._paths.path(site)
+            link = None if way is None else self._paths.link_to(way.neighbour)
             if link is None:
                 homeless += len(nodes) // NODE
             else:
@@ -128,8 +127,7 @@ class CopyRoute:
 
     def pause(self) -> None:
         """A gateway on the path has much waiting: send nothing until ``resume``, for ``PAUSE`` seconds at most."""
-        self._paused_until = trio.current_time() + PAUSE
-        self.suppress_stall_until(self._paused_until)
+        self._paused_until = self.pause_end = trio.current_time() + PAUSE
 
     def resume(self) -> None:
         """Resume sending."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -45,11 +45,23 @@ What says so may be lost."""
 
 
 class Carrier(Protocol):
-    """Carries frames to other sites."""
+    """Carries frames to nodes that no transport reaches, through others."""
 
     async def dial(self, url: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """Return a connection to the node at ``url``; see ``Transport.dial``."""
         ...
+
+
+class Carriers(NamedTuple):
+    """The carriers of one node.  None: it reaches no such nodes."""
+
+    gateways: Carrier | None = None
+    """To nodes of other sites."""
+    forwarder: Carrier | None = None
+    """To nodes of this site that cannot be linked directly."""
+
+
+NO_CARRIERS: Final = Carriers()
 
 
 def site_url(site: str, node: NodeId) -> str:
@@ -88,12 +100,33 @@ def carrier_of(source_site: str) -> str | None:
     return f"realm {realm_id}" if realm_id else None
 
 
+class CopyPaths(Protocol):
+    """The routes that lead to other sites, as a connection of this node uses them.  Asked with each frame."""
+
+    def path(self, site: str) -> SitePath | None:
+        """Return the best route to a site; None if there is none."""
+        ...
+
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        """Return the link to the first gateway of a route, if there still is one."""
+        ...
+
+
+class GatewayPaths(CopyPaths, Protocol):
+    """The same, and the owner of the connections that lead there."""
+
+    def route_closed(self, route: GatewayRoute) -> None:
+        """A connection has ended.  Called once."""
+        ...
+
+
 @final
 class GatewayRoute(RelayedObserver):
     """A connection to one node of another site, over the route that was the best when it was made.
 
     Args:
-        link: returns the link to the first gateway of the route, if there still is one.
+        paths: the maker of this connection.
+        on_broken: see ``Transport.dial``.
     """
 
     def __init__(
@@ -101,17 +134,23 @@ class GatewayRoute(RelayedObserver):
         target: tuple[str, NodeId],
         source: tuple[str, NodeId],
         way: SitePath,
-        link: Callable[[NodeId], Link | None],
+        paths: GatewayPaths,
         on_broken: Callable[[], None],
-        on_closed: Callable[[], None],
     ) -> None:
-        super().__init__(lambda: link(way.neighbour), on_broken, on_closed)
+        super().__init__(on_broken)
+        self._paths = paths
         self.target: Final = target
         self.way: Final = way
         self._envelope = Envelope(target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
         self._beginning = begin_batch(self._envelope, HOPS)
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
+
+    def _link(self) -> Link | None:
+        return self._paths.link_to(self.way.neighbour)
+
+    def _ended(self) -> None:
+        self._paths.route_closed(self)
 
     def __repr__(self) -> str:
         return f"<GatewayRoute to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"

@@ -8,7 +8,7 @@ session is between the two ends, and the relay cannot read it.  To the mesh it i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -22,18 +22,20 @@ class RelayedObserver:
     """The lifetime of a connection that has no socket: frames leave over the link to another node.
 
     Args:
-        link: returns the link that frames leave over, if there still is one.
-        on_broken: called when the connection breaks, for its user.
-        on_closed: called when it ends, for its maker.
+        on_broken: see ``Transport.dial``.
     """
 
-    def __init__(
-        self, link: Callable[[], Link | None], on_broken: Callable[[], None], on_closed: Callable[[], None]
-    ) -> None:
+    def __init__(self, on_broken: Callable[[], None]) -> None:
         self.closed = False
-        self._link = link
         self._on_broken = on_broken
-        self._on_closed = on_closed
+
+    def _link(self) -> Link | None:
+        """Return the link that frames leave over, if there still is one."""
+        raise NotImplementedError
+
+    def _ended(self) -> None:
+        """The connection has ended: its maker keeps it no more."""
+        raise NotImplementedError
 
     def open_link(self) -> Link:
         """Return the link that frames leave over.
@@ -56,7 +58,7 @@ class RelayedObserver:
         """See ``OutgoingConnection.close``."""
         if not self.closed:
             self.closed = True
-            self._on_closed()
+            self._ended()
 
 
 SCHEME: Final = "via://"
@@ -84,26 +86,39 @@ def parse_via_url(url: str) -> NodeId:
     return NodeId(node)
 
 
+class RelayedMaker(Protocol):
+    """The maker of relayed connections."""
+
+    def link_to(self, helper: NodeId) -> Link | None:
+        """Return the link to a helper, if there still is one.  Asked with each frame."""
+        ...
+
+    def route_closed(self, route: RelayedConnection) -> None:
+        """A connection has ended.  Called once."""
+        ...
+
+
 @final
 class RelayedConnection(RelayedObserver):
     """A connection to one node through another one, the helper.
 
     Args:
-        link: returns the link to the helper, if there still is one.
+        maker: the maker of this connection.
+        on_broken: see ``Transport.dial``.
     """
 
-    def __init__(
-        self,
-        target: NodeId,
-        helper: NodeId,
-        link: Callable[[], Link | None],
-        on_broken: Callable[[], None],
-        on_closed: Callable[[], None],
-    ) -> None:
-        super().__init__(link, on_broken, on_closed)
+    def __init__(self, target: NodeId, helper: NodeId, maker: RelayedMaker, on_broken: Callable[[], None]) -> None:
+        super().__init__(on_broken)
+        self._maker = maker
         self.target: Final = target
         self.helper: Final = helper
         self._target = bytes.fromhex(target)
+
+    def _link(self) -> Link | None:
+        return self._maker.link_to(self.helper)
+
+    def _ended(self) -> None:
+        self._maker.route_closed(self)
 
     def __repr__(self) -> str:
         return f"<RelayedConnection to {self.target[:8]} through {self.helper[:8]}>"

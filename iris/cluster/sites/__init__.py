@@ -4,9 +4,13 @@ It promises that a far member is asked like a near one, and that the wait for a 
 timeout.  It chooses no routes (iris.cluster.directory) and is no gateway (iris.federation).
 """
 
+from iris.cluster.sites.network import SiteNetwork
 from iris.cluster.sites.reach import Reach, open_with_all, open_with_one, reach_one
+from iris.cluster.sites.relay import Relay, SiteForwarder
+from iris.cluster.sites.remote_members import RemoteMembers
 from iris.cluster.sites.sites import Sites
 
 __all__ = (
-    "Reach", "Sites", "open_with_all", "open_with_one", "reach_one",
+    "Reach", "Relay", "RemoteMembers", "SiteForwarder", "SiteNetwork", "Sites", "open_with_all", "open_with_one",
+    "reach_one",
 )  # fmt: skip

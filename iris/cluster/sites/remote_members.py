@@ -6,7 +6,7 @@ credential gives them; what it does not trust does not appear.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import final
 
 from iris.cluster.balancing import SiteOrder
@@ -22,10 +22,10 @@ class RemoteMembers:
     """The members of clusters at other sites.
 
     Args:
-        order: returns the order of sites.
+        order: the order of sites.
     """
 
-    def __init__(self, mesh: Mesh, directory: SiteDirectory, order: Callable[[], SiteOrder]) -> None:
+    def __init__(self, mesh: Mesh, directory: SiteDirectory, order: SiteOrder) -> None:
         self._mesh = mesh
         self._directory = directory
         self._order = order
@@ -63,7 +63,7 @@ class RemoteMembers:
 
     def rank(self, foreign: RemoteMember) -> int:
         """Return a number that is lower for members that are asked earlier."""
-        return self._order().rank(foreign.site, foreign.distance)
+        return self._order.rank(foreign.site, foreign.distance)
 
     def ids(self, address: str) -> list[NodeId]:
         """Return the ids of the members that a cluster has at other sites."""

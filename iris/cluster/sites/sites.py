@@ -14,15 +14,14 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.directory import Border, Hop, RemoteSubscriber, SiteDirectory, SitePath
+from iris.cluster.directory import Hop, RemoteSubscriber
 from iris.cluster.membership import Membership
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.routes import (
     ANYBODY,
     BUSY,
@@ -31,51 +30,18 @@ from iris.cluster.routes import (
     READY,
     REASONS,
     CopyRoute,
-    Flows,
     GatewayRoute,
     carrier_of,
-    open_envelope,
-    parse_site_url,
-    targets_untrusted,
 )
+from iris.cluster.sites.network import SiteNetwork
 from iris.cluster.sites.remote_links import RemoteLinks, Subscribing
 from iris.cluster.sites.remote_members import RemoteMembers
 from iris.cluster.sites.reports import ExportDoubts, LossReport
-from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.link import CONTROL_RESERVE, Link
+from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, qualified, realm_of_site
-from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds, node_of
-from iris.security.identity import PeerIdentity
-
-
-@final
-class CarriedFrames:
-    """Takes frames from nodes of other sites out of the messages that carry them."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._flows: Flows[tuple[Peer, str | None]] = Flows()
-        """Known flows: the gateway that each comes from, and the carrier whose limits count (see ``carrier_of``)."""
-
-    def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
-        """Take a batch that is a single carried frame for this node; return whether it is one."""
-        found = self._flows.look(batch)
-        if found is None or not peer.identity.certificate.rights.gateway:
-            return False
-        envelope, known, begin = found
-        if known is None or known[0] is not peer:
-            told = open_envelope(envelope)
-            here = (self._mesh.tag.site, bytes.fromhex(self._mesh.node))
-            if told is None or peer.foreign or (told.site, told.target) != here:
-                return False
-            known = peer, carrier_of(told.source_site)
-            self._flows.remember(envelope, known)
-        self._mesh.receive_carried(batch[begin:], kinds.Carry, known[1])
-        return True
-
 
 _log: Final = logging.getLogger("iris")
 
@@ -90,12 +56,22 @@ _RETRY: Final = 0.25
 """Seconds between attempts to reach a peer whose site cannot be reached."""
 
 
+class CopyOpener(Protocol):
+    """Opens events of other sites."""
+
+    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive a frame of a site's publisher from a gateway, not verified yet.  Does not block."""
+        ...
+
+
 @final
-class Sites:
+class Sites(PeerObserver):
     """Other sites, as this node reaches them.  Made for every node that is at a named site.
 
     Args:
-        may_serve: tells whether a linked peer may serve a cluster, with the proof that its site has shown.
+        network: what leads to other sites, made before the mesh.
+        foreigners: the members at other sites.
+        opener: opens events of other sites that are for this node.
     """
 
     def __init__(
@@ -103,37 +79,27 @@ class Sites:
         mesh: Mesh,
         membership: Membership,
         nursery: trio.Nursery,
-        *,
-        may_serve: Callable[[PeerIdentity, str, bytes], bool],
-        config: Config,
+        network: SiteNetwork,
+        foreigners: RemoteMembers,
+        opener: CopyOpener,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
         self._nursery = nursery
-        self._may_serve = may_serve
-        self._config = config
+        self._config = mesh.config
         self._site: Final = mesh.tag.site
-        self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
-        self.foreigners: Final = RemoteMembers(mesh, self.directory, lambda: membership.order)
+        self.directory: Final = network.directory
+        self.foreigners: Final = foreigners
         """The members at other sites."""
-        self.forward: Callable[[Peer, kinds.Carried], None] | None = None
-        """Takes what is to be carried on; set by a gateway."""
-        self.link_to: Callable[[NodeId], Link | None] = self._link_to
-        """Returns the link to the first gateway of a route; replaced by a gateway."""
-        self.copies: Final = CopyRoute((self._site, mesh.node), self._way, self._first_link)
+        self.relay: Final = network.relay
+        """Relay of what passes this node on the way between sites."""
+        self.copies: Final = network.routes.copies
         """Route of events for several nodes of other sites."""
-        self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
-        """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
-        self.divide: Callable[[Peer, kinds.Copy], None] | None = None
-        """Takes those for several nodes, to be handed on; set by a gateway."""
-        self.border: Final = Border()
+        self._routes: Final = network.routes
+        self.border: Final = network.border
+        self._opener = opener
         self.subscribers_version = 0
         """Number that grows when subscribers at other sites, or the links to them, may have changed."""
-        self._ways: dict[GatewayRoute, None] = {}
-        self._ways_at: Groups[str, GatewayRoute] = Groups()
-        """Routes by site."""
-        self._ways_to: Groups[tuple[str, NodeId], GatewayRoute] = Groups()
-        """Routes by target: a gateway reports the state of each, with small frames."""
         self._clusters: dict[NodeId, set[str]] = {}
         """Clusters that each linked member serves, as far as its site exports them."""
         self._unreached: set[NodeId] = set()
@@ -147,14 +113,6 @@ class Sites:
         self._settles = math.inf
         """Time at which gateways that came lately are next to know their site."""
         self._doubts: Final = ExportDoubts()
-        self._subscribing: Counter[NodeId] = Counter()
-        """Number of patterns to which each node of another site subscribes."""
-        self._resubscribed = False
-        self._resubscriptions: dict[RemoteSubscriber, bool] = {}
-        """Nodes that want events since the last question (True), or no longer do."""
-        self.directory.resubscribed = self._note_subscriber
-        self._withdrawn: set[NodeId] = set()
-        """Nodes that are no members any more, as far as their sites have reported."""
         self._broken: set[NodeId] = set()
         """Linked nodes whose route is gone, as long as there may be another one."""
         self._dropping: set[NodeId] = set()
@@ -164,14 +122,8 @@ class Sites:
         self._news = trio.lowlevel.ParkingLot()
         self._asking: dict[int, tuple[trio.Event, list[Hop]]] = {}
         """Questions which node is on the route, by their number, and the nodes that have answered."""
-        self._links: Final = RemoteLinks(mesh, nursery, config, self._tell_news)
+        self._links: Final = RemoteLinks(mesh, nursery, self._config, self._tell_news)
         nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
-        membership.listed = self.foreigners.ids
-        membership.exported = self.foreigners.clusters
-        mesh.use_carrier(self)
-        self._near_pauses: Final = mesh.redialling.pauses
-        mesh.redialling.pauses = self._pauses
-        mesh.shortcut = CarriedFrames(mesh).take
         mesh.register(kinds.Carry, self._receive_carried)
         mesh.register(kinds.CarryRefused, self._receive_refused)
         mesh.register(kinds.Trace, self._receive_trace)
@@ -180,10 +132,9 @@ class Sites:
         mesh.register(kinds.Allowed, self._receive_allowed)
         mesh.register(kinds.Route, self._receive_route)
         mesh.register(kinds.Exports, self._receive_exports)
-        mesh.observe(self)
 
     def __repr__(self) -> str:
-        return f"<Sites {self.directory!r}, {len(self._ways)} ways>"
+        return f"<Sites {self.directory!r}, {self._routes!r}>"
 
     # -- who is there ---------------------------------------------------------------------------------------
 
@@ -245,47 +196,6 @@ class Sites:
         """See ``RemoteLinks.begin_subscribers``."""
         self._links.begin_subscribers(nodes)
 
-    # -- connections through gateways: Carrier --------------------------------------------------------------
-
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> GatewayRoute:
-        """See ``Transport.dial``."""
-        site, node = parse_site_url(url)
-        await trio.lowlevel.checkpoint()
-        way = self._way(site)
-        if way is None or self.link_to(way.neighbour) is None:
-            raise NotSent(f"no gateway leads to site {site!r}")
-        own = (self._site, self._mesh.node)
-        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._closed(carried))
-        self._ways[carried] = None
-        self._ways_to.add(carried.target, carried)
-        self._ways_at.add(site, carried)
-        return carried
-
-    def _closed(self, way: GatewayRoute) -> None:
-        self._ways.pop(way, None)
-        self._ways_to.remove(way.target, way)
-        self._ways_at.remove(way.target[0], way)
-
-    def _way(self, site: str) -> SitePath | None:
-        return self.directory.way(site, salt=self._mesh.node)
-
-    def _first_link(self, neighbour: NodeId) -> Link | None:
-        return self.link_to(neighbour)
-
-    def _link_to(self, neighbour: NodeId) -> Link | None:
-        peer = self._mesh.peer(neighbour)
-        return None if peer is None else peer.link
-
-    def _pauses(self, peer: Peer) -> Iterator[float]:
-        if not peer.foreign:
-            yield from self._near_pauses(peer)
-            return
-        until = trio.current_time() + self._config.site_patience
-        for attempt in itertools.count():
-            yield _RETRY if attempt else 0.0
-            if trio.current_time() >= until:
-                return
-
     # -- what changes ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -317,11 +227,11 @@ class Sites:
         if self._identity is not self._mesh.identity:
             self._identity, self._anew = self._mesh.identity, True
         rerouted, relisted = directory.take_news()
-        ways: Iterable[GatewayRoute] = itertools.chain.from_iterable(map(self._ways_at.of, sorted(rerouted)))
+        ways = [*itertools.chain.from_iterable(map(self._routes.at, sorted(rerouted)))]
         nodes: Iterable[NodeId] = sorted(relisted.union(self._unreached))
         if self._anew:
             self._anew = False
-            ways, nodes = list(self._ways), list(self._clusters)
+            ways, nodes = list(self._routes), list(self._clusters)
         for way in ways:
             origins = directory.gateways(way.target[0])
             if not any(way.way in directory.ways_to(origin) for origin in origins):
@@ -341,37 +251,22 @@ class Sites:
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
             else:
                 self._place(peer)
-        if self._resubscribed:
-            self._resubscribed = False
+        subscriptions = directory.subscriptions
+        if subscriptions.take_changed():
             self.subscribers_version += 1
-        for node in list(self._withdrawn):
+        for node in [*subscriptions.withdrawn]:
             peer = self._mesh.peers.get(node)
             if peer is None or not peer.foreign:
-                self._withdrawn.discard(node)
+                subscriptions.withdrawn.discard(node)
             elif directory.reaches(peer.site) and directory.is_told(peer.site):
-                self._withdrawn.discard(node)
+                subscriptions.withdrawn.discard(node)
                 self._nursery.start_soon(self._see_to, peer)
         self._membership.news()
         self._news.unpark_all()
 
-    def _note_subscriber(self, found: RemoteSubscriber, wants: bool) -> None:
-        """Follow who wants events: there may be very many, and each change is one."""
-        self._resubscribed = True
-        if self._resubscriptions.get(found, wants) != wants:
-            del self._resubscriptions[found]  # as it was
-        else:
-            self._resubscriptions[found] = wants
-        self._subscribing[found.node] += 1 if wants else -1
-        if self._subscribing[found.node]:
-            self._withdrawn.discard(found.node)
-        else:
-            del self._subscribing[found.node]
-            self._withdrawn.add(found.node)
-
     def resubscriptions(self) -> dict[RemoteSubscriber, bool]:
         """Return who at other sites wants events that did not at the last call (True), and the other way round."""
-        changes, self._resubscriptions = self._resubscriptions, {}
-        return changes
+        return self.directory.subscriptions.take()
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Return True if a site has withdrawn a member: a gateway that has named it, or all once they have settled."""
@@ -400,7 +295,7 @@ class Sites:
             self._listed[peer.node] = listing
         way = self.directory.way(peer.site)
         exported = self.directory.memberships(peer.site, peer.node)
-        clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
+        clusters = {name for name, proof in exported if self._membership.may_serve(peer.identity, name, proof)}
         doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
         if doubted:
             self._mesh.refusals["member that has no right to be one"] += doubted
@@ -418,35 +313,28 @@ class Sites:
         if peer.foreign:
             raise RemoteProtocolError("a carried frame comes from a gateway")
         self._mesh.check_not_nested(kinds.Carry)
-        if message.site == self._site and node_of(message.target) == self._mesh.node:
+        if self.relay.is_here(message):
             peer.check_gateway()  # frames that are carried are under no limit of an address
             self._mesh.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
-        elif self.forward is not None:
-            self.forward(peer, message)
         else:
-            raise RemoteProtocolError("this node is no gateway")
+            self.relay.forward(peer, message)
+
+    def receive_sealed(self, site: str, source: NodeId, frame: bytes) -> None:
+        """Receive events for this node, sealed by a publisher of another site."""
+        self._opener.take(site, source, frame)
 
     def _receive_copy(self, peer: Peer, message: kinds.Copy) -> None:
-        if peer.foreign:
-            raise RemoteProtocolError("a copy comes from a gateway")
-        if self.divide is not None:
-            self.divide(peer, message)
-        elif targets_untrusted(message.targets) == {self._site: bytes.fromhex(self._mesh.node)}:
-            peer.check_gateway()
-            self.hear(message.source_site, node_of(message.source), message.frame)
-        else:
-            raise RemoteProtocolError("this node is no gateway")
+        if self.relay.receive_copy(peer, message):
+            self.receive_sealed(message.source_site, node_of(message.source), message.frame)
 
     def _receive_refused(self, peer: Peer, message: kinds.CarryRefused) -> None:
         if peer.foreign:
             raise RemoteProtocolError("a refusal comes from a gateway")
-        if message.site != self._site or node_of(message.target) != self._mesh.node:
-            if self.forward is None:
-                raise RemoteProtocolError("this node is no gateway")
-            self.forward(peer, message)
-            return
-        peer.check_gateway()
-        self.refused(message.source_site, node_of(message.source), message.reason)
+        if self.relay.is_here(message):
+            peer.check_gateway()
+            self.refused(message.source_site, node_of(message.source), message.reason)
+        else:
+            self.relay.forward(peer, message)
 
     def refused(self, site: str, node: NodeId, reason: int) -> None:
         """A gateway does not carry what goes to a node, or only more slowly.
@@ -455,14 +343,14 @@ class Sites:
         gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
-            ways: list[GatewayRoute | CopyRoute] = [*self._ways_to.of((site, node))]
+            ways: list[GatewayRoute | CopyRoute] = [*self._routes.to(site, node)]
             if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
                 ways.append(self.copies)
             for way in ways:
                 way.pause() if reason == BUSY else way.resume()
             return
         self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
-        meant = self._ways_to.of((site, node))
+        meant = self._routes.to(site, node)
         for way in meant:
             way.break_off()
         peer = self._mesh.peers.get(node)
@@ -497,8 +385,8 @@ class Sites:
             None if no way leads there, or the link to the first gateway is full.
         """
         site, node = target
-        way = self._way(site)
-        link = None if way is None else self.link_to(way.neighbour)
+        way = self._routes.path(site)
+        link = None if way is None else self._routes.link_to(way.neighbour)
         if link is None:
             return None
         answered, found = self._asking[number] = trio.Event(), list[Hop]()
@@ -513,20 +401,18 @@ class Sites:
         return found[0]
 
     def _receive_trace(self, peer: Peer, message: kinds.Trace) -> None:
-        if self.forward is None or peer.foreign:
+        if peer.foreign:
             raise RemoteProtocolError("a question who is on the way goes to gateways")
-        self.forward(peer, message)
+        self.relay.forward(peer, message)
 
     def _receive_traced(self, peer: Peer, message: kinds.Traced) -> None:
         if peer.foreign:
             raise RemoteProtocolError("who is on the way is told to a node by its gateway")
-        if message.site == self._site and node_of(message.target) == self._mesh.node:
+        if self.relay.is_here(message):
             peer.check_gateway()
             self.traced(message.source_site, node_of(message.source), message.number)
-        elif self.forward is not None:
-            self.forward(peer, message)
         else:
-            raise RemoteProtocolError("this node is no gateway")
+            self.relay.forward(peer, message)
 
     def traced(self, site: str, node: NodeId, number: int) -> None:
         """A gateway says that it is on the route."""
@@ -562,7 +448,6 @@ class Sites:
     def peer_connected(self, peer: Peer) -> None:
         """A node of another site is linked: it may be asked."""
         if peer.foreign:
-            peer.border = self.border
             self._links.linked(peer.node)
             self._place(peer)
             self._news.unpark_all()

@@ -7,13 +7,16 @@ clocks or tasks: those are in iris.cluster.membership.
 
 from iris.cluster.swim.anti_entropy import portions
 from iris.cluster.swim.client_view import ClientView, view_hash
-from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
+from iris.cluster.swim.context import (
+    Changed, Effect, LinkedNodes, LoadReport, Rejected, Routable, Send, SwimPorts, Synchronized, Workload,
+)  # fmt: skip
 from iris.cluster.swim.gossip import signatures_in
+from iris.cluster.swim.context import MembershipView
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
 from iris.cluster.swim.swim import Swim
 
 __all__ = (
-    "Changed", "ClientView", "ClusterEntry", "Effect", "LoadReport", "MemberState", "NodeRecord",
-    "Rejected", "Routable", "Send", "Swim", "Synchronized", "is_plain", "portions",
-    "signatures_in", "statement_bytes", "view_hash",
+    "Changed", "ClientView", "ClusterEntry", "Effect", "LinkedNodes", "LoadReport", "MemberState", "MembershipView",
+    "NodeRecord", "Rejected", "Routable", "Send", "Swim", "SwimPorts", "Synchronized", "Workload", "is_plain",
+    "portions", "signatures_in", "statement_bytes", "view_hash",
 )  # fmt: skip

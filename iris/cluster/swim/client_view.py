@@ -22,7 +22,7 @@ from typing import Final, final
 
 from msgspec import structs
 
-from iris.cluster.swim.context import Effect, SignatureVerifier, SwimContext, Synchronized
+from iris.cluster.swim.context import Effect, SwimContext, SwimPorts, Synchronized
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, record_untrusted
 from iris.cluster.swim.view import NodeState, View, entry_hash
@@ -81,20 +81,14 @@ class ClientView:
 
     Args:
         record: this node's own record, as others would see it.
-        trust: verifies what members say of themselves.
+        ports: the parts that it asks; nobody asks a client for its workload.
         config: timings and limits.
         random: for the choice of whom to ask.
         now: present time in seconds, of a clock that does not go back.
     """
 
-    def __init__(
-        self, *, record: NodeRecord, trust: SignatureVerifier, config: Config, random: Random, now: float
-    ) -> None:
-        self._ground = SwimContext(View(signed(record, trust)), trust, config, random, now)
-        self.contacts: Callable[[], Collection[NodeId]] = tuple
-        """Returns the nodes that are linked and can be asked."""
-        self.queue_delay = 0.0
-        """See ``Swim``; nobody asks for it."""
+    def __init__(self, *, record: NodeRecord, ports: SwimPorts, config: Config, random: Random, now: float) -> None:
+        self._ground = SwimContext(View(signed(record, ports.trust)), ports, config, random, now)
         self._clusters: dict[str, _Cluster] = {}
         self._questions: dict[int, str] = {}
         self._sequence = 0
@@ -146,16 +140,16 @@ class ClientView:
         known = self._clusters.get(cluster)
         return () if known is None else known.members
 
+    def is_unanswered(self, cluster: str) -> bool:
+        """See ``MembershipView``."""
+        return self.answered(cluster) == -math.inf
+
     def answered(self, cluster: str) -> float:
         """Return when a cluster was last asked for and found, or found to have no members; -inf: it was not."""
         known = self._clusters.get(cluster)
         return -math.inf if known is None else known.answered
 
     # -- events from the shell ------------------------------------------------------------------------------
-
-    def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
-        """See ``Swim``."""
-        self._ground.is_linked, self._ground.is_new = is_linked, is_new
 
     def look(self, cluster: str, now: float, *, again_after: float = 0.0) -> list[Effect]:
         """Ask for the members of a cluster, unless that is under way or was answered less than ``again_after`` ago.
@@ -190,7 +184,12 @@ class ClientView:
         return self._flush()
 
     def update_self(
-        self, now: float, *, clusters: Iterable[ClusterEntry] | None = None, proof: bytes | None = None
+        self,
+        now: float,
+        *,
+        addresses: Iterable[str] | None = None,
+        clusters: Iterable[ClusterEntry] | None = None,
+        proof: bytes | None = None,
     ) -> list[Effect]:
         """See ``Swim``: no member is notified of a client."""
         self._advance(now)
@@ -198,6 +197,7 @@ class ClientView:
         self._ground.view.set_own(
             structs.replace(
                 own,
+                addresses=own.addresses if addresses is None else tuple(addresses),
                 clusters=own.clusters if clusters is None else tuple(clusters),
                 proof=own.proof if proof is None else proof,
             )
@@ -280,7 +280,7 @@ class ClientView:
         cluster = self._questions.get(sequence)
         if cluster is None:
             return
-        known, contacts = self._clusters[cluster], sorted(self.contacts())
+        known, contacts = self._clusters[cluster], sorted(self._ground.links.contacts())
         if contacts:
             self._put(sequence, self._ground.random.choice([c for c in contacts if c != known.asked] or contacts))
         else:

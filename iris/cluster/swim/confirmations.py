@@ -13,7 +13,6 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final, final
 
 from msgspec import structs
@@ -39,14 +38,9 @@ _SPREAD: Final = 0.1
 
 @final
 class Confirmations:
-    """The running suspicions, and the witnesses that confirm each.
-
-    Attributes:
-        ask: sends a suspect the question whether it is there, with the incarnation that it is suspected at.
-    """
+    """The running suspicions, and the witnesses that confirm each."""
 
     def __init__(self, ground: SwimContext, own: LocalMember) -> None:
-        self.ask: Callable[[NodeState], None] = lambda _: None
         self._ground = ground
         self._own = own
         self._running: dict[NodeId, None] = {}
@@ -157,7 +151,7 @@ class Confirmations:
     def _ask(self, node: NodeId, suspicion: Suspicion, turn: int) -> None:
         member = self._ground.view.find(node)
         if member is not None and member.suspicion is suspicion and member.live:
-            self.ask(member)
+            self._ground.questions.append(member)
             self._ask_later(node, suspicion, turn + 1)
 
     def _deadline(self, suspicion: Suspicion) -> float:

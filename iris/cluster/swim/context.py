@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, final
 
@@ -27,12 +28,12 @@ from iris.cluster.swim.gossip import (
     sends,
     update_size,
 )
-from iris.cluster.swim.records import MemberState, NodeRecord
+from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.suspicion import witnesses_needed
 from iris.cluster.swim.view import NodeState, View
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
-from iris.kernel.wire import Message
+from iris.kernel.wire import Message, kinds
 
 Action = Callable[[], None]
 
@@ -197,12 +198,49 @@ class SignatureVerifier(Protocol):
         ...
 
 
+class LinkedNodes(Protocol):
+    """The links of this node, as the machine asks for them.  Plain calls that read a table."""
+
+    def is_linked(self, node: NodeId) -> bool:
+        """Return whether a node is linked; who is not is passed over by gossip."""
+        ...
+
+    def is_new(self, node: NodeId) -> bool:
+        """Return whether a node is being linked for the first time, so that its silence says nothing."""
+        ...
+
+    def contacts(self) -> Collection[NodeId]:
+        """Return the nodes to which frames can leave now."""
+        ...
+
+
+class Workload(Protocol):
+    """The work of this node."""
+
+    @property
+    def queue_delay(self) -> float:
+        """Seconds that work waits for a handler here; read with each probe, and sent to the member that probes."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwimPorts:
+    """The parts that the machine asks."""
+
+    trust: SignatureVerifier
+    links: LinkedNodes
+    workload: Workload
+
+
 @final
 class SwimContext:
     """State shared by the SWIM mechanisms of one node.  ``now`` is set by each entry into the machine."""
 
-    def __init__(self, view: View, trust: SignatureVerifier, config: Config, random: Random, now: float) -> None:
-        self.trust: Final = trust
+    def __init__(self, view: View, ports: SwimPorts, config: Config, random: Random, now: float) -> None:
+        self.trust: Final = ports.trust
+        self.links: Final = ports.links
+        self.workload: Final = ports.workload
         self.config: Final = config
         self.random: Final = random
         self.now = now
@@ -210,9 +248,8 @@ class SwimContext:
         self.timers: Final = Timers()
         self.dissemination: Final = GossipQueue()
         self.health: Final = Awareness()
-        self.is_linked: Callable[[NodeId], bool] = lambda _: True
-        self.is_new: Callable[[NodeId], bool] = lambda _: False
-        """Returns True while a node is being linked for the first time, so that its silence says nothing."""
+        self.questions: list[NodeState] = []
+        """Suspects that are to be asked whether they are there."""
         self.outbox: list[Effect] = []
         self.sent: Counter[type[Message]] = Counter()
         """Messages by kind."""
@@ -323,3 +360,98 @@ class SwimContext:
         if (sender, reason) not in self._rejected and len(self._rejected) < _REJECTED_PAIRS:
             self._rejected[sender, reason] = None
             self.outbox.append(Rejected(sender=sender, reason=reason))
+
+
+class MembershipView(Protocol):
+    """A machine that sees who is there.
+
+    Its questions read a table.  Its events return what is to be done because of them, in that order; ``now`` is the
+    time in seconds, of a clock that does not go back.
+    """
+
+    @property
+    def deadline(self) -> float:
+        """Time at which ``expire`` is to be called; infinity if never."""
+        ...
+
+    @property
+    def own(self) -> NodeRecord:
+        """Record of this node, as others will know it."""
+        ...
+
+    @property
+    def lateness(self) -> float:
+        """Seconds by which this node was late lately with what was due: it, or its machine, has too much to do."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """True once what this node had to announce was sent often enough; worth a short wait when closing."""
+        ...
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """Number of messages and updates of peers that were refused, by reason."""
+        ...
+
+    def record(self, node: NodeId) -> NodeRecord | None:
+        """Return the record of a node, dead or alive; None if it is unknown."""
+        ...
+
+    def state(self, node: NodeId) -> MemberState | None:
+        """Return how a node is seen; None if it is unknown."""
+        ...
+
+    def is_unanswered(self, cluster: str) -> bool:
+        """Return whether nobody has said yet which members a cluster has."""
+        ...
+
+    def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
+        """Nodes are linked that can be asked who is there; the effect ``Synchronized`` says when one has answered."""
+        ...
+
+    def update_self(
+        self,
+        now: float,
+        *,
+        addresses: Iterable[str] | None = None,
+        clusters: Iterable[ClusterEntry] | None = None,
+        proof: bytes | None = None,
+    ) -> list[Effect]:
+        """Publish what has changed about this node; None leaves a field as it is.  A client publishes nothing.
+
+        Raises:
+            ConfigError: the record would exceed its limits; nothing has changed.
+        """
+        ...
+
+    def leave(self, now: float) -> list[Effect]:
+        """Publish that this node leaves."""
+        ...
+
+    def broken(self, node: NodeId, now: float) -> list[Effect]:
+        """The link to a node broke, and neither side meant it to."""
+        ...
+
+    def refused(self, node: NodeId, now: float) -> list[Effect]:
+        """Nobody listens where a node was."""
+        ...
+
+    def doubt(self, node: NodeId, now: float) -> list[Effect]:
+        """A node owes an answer and says nothing."""
+        ...
+
+    def recheck(self, now: float, vouched: Callable[[NodeId], bool]) -> list[Effect]:
+        """Somebody was revoked: verify everybody's certificates again.
+
+        ``vouched`` tells whether a node is linked by certificates that hold, whatever its record shows.
+        """
+        ...
+
+    def expire(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        ...
+
+    def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
+        """Take a message from an authenticated sender; whatever is wrong with it is counted, and nothing is raised."""
+        ...

@@ -166,8 +166,6 @@ class FailureDetector:
         self._busy: dict[NodeId, None] = {}
         self._heard: dict[NodeId, float] = {}
         self._refusing: dict[NodeId, None] = {}
-        self.queue_delay = 0.0
-        suspects.ask = self.nudge
         ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
         self._trying_lost = False
 
@@ -262,7 +260,11 @@ class FailureDetector:
         ground = self._ground
         ground.timers.at(ground.now + ground.config.probe_interval * ground.health.factor, self._tick)
         member = self._next()
-        if member is not None and member.record.node not in self._probing and not ground.is_new(member.record.node):
+        if (
+            member is not None
+            and member.record.node not in self._probing
+            and not ground.links.is_new(member.record.node)
+        ):
             self._start(member)
         self._try_again(self._broken, 1)
         self._try_again(self._busy, 1)
@@ -432,7 +434,7 @@ class FailureDetector:
         """Answer a probe; True if the prober held this node dead and it refutes that now."""
         ground = self._ground
         accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
-        delay = min(int(self.queue_delay * 1e6), 10**12)
+        delay = min(int(max(0.0, ground.workload.queue_delay) * 1e6), 10**12)
         behind = ground.own if incarnation != ground.own.incarnation else None
         ground.send_with_updates(sender, kinds.ProbeAnswer, sequence, delay, first=behind)
         return accused and state is MemberState.DEAD
@@ -457,6 +459,12 @@ class FailureDetector:
         relay = self._relays.pop(sequence, None)
         if relay is not None:
             self._ground.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.SILENT))
+
+    def ask_suspects(self) -> None:
+        """Ask the suspects whose turn it is whether they are there, with the incarnation that each is suspected at."""
+        questions, self._ground.questions = self._ground.questions, []
+        for member in questions:
+            self.nudge(member)
 
     # -- the dead that may be back --------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class LocalMember:
     def _tell_linked(self) -> None:
         """Send each linked member a change, unless they are too many; one that is linked later gets it then."""
         ground = self._ground
-        linked = [node for node in ground.view.live if ground.is_linked(node)]
+        linked = [node for node in ground.view.live if ground.links.is_linked(node)]
         if linked and len(linked) <= _TOLD_AT_ONCE:
             for node in linked:
                 ground.send_updates(node, kinds.State, False, updates=[ground.own])

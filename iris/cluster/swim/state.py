@@ -186,7 +186,7 @@ class StateExchange:
         gone = self._quota.first(key, ground.view.gone.__contains__)
         if gone is not None or not linked:
             return gone
-        return self._quota.first(key, lambda node: not ground.is_linked(node))
+        return self._quota.first(key, lambda node: not ground.links.is_linked(node))
 
     def _forget(self, node: NodeId) -> None:
         """Hold a node's record no more, and if it is live, report it gone."""

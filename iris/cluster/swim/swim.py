@@ -22,7 +22,7 @@ from typing import Final, final
 
 from iris.cluster.swim.anti_entropy import nodes_untrusted
 from iris.cluster.swim.confirmations import Confirmations
-from iris.cluster.swim.context import Effect, SignatureVerifier, SwimContext
+from iris.cluster.swim.context import Effect, SwimContext, SwimPorts
 from iris.cluster.swim.failure_detector import FailureDetector, ProbeVerdict
 from iris.cluster.swim.gossip import Accusation, Claim, Renewal, updates_untrusted
 from iris.cluster.swim.local_member import LocalMember, signed
@@ -87,13 +87,13 @@ class Swim:
         self,
         *,
         record: NodeRecord,
-        trust: SignatureVerifier,
+        ports: SwimPorts,
         config: Config,
         random: Random,
         now: float,
         view: Callable[[NodeRecord], View] = View,
     ) -> None:
-        self._ground = SwimContext(view(signed(record, trust)), trust, config, random, now)
+        self._ground = SwimContext(view(signed(record, ports.trust)), ports, config, random, now)
         self._own = LocalMember(self._ground)
         self._suspects = Confirmations(self._ground, self._own)
         self._prober = FailureDetector(self._ground, self._own, self._suspects)
@@ -118,15 +118,6 @@ class Swim:
         return self._ground.own
 
     @property
-    def queue_delay(self) -> float:
-        """Seconds that work waits for a handler here; sent to members that probe.  The shell keeps it up to date."""
-        return self._prober.queue_delay
-
-    @queue_delay.setter
-    def queue_delay(self, seconds: float) -> None:
-        self._prober.queue_delay = max(0.0, seconds)
-
-    @property
     def lateness(self) -> float:
         """Seconds by which this node was late lately with what was due: it, or its machine, has too much to do."""
         return self._ground.health.lateness
@@ -149,6 +140,10 @@ class Swim:
             return MemberState.LEFT if self._ground.own.leaving else MemberState.ALIVE
         member = self._ground.view.find(node)
         return None if member is None else member.state
+
+    def is_unanswered(self, cluster: str) -> bool:  # noqa: ARG002 -- whatever it is
+        """See ``MembershipView``: a member is told of all clusters."""
+        return False
 
     def members(self) -> list[NodeRecord]:
         """Return the records of the live members, without this node."""
@@ -182,13 +177,6 @@ class Swim:
         )
 
     # -- events from the shell ------------------------------------------------------------------------------
-
-    def use_links(self, is_linked: Callable[[NodeId], bool], is_new: Callable[[NodeId], bool]) -> None:
-        """Install the two questions of the machine: is a node linked, and is it being linked for the first time.
-
-        Who is not linked is passed over by gossip; who is being linked for the first time cannot be found silent.
-        """
-        self._ground.is_linked, self._ground.is_new = is_linked, is_new
 
     def join(self, contacts: Iterable[NodeId], now: float) -> list[Effect]:
         """Ask these nodes for everybody's records; the effect ``Synchronized`` says when they are here.
@@ -278,6 +266,7 @@ class Swim:
             # may have ended the link.
             if not self._ground.own.leaving or action == self._gossip_due:
                 action()
+                self._prober.ask_suspects()
         return self._flush()
 
     def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
@@ -333,7 +322,7 @@ class Swim:
         late = _LATER * max(0.0, health.lateness - _PUNCTUAL)
         self._gossip_from = ground.now + ground.config.gossip_interval * health.factor + late
         for node in ground.view.pick(ground.random, ground.config.gossip_fanout):
-            if not ground.is_linked(node):
+            if not ground.links.is_linked(node):
                 continue
             updates = ground.take_gossip()
             if not updates:

@@ -51,16 +51,33 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Do work for a client whose request was read, and stop it when the client hangs up.
 
+    The work is part of this task, which waits for no other one when it is done: each of these steps is a turn of the
+    loop, and a turn is as long as what all clients do in it.
+
     Raises:
         HungUp: it has.
     """
+    working = asyncio.current_task()
+    assert working is not None
+    gone = False
 
-    async def watch() -> T:
+    async def watch() -> None:
+        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        raise HungUp
+        gone = True
+        working.cancel()
 
-    return await first_of(work, watch())
+    watching = asyncio.ensure_future(watch())
+    cancelling = working.cancelling()
+    try:
+        return await work
+    except BaseException:
+        if gone and working.uncancel() <= cancelling:
+            raise HungUp from None
+        raise
+    finally:
+        watching.cancel()
 
 
 async def send_held(client: Client, pieces: AsyncIterable[bytes], send: Write) -> None:

@@ -55,7 +55,7 @@ def make_app(
     """Return the application.
 
     Args:
-        node: whose place is lent.
+        node: node whose place is lent.
         clients: clients that may use it.
         limits: limits of all of them together.
         counted: counters of what is done.

@@ -67,12 +67,12 @@ async def open_http_door(
     """Let clients use a node over HTTP for as long as the block lasts.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it.
-        sockets: where they come; bound, and listening or not.  They are closed.
-        tls: for HTTPS.
-        origins: of pages that may use it, ``https://HOST``; ``*`` for all.
-        limits: of all clients together.
+        node: node whose place is lent.
+        clients: clients that may use it.
+        sockets: sockets to which they connect; bound, and listening or not.  They are closed.
+        tls: context for HTTPS.  None for plain HTTP.
+        origins: origins of pages that may use it, ``https://HOST``; ``*`` for all.
+        limits: limits of all clients together.
 
     Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
     """

@@ -288,10 +288,10 @@ async def open_mqtt_door(
     """Let clients use a node by MQTT for as long as the block lasts.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it; the password of MQTT is the token.
-        sockets: where they come; bound, and listening or not.  They are closed.
-        tls: for connections by TLS.
+        node: node whose place is lent.
+        clients: clients that may use it; the password of MQTT is the token.
+        sockets: sockets to which they connect; bound, and listening or not.  They are closed.
+        tls: context for connections by TLS.  None for plain TCP.
         max_connections: at a time, a quarter of them, 4 at least, for one client; who comes then is refused as the
             server is busy, or the quota of the client exceeded.
         max_payload: bytes of a message, at most those of the node's ``Config``.

@@ -42,7 +42,7 @@ def key_of(client: str, client_id: str) -> str:
 
 @final
 class OtherDoors:
-    """Says what has come here, and hears what has come elsewhere.
+    """Reports the identifiers that have come here, and receives those that have come elsewhere.
 
     Args:
         node: node of this door.

@@ -1,29 +1,26 @@
-"""Answering: takes the messages of a REP or RESPONDENT socket, many at a time, and answers each.
+"""Answering: takes the messages of REQ or SURVEYOR, many at a time, and answers each.
 
-nng gives a message to a *context*, which answers it before it takes another one.  Until one is free, each connection
-waits with one message, first come, first served.  There are more contexts than may be busy, so that one is free to say
-that the others are:
+There are so many *workers*.  One takes a message and answers it before it takes another one.  Until one is free, each
+connection waits with one message, first come, first served.  There are more workers than may be busy, so that one is
+free to say that the others are:
 
 - with calls: as many as the client may have (``ClientLimits``), of one connection ``CALLS_OF_ONE``.  When a connection
   ends, its calls are stopped.
-- with answers that are not taken: the connection that has kept its context longest is ended when there are more than
+- with answers that are not taken: the connection that has kept its worker longest is ended when there are more than
   ``_UNTAKEN``, and else after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-import pynng
-
 from iris.doors.clients import ClientLimits
 from iris.doors.nng.counters import NngStatistics, keep_running
 from iris.doors.nng.messages import refusal_of
-from iris.doors.nng.sockets import Closed, Endpoint, NngError, Pipe, receive, send
+from iris.doors.nng.sockets import Endpoint, Pipe, Received
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 
@@ -41,32 +38,27 @@ _HURRY: Final = 0.5
 _PATIENCE: Final = 30.0
 """Seconds after which it is late in any case.  A slow line takes 1 MiB in that time."""
 
-CONTEXTS: Final = 2 * ClientLimits().calls
-"""Contexts of nng: as many may call, and as many wait to be taken or be free."""
-
-_PAUSE: Final = 0.1
-"""Seconds without receiving where nng has no memory for it."""
+WORKERS: Final = 2 * ClientLimits().calls
+"""As many may call, and as many wait for their answers to be taken, or are free."""
 
 
 @final
 class Answering:
-    """Answers all that comes by one socket.
+    """Answers all that comes to one endpoint.
 
     Args:
-        socket: socket of REP or RESPONDENT; it does not listen yet.
-        max_connections: at a time.
+        open_endpoint: makes the endpoint, which calls what it is given with the number of each connection that ends.
         counted: counters of what is done.
         serve: returns the answer to a message; what it raises is reported to the client.
     """
 
     def __init__(
         self,
-        socket: pynng.Socket,
-        max_connections: int,
+        open_endpoint: Callable[[Callable[[int], None]], Endpoint],
         counted: NngStatistics,
         serve: Callable[[bytes], Awaitable[bytes]],
     ) -> None:
-        self.endpoint: Final = Endpoint(socket, max_connections, self._on_ended)
+        self.endpoint: Final = open_endpoint(self._on_ended)
         self._counted = counted
         self._serve = serve
         self._calls: dict[int, set[asyncio.Task[bytes]]] = {}
@@ -75,31 +67,19 @@ class Answering:
         """Answers that wait: the time since when, and the connection; the oldest first."""
 
     async def run(self) -> None:
-        """Answer until the socket is closed."""
+        """Answer until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            late = tasks.create_task(keep_running("the look at answers that are not taken", self._end_late_ones))
-            works = [tasks.create_task(keep_running("an answer", self._work)) for _ in range(CONTEXTS)]
-            await asyncio.wait(works)
-            late.cancel()
+            tasks.create_task(keep_running("the look at answers that are not taken", self._end_late_ones))
+            for _ in range(WORKERS):
+                tasks.create_task(keep_running("an answer", self._work))
 
     async def _work(self) -> None:
-        context = self.endpoint.socket.new_context()
-        try:
-            while True:
-                try:
-                    data, connection = await receive(context)
-                    answer = await self._answer(data, connection)
-                    if answer is not None:
-                        self._counted.answered += 1
-                        await self._give(context, answer, connection)
-                except Closed:
-                    return
-                except NngError as error:
-                    _log.warning("the door for nng: %s", error, extra={"door": "nng", "reason": type(error).__name__})
-                    await asyncio.sleep(_PAUSE)
-        finally:
-            with contextlib.suppress(Closed):  # with its socket
-                context.close()
+        while True:
+            received = await self.endpoint.receive()
+            answer = await self._answer(received.data, received.pipe)
+            if answer is not None:
+                self._counted.answered += 1
+                await self._give(received, answer)
 
     async def _answer(self, data: bytes, connection: Pipe) -> bytes | None:
         """Return the answer to a message; None if nobody waits for it any more."""
@@ -115,8 +95,8 @@ class Answering:
         try:
             await asyncio.wait([call])
         finally:
-            call.cancel()
-            await asyncio.wait([call])
+            if call.cancel():  # else it is done, and what waits for it nevertheless waits for a turn of the loop
+                await asyncio.wait([call])
             calls.discard(call)
             if not calls:
                 self._calls.pop(connection.number, None)
@@ -138,12 +118,12 @@ class Answering:
         self._counted.refused[problem.status] += 1
         return refusal_of(problem)
 
-    async def _give(self, context: pynng.Context, answer: bytes, connection: Pipe) -> None:
+    async def _give(self, received: Received, answer: bytes) -> None:
         """Send an answer; it is at its end as well when its connection has ended."""
         this = object()
-        self._untaken[this] = asyncio.get_running_loop().time(), connection
+        self._untaken[this] = asyncio.get_running_loop().time(), received.pipe
         try:
-            await send(context, answer)
+            await received.pipe.send(received.header + answer)
         finally:
             del self._untaken[this]
 

@@ -21,10 +21,10 @@ class Asking:
     """Asks clusters for the client of a door.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it.
+        node: node whose place is lent.
+        clients: clients that may use it.
         name: name of the client.
-        max_payload: bytes.
+        max_payload: bytes of a payload at most.
     """
 
     def __init__(self, node: iris.aio.Node, clients: Clients, name: str, max_payload: int) -> None:
@@ -52,8 +52,7 @@ class Asking:
     async def survey(self, data: bytes) -> bytes:
         """Ask all members, and return the answer of the door: those of all, who lacks, and what went wrong.
 
-        A RESPONDENT may answer a survey once.  nng's raw one can send several answers, but keeps only two for a
-        connection that is busy, and drops the others without a word.
+        It is one message, as a RESPONDENT answers a survey once.
 
         Raises:
             Problem, IrisError: what the client is told.

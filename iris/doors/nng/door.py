@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import pynng
-
 import iris.aio
 from iris.doors.bounds import whole
 from iris.doors.clients import Clients
@@ -21,7 +19,7 @@ from iris.doors.nng.asking import Asking
 from iris.doors.nng.counters import NngStatistics, keep_running
 from iris.doors.nng.events import Following, Taking
 from iris.doors.nng.messages import MAX_LINE
-from iris.doors.nng.sockets import WAITING, Endpoint, make_tls, open_socket
+from iris.doors.nng.sockets import PUB, PULL, REP, RESPONDENT, Endpoint, make_tls
 from iris.doors.problems import Problem
 from iris.doors.reporting import reporting
 from iris.kernel.config import Config
@@ -73,15 +71,15 @@ async def open_nng_door(
     """Let programs that speak nng use a node, for as long as the block lasts.
 
     Args:
-        node: whose place is lent.
-        clients: who may use it.
+        node: node whose place is lent.
+        clients: clients that may use it.
         url: ``ipc:///PATH``: files ``PATH.req``, ``PATH.surveyor``, ``PATH.push`` and ``PATH.sub``, for this user
             alone; or ``tls+tcp://HOST:PORT``: four ports from that one on, or any free ones if it is 0.
-        client_name: the client whose rights those have who connect.
-        certificate: for TLS, a file in PEM: the certificate chain of this door.
+        client_name: client whose rights all connections have.
+        certificate: file in PEM, for TLS: the certificate chain of this door.
         private_key: its key.
-        client_ca: who signs the certificates of clients, without which nobody is let in.
-        max_connections: of each protocol, at a time; who comes then is turned away.
+        client_ca: authority that signs the certificates of clients, without which nobody is let in.
+        max_connections: connections of each protocol, at a time; further ones are turned away.
         max_payload: bytes of what a client sends, at most those of the node's ``Config``.
 
     Raises:
@@ -101,13 +99,18 @@ async def open_nng_door(
         tls = make_tls(certificate, private_key, client_ca)
 
     # Up to twice as much is taken as is let through: who sends too much is told so, by REQ at least.
-    opened = partial(open_socket, max_received=2 * (max_payload + MAX_LINE), tls=tls)
+    opened = partial(
+        Endpoint,
+        max_received=2 * (max_payload + MAX_LINE),
+        max_connections=max_connections,
+        strangers=clients.strangers,
+        tls=tls,
+    )
     counted = NngStatistics()
     asking = Asking(node, clients, client_name, max_payload)
-    requests = Answering(opened(pynng.Rep0), max_connections, counted, asking.request)
-    surveys = Answering(opened(pynng.Respondent0), max_connections, counted, asking.survey)
-    taken = Endpoint(opened(pynng.Pull0), max_connections)
-    followed = Endpoint(opened(pynng.Pub0, send_buffer_size=WAITING), max_connections)
+    requests = Answering(lambda ended: opened(REP, ended=ended), counted, asking.request)
+    surveys = Answering(lambda ended: opened(RESPONDENT, ended=ended), counted, asking.survey)
+    taken, followed = opened(PULL), opened(PUB)
     endpoints: dict[str, Endpoint] = dict(
         zip(PROTOCOLS, (requests.endpoint, surveys.endpoint, taken, followed), strict=True)
     )
@@ -127,10 +130,10 @@ async def open_nng_door(
     finally:
         for task in tasks:
             task.cancel()
-        for endpoint in endpoints.values():
-            endpoint.close()
         if tasks:
             await asyncio.wait(tasks)
+        for endpoint in endpoints.values():
+            await endpoint.close()
 
 
 def _places(url: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Events: what PUSH publishes, and what SUB follows.
 
 nng filters events at the subscriber, by the first bytes of a message: every connection of SUB is sent all events that
-the client may subscribe to.  nng drops the oldest of those that wait for a connection that does not read, and tells
-nobody.  So events are numbered, each topic by itself: who follows a topic sees a gap in its numbers.  In front of the
-number stands what is drawn anew when the counting begins anew, as after the start of another door.
+the client may subscribe to.  Of those that wait for a connection that does not read the oldest are dropped, and SP has
+no way to say so.  So events are numbered, each topic by itself: who follows a topic sees a gap in its numbers.  In
+front of the number stands what is drawn anew when the counting begins anew, as after the start of another door.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
 from iris.doors.nng.counters import LoggedOnce, NngStatistics, keep_running
 from iris.doors.nng.messages import MAX_SENT, event_of, read_message
-from iris.doors.nng.sockets import Closed, Endpoint, NngError, receive
+from iris.doors.nng.sockets import Endpoint
 from iris.doors.options import PUSH
 from iris.doors.problems import Problem, problem_of
 from iris.doors.tokens import permits
@@ -33,7 +33,7 @@ _TOPICS: Final = 4096
 """Topics of which the door remembers the number."""
 
 _AT_ONCE: Final = 64
-"""Events until others have a turn, nng's threads among them."""
+"""Events until others have a turn."""
 
 _LOOK: Final = 15.0
 """Seconds between looks for connections that do not read: those end that have taken nothing for two of them."""
@@ -123,7 +123,7 @@ class Following:
             await asyncio.sleep(_PAUSE)
 
     def _hand_over(self, event: Event, missed: int) -> int:
-        """Send an event to all; return how many are missed that could not be told with it."""
+        """Send an event to all; return how many are missed that could not be reported with it."""
         number = self._numbers.next(event.topic)
         message = event_of(event.topic, event.payload, number, missed=missed, retained=event.retained)
         if len(message) > MAX_SENT:
@@ -133,12 +133,7 @@ class Following:
             return missed + 1
         if not self._endpoint.connections:
             return missed
-        try:
-            self._endpoint.send_to_all(message)
-        except NngError as error:  # no memory
-            self._told.once("an event is lost", Problem(503, "not_sent", str(error)))
-            self._counted.missed += 1
-            return missed + 1
+        self._endpoint.send_to_all(message)
         self._counted.followed += 1
         return 0
 
@@ -165,16 +160,11 @@ class Taking:
         self._told = LoggedOnce()
 
     async def run(self) -> None:
-        """Publish until the socket is closed, one after the other: nng holds up those who send faster."""
+        """Publish for ever, one after the other: who sends faster is held up."""
         while True:
             try:
-                data, _ = await receive(self._endpoint.socket)
-                await self._publish(data)
-            except Closed:
-                return
-            except NngError as error:
-                _log.warning("the door for nng: %s", error, extra={"door": "nng", "reason": type(error).__name__})
-                await asyncio.sleep(_PAUSE)
+                received = await self._endpoint.receive()
+                await self._publish(received.data)
             except Problem as error:
                 self._refuse(error)
             except IrisError as error:

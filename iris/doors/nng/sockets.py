@@ -1,104 +1,236 @@
-"""Sockets of nng, as the door uses them.
+"""Sockets of the door: the scalability protocols (SP) that programs of nng speak, on connections of asyncio.
 
-Rules of this file:
+- A connection begins with eight bytes of each side that say which protocol it speaks; who speaks another one, or none,
+  is ended.  A message stands behind its length; over a Unix socket a byte is before that.
+- Nothing is read of a message that is larger than may be.  Of each connection one whole message waits at a time: what
+  follows is not read until that was received, so the client is held up.
+- What is sent goes in pieces: a connection that does not read costs one of them beside the message, which all
+  connections share.
 
-- No other module imports pynng.
-- Every socket gets a limit of what it receives: pynng's default of 0 means unlimited, and a header of 16 bytes could
-  then claim gigabytes.
-- pynng's callbacks run on nng's threads, one at a time for each socket, and only count and hop to the event loop.
-- Messages are received and sent by pynng's helper for one operation of nng, not by its methods on top of that: those
-  keep an object for each connection that has ended by the time its message is looked at, and lose the memory of a
-  message whose sending is cancelled.  What pynng is not told of it does not keep either (``open_socket``).
-- A socket whose mode matters is given it before it listens: afterwards would be too late.
+Sources: sp-tcp-mapping-01 and sp-ipc-mapping-01 of nanomsg, and nng for the type of messages by ipc.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
+import logging
+import socket
+import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
-import pynng
-from pynng._aio import AIOHelper
-
-from iris.doors.nng.exit import close_at_exit
-from iris.doors.nng.inherited import keep_from_children, leave_to_children
+from iris.doors.accepting import accept
+from iris.doors.processor import Processor
 from iris.kernel.errors import ConfigError
 
-_note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
-
-NngError: Final = pynng.NNGException
-"""Error of operations that nng refuses."""
-
-Closed: Final = pynng.Closed
-"""The one of these errors that says that the socket is closed."""
-
-_IPC_MODE: Final = 0o600
+_log: Final = logging.getLogger("iris")
 
 WAITING: Final = 256
-"""Messages to all that nng keeps for a connection that is slow; the oldest go first."""
+"""Messages to all that wait for a connection that is slow; the oldest go first."""
 
 WAITING_BYTES: Final = 16 << 20
-"""Bytes of them: there are fewer if some are large."""
+"""Bytes of them: there are fewer if some are large.  All connections share the messages."""
+
+_IPC_MODE: Final = 0o600
+_BACKLOG: Final = 1024
+_PIECE: Final = 64 * 1024
+
+_GREETING_TIMEOUT: Final = 10.0
+"""Seconds for the handshake of TLS, and for the bytes that say the protocol."""
+
+_STALE_LOOKS: Final = 2
+"""Looks without progress after which a connection is ended."""
+
+_MESSAGE: Final = b"\x01"
+"""Type of all messages by ipc."""
+
+_HOP: Final = 4
+_HOPS: Final = 8
+"""Bytes of a hop in the header of a request or survey, and how many there may be."""
+
+
+class Protocol(NamedTuple):
+    """A protocol of SP, as the door speaks it."""
+
+    own: int
+    """Number of the door's side."""
+    peer: int
+    """Number of the client's side."""
+    has_header: bool = False
+    """True if messages begin with a header that stands before the answer as well."""
+    receives: bool = True
+    """False if clients send nothing."""
+
+
+REP: Final = Protocol(0x31, 0x30, has_header=True)
+RESPONDENT: Final = Protocol(0x63, 0x62, has_header=True)
+PULL: Final = Protocol(0x51, 0x50)
+PUB: Final = Protocol(0x20, 0x21, receives=False)
 
 
 @final
-class Pipe(NamedTuple):
-    """A connection that a message has come by."""
+class Pipe:
+    """A connection.
 
-    number: int
-    pipe: pynng.CData
+    Args:
+        number: number that no other connection of the process has.
+        reader: what is received.
+        writer: what is sent.
+        typed: True by ipc, where a byte stands before the length.
+    """
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, typed: bool) -> None:
+        self.number: Final = number
+        self.reader: Final = reader
+        self.unread = 0
+        """Messages to all that were dropped because it was slow."""
+        self._writer = writer
+        self._typed = typed
+        self._writing = asyncio.Lock()
+        self._waiting: deque[bytes] = deque()
+        """Messages to all that wait, the oldest first."""
+        self._waiting_bytes = 0
+        self._news = asyncio.Event()
+        self._pieces = 0
+        """Pieces that were sent."""
+        self._look = (0, 0)
+        """Pieces at the last look, and number of looks since there was progress."""
+
+    @property
+    def is_ended(self) -> bool:
+        """True if nothing more can be sent."""
+        return self._writer.transport.is_closing()
+
+    @property
+    def left(self) -> int:
+        """Number of messages to all that were not sent: dropped, or still waiting."""
+        return self.unread + len(self._waiting)
 
     def end(self) -> None:
         """End it; one that has ended is passed over."""
-        pynng.lib.nng_pipe_close(self.pipe)
+        self._writer.transport.abort()
+
+    async def read(self, most: int) -> bytes:
+        """Return the next message.
+
+        Raises:
+            EOFError, OSError: there is none, or it has more bytes than may be: the connection is to be ended.
+        """
+        if self._typed and await self.reader.readexactly(1) != _MESSAGE:
+            raise EOFError
+        size = int.from_bytes(await self.reader.readexactly(8), "big")
+        if size > most:
+            raise EOFError
+        return await self.reader.readexactly(size)
+
+    async def send(self, data: bytes) -> None:
+        """Send a message; return when the connection has taken it, or has ended."""
+        size = len(data)
+        head = (_MESSAGE if self._typed else b"") + size.to_bytes(8, "big")
+        async with self._writing:
+            await self._write(head + data[:_PIECE])
+            rest = memoryview(data)
+            for start in range(_PIECE, size, _PIECE):
+                await self._write(rest[start : start + _PIECE])
+
+    async def _write(self, piece: bytes | memoryview) -> None:
+        if not self.is_ended:
+            self._writer.write(piece)
+            with contextlib.suppress(OSError):
+                await self._writer.drain()
+            self._pieces += 1
+
+    def put(self, data: bytes) -> None:
+        """Have a message to all sent when its turn comes; the oldest are dropped if too much waits."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        while len(self._waiting) > WAITING or self._waiting_bytes > WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft())
+            self.unread += 1
+        self._news.set()
+
+    async def send_waiting(self) -> None:
+        """Send messages to all for as long as the connection lasts."""
+        while not self.is_ended:
+            if not self._waiting:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            data = self._waiting.popleft()
+            self._waiting_bytes -= len(data)
+            self.unread += 1  # until it is sent
+            await self.send(data)
+            self.unread -= not self.is_ended
+
+    def is_stalled(self) -> bool:
+        """Return True if it has taken nothing since the look before the last one, though something waits for it."""
+        pieces, looks = self._look
+        is_waiting = bool(self._waiting) or self._writing.locked()
+        looks = looks + 1 if is_waiting and pieces == self._pieces else 0
+        self._look = self._pieces, looks
+        return looks >= _STALE_LOOKS
+
+
+class Received(NamedTuple):
+    """A message that a connection has sent."""
+
+    data: bytes
+    pipe: Pipe
+    header: bytes
+    """What stands before the answer to it."""
 
 
 @final
 class Endpoint:
-    """A listening socket of one protocol, and how many connections it has.
+    """A listening socket of one protocol, and its connections.
 
     Args:
-        socket: socket of pynng, just made.
+        protocol: what is spoken.
+        max_received: bytes of a message at most.
         max_connections: connections at a time; further ones are turned away.
-        ended: called in the event loop with the number of each connection that has ended.
+        strangers: processor of connections that have not said what they speak.
+        tls: context for TLS.  None by ipc.
+        ended: called with the number of each connection that has ended.
     """
 
     def __init__(
-        self, socket: pynng.Socket, max_connections: int, ended: Callable[[int], None] = lambda _: None
+        self,
+        protocol: Protocol,
+        max_received: int,
+        max_connections: int,
+        strangers: Processor,
+        tls: ssl.SSLContext | None,
+        ended: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.socket: Final = socket
         self.turned_away = 0
-        self.unread = 0
-        """Messages for connections that have ended which were not sent to them."""
+        self._protocol = protocol
+        self._max_received = max_received
         self._max_connections = max_connections
+        self._strangers = strangers
+        self._tls = tls
         self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        self._since: dict[int, int] = {}
-        """Connections by number, and the number of messages that had been sent to all before each."""
-        self._sent = 0
-        self._room = WAITING
-        self._large: deque[tuple[int, int]] = deque()
-        """Large messages of the last ``WAITING`` to all, of which so many would be too much: number and bytes."""
-        self._looks: deque[tuple[int, dict[int, int]]] = deque(maxlen=3)
-        """Messages sent, to all and by each connection, at the last looks for those that do not read."""
+        self._unread = 0
+        """Messages to all that were not sent to connections that have ended."""
+        self._pipes: dict[int, tuple[Pipe, asyncio.Task[None]]] = {}
+        self._messages: asyncio.Queue[tuple[Received, asyncio.Event]] = asyncio.Queue()
+        """One message of each connection at most, in the order in which they came, and what tells it to go on."""
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._file: Path | None = None
-        self._address = ""
-        """Address at which it listens, without the scheme."""
-        socket.add_pre_pipe_connect_cb(self._on_added)
-        socket.add_post_pipe_remove_cb(self._on_removed)
 
     @property
     def connections(self) -> int:
         """Number of connections."""
-        return len(self._since)
+        return len(self._pipes)
 
     def has(self, connection: Pipe) -> bool:
         """Return whether a connection is still there."""
-        return connection.number in self._since
+        return connection.number in self._pipes
 
     def listen(self, url: str) -> str:
         """Listen, and return the address: another one than asked for if the port was 0.
@@ -106,182 +238,219 @@ class Endpoint:
         Raises:
             ConfigError: that cannot be done.
         """
-        library, made = pynng.lib, pynng.ffi.new("nng_listener *")
-        is_file = url.startswith("ipc://")
-        if is_file:
-            _check_no_file(Path(url.removeprefix("ipc://")))
+        scheme, _, place = url.partition("://")
         try:
-            pynng.exceptions.check_err(library.nng_listener_create(made, self.socket.socket, url.encode()))
-            if is_file:
-                code = library.nng_listener_set_int(made[0], b"ipc:permissions", _IPC_MODE)
-                pynng.exceptions.check_err(code)
-            pynng.exceptions.check_err(library.nng_listener_start(made[0], 0))
-        except pynng.NNGException as error:
-            raise ConfigError(f"cannot listen at {url}: {str(error).rstrip('.').lower()}") from None
-        scheme, _, rest = url.partition("://")
-        self._address = rest if is_file else str(pynng.Listener(made, self.socket).local_address)
-        keep_from_children(self._address)
-        if is_file:
-            self._file = Path(rest)
-            return url
-        return f"{scheme}://{rest.rpartition(':')[0]}:{self._address.rpartition(':')[2]}"
+            if scheme == "ipc":
+                self._listener = _listen_at_file(Path(place))
+                self._file = Path(place)
+            else:
+                host, _, port = place.rpartition(":")
+                self._listener = _listen_at_port(host.strip("[]"), int(port))
+                url = f"{scheme}://{host}:{self._listener.getsockname()[1]}"
+        except OSError as error:
+            raise ConfigError(f"cannot listen at {url}: {str(error.strerror or error).lower()}") from None
+        self._accepting = asyncio.ensure_future(accept(self._listener, "nng", self._strangers, self._greet))
+        return url
+
+    async def receive(self) -> Received:
+        """Wait for a message, of the connection that has waited for longest."""
+        received, taken = await self._messages.get()
+        taken.set()
+        return received
 
     def send_to_all(self, data: bytes) -> None:
-        """Send to those who are connected and take it; PUB waits for nobody.
-
-        Connections that are slow share what waits for them, which is bounded in messages and in bytes.
-        """
-        self._sent += 1
-        while self._large and self._large[0][0] <= self._sent - WAITING:
-            self._large.popleft()
-        if len(data) > WAITING_BYTES // WAITING:
-            self._large.append((self._sent, len(data)))
-        largest = max((size for _, size in self._large), default=1)
-        room = min(WAITING, 1 << (WAITING_BYTES // largest).bit_length() - 1)
-        if room != self._room:
-            self.socket.send_buffer_size = self._room = room
-        self.socket.send(data, block=False)
+        """Send to those who are connected and take it.  Nobody is waited for."""
+        for pipe, _ in self._pipes.values():
+            pipe.put(data)
 
     def end_stalled(self) -> int:
-        """End the connections that have taken nothing since the last look but one, though something was sent to them.
+        """End the connections that have taken nothing since the last look but one, though something waits for them.
 
         Returns how many these are.
         """
-        self._looks.append((self._sent, _sent_by_connection()))
-        if len(self._looks) < 3:
-            return 0
-        (first, before), (second, _), (_, now) = self._looks
-        if first == second:  # nothing that has waited for a whole turn
-            return 0
-        stalled = [one for one in list(self._since) if one in before and before[one] == now.get(one)]
-        for one in stalled:
-            pynng.lib.nng_pipe_close(pynng.ffi.new("nng_pipe *", [one])[0])
+        stalled = [pipe for pipe, _ in self._pipes.values() if pipe.is_stalled()]
+        for pipe in stalled:
+            pipe.end()
         return len(stalled)
 
     def unread_now(self) -> int:
-        """Return how many of the messages to all were not sent: of connections that are there, beyond what waits."""
-        waiting = self._room + 1
-        sent = _sent_by_connection()
-        open_ones = [(self._sent - since) - sent.get(pipe, 0) for pipe, since in list(self._since.items())]
-        return self.unread + sum(max(0, left - waiting) for left in open_ones)
+        """Return how many of the messages to all were dropped, or not sent to connections that have ended."""
+        return self._unread + sum(pipe.unread for pipe, _ in self._pipes.values())
 
-    def close(self) -> None:
-        """Close it; may be called twice.  Blocks until the callbacks have ended."""
-        with contextlib.suppress(ValueError):  # it is closed
-            self.socket.remove_post_pipe_remove_cb(self._on_removed)
-        self.socket.close()
-        leave_to_children(self._address)
+    async def close(self) -> None:
+        """Stop listening, and end all connections."""
+        if self._accepting is not None:
+            await _cancel([self._accepting])
+        await _cancel([task for _, task in self._pipes.values()])
+        for pipe, _ in self._pipes.values():  # whose task had not begun
+            pipe.end()
+        if self._listener is not None:
+            self._listener.close()
         if self._file is not None:
             self._file.unlink(missing_ok=True)
-            self._file = None
 
-    # -- on nng's threads ------------------------------------------------------------------------------------
-
-    def _on_added(self, pipe: pynng.Pipe) -> None:
-        if len(self._since) >= self._max_connections:
+    async def _greet(self, accepted: socket.socket) -> None:
+        """Do the handshakes of a connection, and let it in if there is room."""
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        made = asyncio.get_running_loop().connect_accepted_socket(
+            lambda: protocol, accepted, ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else _GREETING_TIMEOUT,
+        )  # fmt: skip
+        try:
+            transport, _ = await self._strangers.metered(made)
+        except OSError:  # it is gone, or speaks no TLS
+            accepted.close()
+            return
+        except BaseException:
+            accepted.close()
+            raise
+        try:
+            transport.write(_greeting(self._protocol.own))
+            async with asyncio.timeout(_GREETING_TIMEOUT):
+                speaks = await reader.readexactly(8) == _greeting(self._protocol.peer)
+        except (OSError, EOFError):  # it is gone, or too slow
+            speaks = False
+        except BaseException:
+            transport.abort()
+            raise
+        if not speaks:
+            transport.abort()
+            return
+        if len(self._pipes) >= self._max_connections:
             self.turned_away += 1
-            pipe.close()
-        else:
-            self._since[pipe.id] = self._sent
+            transport.close()
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+        pipe = Pipe(next(_numbers), reader, writer, typed=self._tls is None)
+        self._pipes[pipe.number] = pipe, asyncio.ensure_future(self._keep(pipe))
 
-    def _on_removed(self, pipe: pynng.Pipe) -> None:
-        since = self._since.get(pipe.id, self._sent)
-        if self._sent > since:
-            self.unread += self._sent - since - _sent_by_connection().get(pipe.id, 0)
-        self._since.pop(pipe.id, None)  # behind that: who sees that it is gone finds all that it has not read
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._ended, pipe.id)
+    async def _keep(self, pipe: Pipe) -> None:
+        """Read what a connection sends until it ends."""
+        sending = None if self._protocol.receives else asyncio.ensure_future(pipe.send_waiting())
+        try:
+            await self._read(pipe)
+        except (OSError, EOFError):
+            pass
+        except Exception:  # noqa: BLE001 -- it is told in full
+            _log.exception("the door failed a connection of nng", extra={"door": "nng"})
+        finally:
+            pipe.end()
+            if sending is not None:
+                sending.cancel()
+            self._unread += pipe.left
+            del self._pipes[pipe.number]
+            self._ended(pipe.number)
+
+    async def _read(self, pipe: Pipe) -> None:
+        if not self._protocol.receives:
+            await pipe.reader.read(1)  # returns when it has ended, or says what it may not
+            return
+        while True:
+            data = await pipe.read(self._max_received)
+            header = b""
+            if self._protocol.has_header:
+                size = _size_of_header(data)
+                if size is None:  # it has come too far
+                    continue
+                header, data = data[:size], data[size:]
+            taken = asyncio.Event()
+            self._messages.put_nowait((Received(data, pipe, header), taken))
+            await taken.wait()
 
 
-def open_socket(
-    kind: type[pynng.Socket], max_received: int, tls: pynng.TLSConfig | None, send_buffer_size: int | None = None
-) -> pynng.Socket:
-    """Open a socket that takes messages of so many bytes."""
-    _note_opened()
-    socket = kind(recv_max_size=max_received, tls_config=tls, send_buffer_size=send_buffer_size)
-    assert socket.recv_max_size == max_received
-    # Of a connection that ends at once pynng may hear last that it has begun, and would then keep it for ever.
-    library, nothing = pynng.lib, pynng.ffi.NULL
-    pynng.exceptions.check_err(library.nng_pipe_notify(socket.socket, library.NNG_PIPE_EV_ADD_POST, nothing, nothing))
-    return socket
+_numbers: Final = itertools.count(1)
 
 
-def _check_no_file(path: Path) -> None:
-    """See that nng, which takes away what is left of a socket, takes away no file.
+def _greeting(number: int) -> bytes:
+    return b"\0SP\0" + number.to_bytes(2, "big") + b"\0\0"
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _size_of_header(data: bytes) -> int | None:
+    """Return the size of the header of a request or survey; None if it has gone through too many devices.
 
     Raises:
-        ConfigError: there is one.
+        EOFError: the message ends within it.
+    """
+    for hop in range(_HOPS):
+        if len(data) < (hop + 1) * _HOP:
+            raise EOFError
+        if data[hop * _HOP] & 0x80:
+            return (hop + 1) * _HOP
+    return None
+
+
+def _listen_at_file(path: Path) -> socket.socket:
+    """Listen at a Unix socket of this user's; one that nobody listens at any more is replaced.
+
+    Raises:
+        ConfigError: there is a file that is no socket.
+        OSError: it cannot be done.
     """
     if path.is_symlink() or (path.exists() and not path.is_socket()):
         raise ConfigError(f"cannot listen at {path}: there is a file that is no socket: move it, or give another path")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or _is_heard(path):
+                raise
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
+        path.chmod(_IPC_MODE)  # nobody can connect before it listens
+        return _listening(listener)
+    except BaseException:
+        listener.close()
+        raise
 
 
-def make_tls(certificate: Path, private_key: Path, client_ca: Path) -> pynng.TLSConfig:
+def _is_heard(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # where many wait to be accepted, somebody listens
+        return caller.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+def _listen_at_port(host: str, port: int) -> socket.socket:
+    family, kind, number, _, address = socket.getaddrinfo(
+        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, number)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return _listening(listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _listening(listener: socket.socket) -> socket.socket:
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def make_tls(certificate: Path, private_key: Path, client_ca: Path) -> ssl.SSLContext:
     """Return what encrypts, and lets in those only who show a certificate that one of ``client_ca`` has signed.
 
     Raises:
         ConfigError: the files cannot be read or used.
     """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
     try:
-        chain, key, authority = (path.read_text() for path in (certificate, private_key, client_ca))
-        return pynng.TLSConfig(
-            pynng.TLSConfig.MODE_SERVER,
-            own_cert_string=chain,
-            own_key_string=key,
-            ca_string=authority,
-            auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
-        )
-    except (OSError, UnicodeDecodeError, pynng.NNGException) as error:
+        context.load_cert_chain(certificate, private_key)
+        context.load_verify_locations(client_ca)
+    except OSError as error:  # those of TLS as well
         raise ConfigError(
             f"no TLS by certificate {certificate}, private key {private_key}, client CA {client_ca}: {error}"
         ) from None
-
-
-async def receive(source: pynng.Socket | pynng.Context) -> tuple[bytes, Pipe]:
-    """Wait for a message, and return it with the connection that it came by.
-
-    Raises:
-        Closed: the socket is closed; a cancellation that comes with a message may be lost, but this is not.
-    """
-    with AIOHelper(source, "asyncio") as operation:
-        message = await operation.arecv_msg()
-    pipe = pynng.lib.nng_msg_get_pipe(message._nng_msg)
-    return message.bytes, Pipe(pynng.lib.nng_pipe_id(pipe), pipe)
-
-
-async def send(target: pynng.Context, data: bytes) -> None:
-    """Wait until the connection of the message that was received last takes an answer; it may have ended.
-
-    Raises:
-        Closed: the socket is closed.
-    """
-    with AIOHelper(target, "asyncio") as operation:
-        try:
-            await operation.asend(data)
-        except BaseException:
-            unsent = pynng.lib.nng_aio_get_msg(operation.aio)
-            if unsent != pynng.ffi.NULL:
-                pynng.lib.nng_msg_free(unsent)
-            raise
-
-
-def _sent_by_connection() -> dict[int, int]:
-    """Return how many messages nng has sent by each connection of this process."""
-    library, found, sent = pynng.lib, pynng.ffi.new("nng_stat **"), dict[int, int]()
-    pynng.exceptions.check_err(library.nng_stats_get(found))
-    try:
-        one = library.nng_stat_child(found[0])
-        while one != pynng.ffi.NULL:
-            if _name_of(one) == b"pipe":
-                below = library.nng_stat_child(one)
-                while _name_of(below) != b"tx_msgs":
-                    below = library.nng_stat_next(below)
-                sent[library.nng_stat_value(one)] = library.nng_stat_value(below)
-            one = library.nng_stat_next(one)
-    finally:
-        library.nng_stats_free(found[0])
-    return sent
-
-
-def _name_of(stat: pynng.CData) -> bytes:
-    return pynng.ffi.string(pynng.lib.nng_stat_name(stat))
+    return context

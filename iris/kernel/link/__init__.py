@@ -6,9 +6,9 @@ in), does not open connections (iris.kernel.transport), and does not know whethe
 """
 
 from iris.kernel.link.bulk import BulkSource
-from iris.kernel.link.link import CONTROL_RESERVE, Link, LinkStatistics
+from iris.kernel.link.link import CONTROL_RESERVE, Link, LinkOwner, LinkStatistics
 from iris.kernel.link.run import OpenRun
 
 __all__ = (
-    "CONTROL_RESERVE", "BulkSource", "Link", "LinkStatistics", "OpenRun",
+    "CONTROL_RESERVE", "BulkSource", "Link", "LinkOwner", "LinkStatistics", "OpenRun",
 )  # fmt: skip

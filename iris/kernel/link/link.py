@@ -20,9 +20,8 @@ carry less bulk, and its sources are notified.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import trio
 
@@ -98,9 +97,26 @@ class FrameSession(Protocol):
         ...
 
 
+class LinkOwner(Protocol):
+    """The part that runs a link, and has to know what it could not send."""
+
+    def link_failed(self, link: Link, error: Exception) -> None:
+        """Messages could not be encoded or sealed, and are lost.
+
+        Called from within ``Link.post`` or by the task that runs the link.  It must not block, nor close the link.
+        """
+        ...
+
+
 @final
 class Link:
-    """The ordered queue of messages to one peer.  Owned by the mesh, which runs its flusher."""
+    """The ordered queue of messages to one peer.  Owned by the mesh, which runs its flusher.
+
+    Args:
+        node: the peer.
+        config: limits.
+        owner: receiver of failures.  None: they are raised, to the caller of ``post`` or in the task of ``run``.
+    """
 
     __slots__ = (
         "_alone",
@@ -124,6 +140,7 @@ class Link:
         "_open",
         "_open_bytes",
         "_outgoing",
+        "_owner",
         "_pushed",
         "_refused",
         "_room",
@@ -134,7 +151,6 @@ class Link:
         "_urgent",
         "_waiting_bytes",
         "_wakeup",
-        "failed",
         "last_progress",
         "node",
     )
@@ -142,8 +158,9 @@ class Link:
     copies: Final = 1
     """Nodes that it leads to."""
 
-    def __init__(self, node: NodeId, config: Config) -> None:
+    def __init__(self, node: NodeId, config: Config, owner: LinkOwner | None = None) -> None:
         self.node: Final = node
+        self._owner = owner
         self._size = config.batch_bytes
         self._most = config.batch_messages
         self._limit = config.link_bytes
@@ -171,8 +188,6 @@ class Link:
         self._closed: str | None = None
         self.last_progress = 0.0
         """Time when the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
-        self.failed: Callable[[Exception], None] = _raise
-        """Called with what comes of messages that cannot be encoded, which are lost.  It must not close the link."""
         self._sent = self._lost = self._refused = self._frames_sent = self._bytes_sent = 0
 
     def __repr__(self) -> str:
@@ -356,10 +371,6 @@ class Link:
         """Return whether messages wait and the transport has taken nothing for ``after`` seconds."""
         return self.waiting_bytes > 0 and trio.current_time() - self.last_progress > after
 
-    def suppress_stall_until(self, until: float) -> None:
-        """Do not call the link stalled until then: its connection pauses because the other end asked for it."""
-        self.last_progress = max(self.last_progress, until)
-
     async def wait_room(self) -> None:
         """Wait until the link has room or has ended.  Cancelling leaves nothing behind."""
         while not self.has_room() and self._closed is None:
@@ -535,7 +546,9 @@ class Link:
         """Count messages that cannot be encoded, or sealed, and go on with those behind them."""
         self._lost += len(batch)
         self._wakeup.wake()
-        self.failed(error)
+        if self._owner is None:
+            raise error
+        self._owner.link_failed(self, error)
 
     def _is_shared(self) -> bool:
         """Return whether somebody waits, or did a moment ago, for answers to messages on this link."""
@@ -571,8 +584,3 @@ class Link:
             self._frame_messages = 0
             self.last_progress = trio.current_time() if now is None else now
         return taken
-
-
-def _raise(error: Exception) -> NoReturn:
-    """Raise what comes of a message, to the caller that posted it or the task that runs the link."""
-    raise error

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.node.operators import ask_books
 from iris.node.realm.checks import fault_of_books
 from iris.node.realm.questions import Questions
 from iris.node.report import BooksOrder, BooksReport
@@ -60,7 +61,7 @@ class BooksSurvey:
         self._node = node
         order = BooksOrder(pattern=pattern, settle=settle)
         self._known: dict[NodeId, dict[_Key, Mapping[str, int]]] | None = None
-        self._asking: Questions[BooksReport] = Questions(node, partial(node._ask_books, order), settle + timeout)
+        self._asking: Questions[BooksReport] = Questions(node, partial(ask_books, node, order), settle + timeout)
 
     async def take(self) -> BooksView:
         """Ask every node; ends within ``settle + timeout`` for each sixteen of them that do not answer."""

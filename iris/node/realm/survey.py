@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -25,6 +26,7 @@ from iris.cluster.membership import NodeInfo
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
+from iris.node.operators import ask_report
 from iris.node.realm.checks import fault_of, of_members_only
 from iris.node.realm.questions import Questions
 from iris.node.realm.views import AbsentNode, NodeView, RealmView, Series
@@ -47,7 +49,7 @@ class RealmSurvey:
 
     def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
         self._node = node
-        self._asking = Questions(node, node._ask_report, timeout)
+        self._asking = Questions(node, partial(ask_report, node), timeout)
         self._before: dict[NodeId, tuple[float, NodeReport]] = {}
         self._places: dict[NodeId, tuple[str, int]] = {}
         """Host and process of every node that has reported, for as long as it may be shown."""
@@ -63,7 +65,7 @@ class RealmSurvey:
         Cancelling it leaves what the survey before found.
         """
         answers, failures, late = await self._asking.take()
-        now, departures = trio.current_time(), self._node._departures()
+        now, departures = trio.current_time(), self._node._membership.departures()
         gone = {departure.node.node for departure in departures}  # who was lost while it was asked is not silent
         nodes = {node.node: node for node in self._node.nodes() if node.node not in gone}
         views: dict[NodeId, NodeView] = {}
@@ -116,7 +118,7 @@ async def open_survey(node: Node, *, timeout: float = 2.0, patience: float = 0.5
     """
     async with open_background() as nursery:
         survey = RealmSurvey(node, timeout=timeout)
-        survey._asking = Questions(node, node._ask_report, timeout, nursery, patience)
+        survey._asking = Questions(node, partial(ask_report, node), timeout, nursery, patience)
         yield survey
         nursery.cancel_scope.cancel()
 

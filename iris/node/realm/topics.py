@@ -14,12 +14,14 @@ most events; what it leaves out is counted in ``omitted``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, final
 
 from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.node.operators import ask_topics
 from iris.node.realm.checks import fault_of_topics
 from iris.node.realm.questions import Questions
 from iris.node.report import TopicsReport
@@ -83,7 +85,7 @@ class TopicsSurvey:
 
     def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
         self._node = node
-        self._asking = Questions(node, node._ask_topics, timeout)
+        self._asking = Questions(node, partial(ask_topics, node), timeout)
         self._before: dict[NodeId, tuple[float, TopicsReport]] = {}
 
     async def take(self) -> TopicsView:

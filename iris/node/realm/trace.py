@@ -99,7 +99,7 @@ async def trace_request(
     check_request(check_address(cluster), operation, None, idempotent=False)
     timeout = check_timeout(timeout)
     if wait:
-        await node._wait_first(cluster, check_wait(wait))
+        await node._first.wait(cluster, check_wait(wait))
     if node._sites is not None:
         timeout = await reach_one(node._sites, cluster, None, timeout)
     numbers = node._environment.random  # as OpenTelemetry makes them: they are no secret

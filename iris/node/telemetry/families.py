@@ -145,7 +145,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_state_writers": _gauge("Numbers of writers that were used in a document.", "cluster"),
     "iris_state_edits_total": _counter("Edits of a document that were sent, and that came.", "cluster", "what"),
     "iris_state_comparisons_total": _counter("Comparisons of a document with members.", "cluster", "outcome"),
-    "iris_state_exchanged_bytes_total": _counter("Bytes that came by comparing.", "cluster"),
     "iris_state_evicted_total": _counter("Entries removed because a document had too many bytes.", "cluster"),
     "iris_state_failed_saves_total": _counter("Times that the copy on disk was not written.", "cluster"),
     "iris_state_refused_total": _counter("Updates of a document that were refused.", "cluster", "reason"),
@@ -300,11 +299,10 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
 def _of_state(cluster: str, state: StateStatistics) -> Iterator[Sample]:
     for gauge in ("keys", "bytes", "writers"):
         yield Sample(f"iris_state_{gauge}", (cluster,), getattr(state, gauge))
-    for what in ("edits", "announced", "unsent", "received", "applied", "early"):
+    for what in ("edits", "received", "early"):
         yield Sample("iris_state_edits_total", (cluster, what), getattr(state, what))
     for outcome in ("compared", "uncompared"):
         yield Sample("iris_state_comparisons_total", (cluster, outcome), getattr(state, outcome))
-    yield Sample("iris_state_exchanged_bytes_total", (cluster,), state.exchanged)
     yield Sample("iris_state_evicted_total", (cluster,), state.evicted)
     yield Sample("iris_state_failed_saves_total", (cluster,), state.unsaved)
     for reason, count in bounded(state.refused).items():

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final, TextIO, final
 
-__all__ = ("FIELDS", "JsonFormatter", "LimitedHandler", "RateLimit", "TextFormatter", "fields_of")
-
 FIELDS: Final = (
     "cluster", "operation", "pattern", "caller", "peer", "request_id", "site", "realm", "topic", "address", "path",
     "bridge", "shard", "queue", "query", "batch", "door", "client", "count", "reason", "left_out",

@@ -16,6 +16,7 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context, run_in_thread
 from iris.node.node import Node
+from iris.node.operators import gather_reports, unready
 from iris.node.telemetry.endpoint import MetricsEndpoint, Page, missing, open_endpoint, text_page
 from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, histograms, samples
 from iris.patterns.latency import EDGES, LatencyStatistics
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from iris import aio, sync
-
-__all__ = ("FAMILIES", "MetricsEndpoint", "serve")
 
 PORT: Final = 9464
 """Port of OpenTelemetry's exporter for Prometheus."""
@@ -114,8 +113,8 @@ class Exposition:
     async def health(self, _: str) -> Page:
         """Return the page of /healthz."""
         await trio.lowlevel.checkpoint()
-        unready = self._node._unready(member=self._member)
-        return text_page(200, "ready") if unready is None else text_page(503, f"not ready: {unready}")
+        reason = unready(self._node, member=self._member)
+        return text_page(200, "ready") if reason is None else text_page(503, f"not ready: {reason}")
 
     async def metrics(self, accept: str) -> Page:
         """Return the page of /metrics, of this moment or half a second old."""
@@ -142,10 +141,10 @@ class Exposition:
             cluster=node.name,
             site=node.site,
             version=self._version,
-            unready=node._unready(member=self._member),
+            unready=unready(node, member=self._member),
             nodes=len(node.nodes()),
             statistics=node.statistics(),
-            reports=await node._gather_reports(),
+            reports=await gather_reports(node),
         )
 
     # -- a collector of prometheus-client -------------------------------------------------------------------

@@ -10,11 +10,11 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
@@ -47,21 +47,32 @@ takes 60 ms, and 1,000 receivers may report at the same time."""
 _ELEMENTS: Final = 9 * wire.ELEMENT
 
 
-@final
-class Bookkeeper:
-    """The books of one node, as a sender and as a receiver."""
+class PendingCounts(Protocol):
+    """Receivers whose messages are counted only now and then."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.ledger: Final = SendLedger(self._is_linked)
+    def count_received(self) -> None:
+        """Count what was received until now.  Called before each report; does not block."""
+        ...
+
+
+@final
+class Bookkeeper(PeerObserver):
+    """The books of one node, as a sender and as a receiver.
+
+    Args:
+        pending: receivers whose messages are counted only now and then.  None if all are counted at once.
+    """
+
+    def __init__(self, mesh: Mesh, pending: PendingCounts | None = None) -> None:
+        self._pending = pending
+        self.ledger: Final = SendLedger(self)
         """Sending side: what this node has sent, by receiver, pattern and name."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Functions that return rows of what the ledger does not have yet: requests without a reply, open tunnels."""
-        self.before_report: Callable[[], None] = lambda: None
-        """Callback before each report: it counts what is counted only now and then."""
         self._mesh = mesh
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
         self._due = Wakeup()
-        self._receipts = Receipts(self._due.wake, self._delay)
+        self._receipts = Receipts(self)
         self.account: Final = self._receipts.account
         """``Receipts.account``: returns the account of messages that have just come."""
         self.due_of: Final = self._receipts.due_of
@@ -71,12 +82,17 @@ class Bookkeeper:
         self._news = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
-        mesh.observe(self)
 
-    def _is_linked(self, node: NodeId) -> bool:
+    def is_linked(self, node: NodeId) -> bool:
+        """See ``LinkTable``."""
         return self._mesh.peer(node) is not None
 
-    def _delay(self) -> float:
+    def report_due(self) -> None:
+        """See ``Reporter``."""
+        self._due.wake()
+
+    def relayed_due(self) -> float:
+        """See ``Reporter``."""
         return trio.current_time() + RELAYED_PAUSE * self._rng.random()
 
     # -- as a receiver --------------------------------------------------------------------------------------
@@ -100,7 +116,8 @@ class Bookkeeper:
 
     def _report_all(self, now: float) -> int:
         """Report what is due; return how many messages that took."""
-        self.before_report()
+        if self._pending is not None:
+            self._pending.count_received()
         return sum(self._report(node, now) for node in self._receipts.reporting)
 
     def _report(self, node: NodeId, now: float, mark: int = 0) -> int:
@@ -110,7 +127,7 @@ class Bookkeeper:
             try:
                 self._mesh.post(node, message, size, CONTROL_RESERVE)
             except NotSent:
-                if self._is_linked(node):
+                if self.is_linked(node):
                     self._receipts.repeat(node)
                 else:
                     self._receipts.sender_gone(node)
@@ -124,7 +141,8 @@ class Bookkeeper:
 
     def _answer(self, node: NodeId) -> None:
         """Answer a question, when all that came in the same frame has been dealt with."""
-        self.before_report()
+        if self._pending is not None:
+            self._pending.count_received()
         self._report(node, math.inf, self._wanted.pop(node))
 
     # -- as a sender ----------------------------------------------------------------------------------------
@@ -163,7 +181,7 @@ class Bookkeeper:
             await trio.sleep_until(next_look)
 
     def _is_there(self, row: LedgerRow) -> bool:
-        return row.node == NOBODY or self._is_linked(row.node)
+        return row.node == NOBODY or self.is_linked(row.node)
 
     def _ask(self, rows: Iterable[LedgerRow]) -> None:
         for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):
@@ -184,9 +202,6 @@ class Bookkeeper:
     def frames_lost(self, peer: Peer) -> None:
         """Report everything to the peer again: reports may be lost."""
         self._receipts.repeat(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: it shows later whether the node is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Leave in doubt what the node has not accounted for."""

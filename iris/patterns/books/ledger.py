@@ -181,16 +181,24 @@ class _Receiver:
         self.mark = 0
 
 
+class LinkTable(Protocol):
+    """Table of the nodes that are linked."""
+
+    def is_linked(self, node: NodeId) -> bool:
+        """Return whether a node is linked.  Called when a row is opened; does not block."""
+        ...
+
+
 @final
 class SendLedger:
     """Rows of what one node has sent, by receiver, pattern and name.
 
     Args:
-        is_linked: tells whether a node is linked now, or this one.
+        links: table of the nodes that are linked, this one among them.
     """
 
-    def __init__(self, is_linked: Callable[[NodeId], bool]) -> None:
-        self._is_linked = is_linked
+    def __init__(self, links: LinkTable) -> None:
+        self._links = links
         self._receivers: dict[NodeId, _Receiver] = {}
         self._former: OrderedDict[NodeId, None] = OrderedDict()
         self._crowds: dict[Crowd, None] = {}
@@ -206,7 +214,7 @@ class SendLedger:
         receiver = self._receivers.get(node)
         if receiver is None:
             receiver = self._receivers[node] = _Receiver()
-            if node and not self._is_linked(node):
+            if node and not self._links.is_linked(node):
                 self.receiver_gone(node)
         rows = receiver.rows.get(pattern)
         if rows is None:
@@ -284,7 +292,7 @@ class SendLedger:
                     row.due = row.asked
 
     def confirm(self, node: NodeId) -> None:
-        """Count what is missing at a receiver as lost: the time to settle is over."""
+        """Note that what is missing at a receiver does not come any more: the time to settle is over."""
         receiver = self._receivers.get(node)
         if receiver is not None:
             for pattern in _REPORTED:

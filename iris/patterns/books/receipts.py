@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, final
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -52,18 +52,28 @@ class _Sender:
         return len(self.accounts[BROADCAST]) + len(self.accounts[EVENT])
 
 
+class Reporter(Protocol):
+    """Node that reports what it has received.  No method blocks."""
+
+    def report_due(self) -> None:
+        """Report soon.  Called when there is something to report, and was not before."""
+        ...
+
+    def relayed_due(self) -> float:
+        """Return the time of a first report of relayed messages, another one each time: not all come at once."""
+        ...
+
+
 @final
 class Receipts:
     """Accounts of what one node has received, by sender, pattern and name.
 
     Args:
-        due: called when there is something to report, and was not before.
-        delay: returns for how many seconds a first report of relayed messages waits, so that not all come at once.
+        reporter: node that reports.
     """
 
-    def __init__(self, due: Callable[[], None], delay: Callable[[], float]) -> None:
-        self._due = due
-        self._delay = delay
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._senders: dict[NodeId, _Sender] = {}
         self._former: OrderedDict[NodeId, None] = OrderedDict()
         self._accounts = 0
@@ -83,7 +93,7 @@ class Receipts:
             account = self._open(sender, pattern, name)
         if account.name not in sender.due[pattern]:
             if relayed and not account.relayed:
-                account.relayed, account.quiet_until = True, self._delay()
+                account.relayed, account.quiet_until = True, self._reporter.relayed_due()
             self._make_due(node, sender, pattern, account)
         return account
 
@@ -108,7 +118,7 @@ class Receipts:
     def _make_due(self, node: NodeId, sender: _Sender, pattern: int, account: Account) -> None:
         sender.due[pattern][account.name] = account
         if not self._reporting:
-            self._due()
+            self._reporter.report_due()
         self._reporting[node] = sender
 
     # -- reports --------------------------------------------------------------------------------------------

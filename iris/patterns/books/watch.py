@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Self, final
+from typing import Final, Protocol, Self, final
 
 import trio
 from msgspec import Struct
@@ -33,6 +33,14 @@ class Loss(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class WaitGuard(Protocol):
+    """Guard of what waits at a node that may be closed meanwhile."""
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """Return the block around what waits; it raises ``trio.ClosedResourceError`` when the node is closed."""
+        ...
+
+
 @final
 class LossWatch:
     """The losses of one node as a sender, as they are found.  Made by ``Node.watch_losses``, for one task.
@@ -46,20 +54,14 @@ class LossWatch:
     its receiver comes back, is not taken back; nor is one that comes after it was presumed lost.
     """
 
-    __slots__ = ("_books", "_every", "_found", "_known", "_matches", "_waiting")
+    __slots__ = ("_books", "_every", "_found", "_guard", "_known", "_matches")
 
-    def __init__(
-        self,
-        books: Bookkeeper,
-        matches: Callable[[str], bool],
-        every: float,
-        waiting: Callable[[], AbstractContextManager[object]],
-    ) -> None:
+    def __init__(self, books: Bookkeeper, pattern: str, every: float, guard: WaitGuard) -> None:
         self._books = books
-        self._matches = matches
+        self._matches: Final = matching(pattern)
         self._every = every
-        self._waiting = waiting
-        self._known = {_key(row): losses_of(row) for row in books.books(matches).rows}
+        self._guard = guard
+        self._known = {_key(row): losses_of(row) for row in books.books(self._matches).rows}
         self._found: deque[Loss] = deque()
 
     def __repr__(self) -> str:
@@ -72,7 +74,7 @@ class LossWatch:
         while not self._found:
             began = trio.current_time()
             try:
-                with self._waiting():
+                with self._guard.waiting():
                     books = await self._books.settled(self._matches, self._every)
                     self._compare(books.rows)
                     if not self._found:

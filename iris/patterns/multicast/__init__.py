@@ -4,10 +4,11 @@ Promises: at most once per member; a sender waits for credit instead of overrunn
 that did not answer.  Not here: messages by topic (iris.patterns.pubsub).
 """
 
+from iris.patterns.multicast.answers import Answers, StopReason, StopRules
 from iris.patterns.multicast.broadcast import Broadcasts
 from iris.patterns.multicast.broadcast_credit import ReceiveWindow, ReceiveWindows, cost
 from iris.patterns.multicast.relay import Relays
-from iris.patterns.multicast.survey import Answers, StopReason, StopRules, Surveys
+from iris.patterns.multicast.survey import Surveys
 from iris.patterns.multicast.tree import arranged, divided
 
 __all__ = (

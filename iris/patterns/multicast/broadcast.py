@@ -16,7 +16,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NoSuchCluster, NotSent
@@ -79,7 +79,7 @@ class _Lane:
 
 
 @final
-class Broadcasts:
+class Broadcasts(PeerObserver):
     """The broadcasts that this node sends."""
 
     def __init__(
@@ -96,7 +96,6 @@ class Broadcasts:
         self._highest = 0
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BroadcastCredit, self._receive_credit)
-        mesh.observe(self)
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
         """See ``Node.broadcast``."""
@@ -306,18 +305,12 @@ class Broadcasts:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: the node begins with the credit that every member has."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Ask the member for credit again if it was asked: frames may be lost."""
         for lane in self._lanes.values():
             window = lane.flow.windows.get(peer.node)
             if window is not None and window.asked_at is not None:
                 self._ask(lane, peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the node is lost only when its link is given up."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Stop waiting for a member that is gone."""

@@ -5,19 +5,19 @@ The scatter costs the same for any number of members.  Replies arrive one by one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
 from iris.cluster.mesh import Mesh
-from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.books import Tally
+from iris.patterns.multicast.answers import Answers
 from iris.patterns.multicast.relay import RelayPlan, Relays
 from iris.patterns.request import NOT_HERE, Call, Requests, failure_of
 
@@ -38,8 +38,7 @@ class Inquiry:
         relays: relays that carry it.
         call: the request.
         members: members to ask; all of them at this site, and none of them this node.
-        answered: called with each member that replies, and the reply.
-        failed: called with each other member, and its error.
+        answers: receiver of the replies, and of the errors of members that do not reply.
     """
 
     def __init__(
@@ -47,21 +46,17 @@ class Inquiry:
         mesh: Mesh,
         requests: Requests,
         relays: Relays,
-        config: Config,
         call: Call,
         members: Sequence[NodeId],
-        *,
-        answered: Callable[[NodeId, Any], None],
-        failed: Callable[[NodeId, IrisError], None],
+        answers: Answers,
     ) -> None:
         self._mesh = mesh
         self._requests = requests
         self._relays = relays
-        self._config = config
+        self._config: Final = mesh.config
         self._call = call
         self._members = members
-        self._answered = answered
-        self._failed = failed
+        self._answers = answers
         self._asked = frozenset(members)
         self._waiting = dict.fromkeys(members)  # a set that keeps its order
         self._done = trio.Event()
@@ -127,7 +122,7 @@ class Inquiry:
                 else:
                     del self._waiting[member]
                     self._requests.answered(self._call, member)
-                    self._answered(member, value)
+                    self._answers._take_answer(member, value)
                     self._look()
             case kinds.Failure(code=code) if code == NOT_HERE:
                 text = f"node {member} of cluster {cluster!r} does not have the request, and no reply has come"
@@ -140,7 +135,7 @@ class Inquiry:
     def _end(self, member: NodeId, error: IrisError) -> None:
         del self._waiting[member]
         self._requests.failed(self._call, member, error)
-        self._failed(member, error)
+        self._answers._take_failure(member, error)
         self._look()
 
     def _look(self) -> None:

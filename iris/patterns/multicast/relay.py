@@ -7,16 +7,15 @@ that it forwarded the message, or is lost.  Each copy is therefore counted once,
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final, final
+from collections.abc import Sequence
+from typing import Final, Protocol, final
 
 import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from iris.cluster.mesh import Mesh, MessageReceiver, Peer
+from iris.cluster.mesh import Mesh, MessageReceiver, Peer, PeerObserver
 from iris.kernel import wire
-from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
@@ -33,6 +32,7 @@ from iris.patterns.multicast.tree import (
     is_current,
     relay_size,
 )
+from iris.patterns.picker import MemberHealth
 
 _REPORT_PAUSE: Final = 0.05
 """Seconds for which reports are gathered: at high rates one message reports hundreds."""
@@ -57,29 +57,28 @@ class RelayPlan(Struct, frozen=True):
     parts: tuple[tuple[NodeId, ...], ...]
 
 
+class RelayMembers(MemberHealth, Protocol):
+    """Nodes that a relay may send over."""
+
+    def site_of(self, node: NodeId) -> str:
+        """Return the site of a node.  Called when a tree is planned; does not block."""
+        ...
+
+
 @final
-class Relays:
+class Relays(PeerObserver):
     """The relay of one node: what it sends and forwards over relay trees.
 
     Args:
-        avoid: returns whether a node is not to be given work now.
-        site_of: returns the site of a node.
+        members: nodes that it may send over.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        config: Config,
-        *,
-        avoid: Callable[[NodeId], bool] = lambda _: False,
-        site_of: Callable[[NodeId], str] = lambda _: "",
-    ) -> None:
+    def __init__(self, mesh: Mesh, members: RelayMembers) -> None:
         self.tally: Final = Tally()
         """Counters, one for each message that this node forwards for others, and node behind it."""
         self._mesh = mesh
-        self._config = config
-        self._avoid = avoid
-        self._site_of = site_of
+        self._config: Final = mesh.config
+        self._members = members
         self._number = 0
         self._receivers: dict[type[wire.Message], MessageReceiver] = {}
         self._seen: OrderedDict[NodeId, Seen] = OrderedDict()
@@ -88,7 +87,6 @@ class Relays:
         self._report_news = Wakeup()
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
-        mesh.observe(self)
 
     def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
         """Pass relayed messages of a type to ``receiver``, with their origin as if it had sent them itself."""
@@ -98,7 +96,7 @@ class Relays:
 
     def tree(self, receivers: Sequence[NodeId]) -> RelayPlan:
         """Return the plan by which a message of this node reaches ``receivers``; this node is not among them."""
-        parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
+        parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._members.site_of)
         return RelayPlan(tuple(receivers), tuple(parts))
 
     def send(self, tree: RelayPlan, message: wire.Message, tally: Tally) -> list[Link]:
@@ -144,7 +142,12 @@ class Relays:
 
     def _is_at_work(self, node: NodeId) -> bool:
         peer = self._mesh.peer(node)
-        return peer is not None and peer.link.is_up and not self._avoid(node) and not peer.link.is_stalled(_STALLED)
+        return (
+            peer is not None
+            and peer.link.is_up
+            and not self._members.is_suspected(node)
+            and not peer.link.is_stalled(_STALLED)
+        )
 
     def _is_linked(self, node: NodeId) -> bool:
         return self._mesh.peer(node) is not None
@@ -242,15 +245,9 @@ class Relays:
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Count as lost what the node had in hand: frames may be lost."""
         self._write_off(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the node is lost only when its link is given up."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Count as lost what the node had in hand."""

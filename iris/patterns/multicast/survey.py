@@ -1,157 +1,26 @@
-"""Survey: scatter-gather over a cluster.  Asks every member and collects answers until a stop rule ends it.
-
-The result names the members that did not answer.  The stop rules, which may end a survey before everybody has answered,
-are a machine (sans-IO).
-"""
+"""Survey: scatter-gather over a cluster.  Asks every member and collects answers until a stop rule ends it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Literal, final
+from typing import final
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, IrisError, RequestTimeout, Unknown
+from iris.kernel.errors import IrisError, Unknown
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.tasks import open_background, protected_context
-from iris.patterns.messages import Answer
+from iris.patterns.multicast.answers import Answers, StopRules
 from iris.patterns.multicast.inquiry import Inquiry
 from iris.patterns.multicast.relay import Relays, stands_alone
 from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority
 from iris.patterns.request import Requests
-
-StopReason = Literal["all", "count", "quiet", "deadline"]
-
-
-@final
-class StopRules(Struct, frozen=True, kw_only=True):
-    """Stop rules of a survey: the first that applies ends it, if not all have answered or failed before."""
-
-    timeout: float
-    """Seconds since it began."""
-    count: int | None = None
-    """Answers that are enough.  None for all."""
-    quiet: float | None = None
-    """Seconds since the last answer; before the first one only the timeout counts.  None for no such rule."""
-
-    def __post_init__(self) -> None:
-        count, quiet = self.count, self.quiet
-        if count is not None and (as_whole(count) or 0) < 1:
-            raise ConfigError(f"count is {shown(count)}: use a whole number above 0, or None")
-        if quiet is not None:
-            seconds = as_float(quiet)
-            if not seconds > 0:
-                raise ConfigError(f"quiet is {shown(quiet)}: use seconds above 0, or None")
-            structs.force_setattr(self, "quiet", seconds)
-
-    def end(self, began: float, answered: int, last: float) -> float:
-        """Return when the survey ends if no further answer comes.
-
-        Args:
-            began: time at which it began.
-            answered: members that have answered.
-            last: time of the last answer.
-        """
-        if self.count is not None and answered >= self.count:
-            return last
-        end = began + self.timeout
-        return end if self.quiet is None or not answered else min(end, last + self.quiet)
-
-    def reason(self, began: float, answered: int, now: float) -> StopReason:
-        """Return what ended a survey in which not all have answered or failed."""
-        if self.count is not None and answered >= self.count:
-            return "count"
-        return "quiet" if now < began + self.timeout else "deadline"
-
-
-@final
-class Answers:
-    """The answers to one survey, in the order of their arrival.  Iterate over it in one task.
-
-    The iteration ends when every member has answered or failed, or when a rule ends it.  Cancelling a wait loses no
-    answer; leaving the ``async with`` block stops the members that are still at work.  Afterwards the answers that had
-    come can still be read; where others were cut off, ``trio.ClosedResourceError`` follows them.
-
-    Attributes:
-        asked: members that the survey went to.
-        errors: error of each member that failed.
-        ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
-            the block was left before.
-    """
-
-    def __init__(self, asked: tuple[NodeId, ...], rules: StopRules) -> None:
-        self.asked: Final = asked
-        self.ended_by: StopReason | None = None
-        self._rules = rules
-        self._began = trio.current_time()
-        self._scope = trio.CancelScope(deadline=rules.end(self._began, 0, self._began))
-        self.errors: Final[dict[NodeId, IrisError]] = {}
-        self._answered: set[NodeId] = set()
-        self._send, self._receive = trio.open_memory_channel[Answer](len(asked))
-
-    def __repr__(self) -> str:
-        return f"<Answers: {len(self._answered)} of {len(self.asked)}>"
-
-    @property
-    def missing(self) -> tuple[NodeId, ...]:
-        """The members that have not answered."""
-        return tuple(member for member in self.asked if member not in self._answered)
-
-    def __aiter__(self) -> AsyncIterator[Answer]:
-        return self
-
-    async def __anext__(self) -> Answer:
-        try:
-            return await self._receive.receive()
-        except trio.EndOfChannel:
-            if self.ended_by is None:
-                raise trio.ClosedResourceError(
-                    "the block of the survey was left before it had ended: iterate over its answers within the block"
-                ) from None
-            raise StopAsyncIteration from None
-
-    def close(self) -> None:
-        """End the answers: no further one comes."""
-        self._send.close()
-
-    async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
-        """Run all of these inquiries at once, until all have answered or failed or a rule ends the survey."""
-        with self._scope:
-            async with trio.open_nursery() as asking:
-                for way in ways:
-                    asking.start_soon(way)
-        now = trio.current_time()
-        if self._scope.cancelled_caught or self._is_counted:
-            self.ended_by = self._rules.reason(self._began, len(self._answered), now)
-        else:
-            self.ended_by = "all"
-        if self.ended_by == "deadline":
-            for member in self.missing:
-                self.errors.setdefault(member, RequestTimeout(f"node {member} did not answer in time"))
-        self.close()
-
-    @property
-    def _is_counted(self) -> bool:
-        return self._rules.count is not None and len(self._answered) >= self._rules.count
-
-    def _take_answer(self, member: NodeId, reply: Any) -> None:
-        """Accept a member's reply; those that came in one batch with the last one that counts are too many."""
-        if self._is_counted:
-            return
-        self._answered.add(member)
-        self._send.send_nowait(Answer(reply, member))
-        self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
-
-    def _take_failure(self, member: NodeId, error: IrisError) -> None:
-        """Note why a member does not answer."""
-        self.errors[member] = error
 
 
 @final
@@ -206,10 +75,7 @@ class Surveys:
             alone, many = list(members), []
         ways: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
         if many:
-            inquiry = Inquiry(
-                self._mesh, self._requests, self._relays, self._config, call, many,
-                answered=answers._take_answer, failed=answers._take_failure,
-            )  # fmt: skip
+            inquiry = Inquiry(self._mesh, self._requests, self._relays, call, many, answers)
             ways.append(inquiry.ask)
         try:
             async with open_background() as nursery:

@@ -10,15 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 from msgspec.structs import replace
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.sites import Sites
 from iris.kernel import wire
-from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId, check_name, qualified
@@ -26,7 +25,7 @@ from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
-from iris.patterns.observer import Observer
+from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import (
     DurableSubscribers,
     InterestRetry,
@@ -45,22 +44,26 @@ from iris.patterns.pubsub.publish import (
     MAX_ROTATIONS,
     REPEATED,
     Acknowledgements,
+    EventAccounts,
     GroupReports,
     LossReports,
     Publisher,
     PublishStatistics,
     ReportedLosses,
-    RetainedExchange,
+    RetainedPublishing,
     Rotation,
     check_retained_untrusted,
 )
-from iris.patterns.pubsub.remote import check_foreign, foreign_realm
+from iris.patterns.pubsub.remote import RemoteSubscribers, check_foreign, foreign_realm
 from iris.patterns.pubsub.sealed import SealedReceiver, SealedSender
 from iris.patterns.pubsub.subscribe import (
     EXPIRES,
     EventRun,
+    OpenSubscriptions,
     Overflow,
+    QueueLimits,
     Subscription,
+    SubscriptionOptions,
     SubscriptionStatistics,
     check_run_untrusted,
     labels_size,
@@ -77,64 +80,78 @@ _NO_MEMBERS: Final = "event for a group without members here"
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+InterestListener = Callable[[NodeId, Iterable[Terms], Iterable[Terms]], None]
+"""Function called with a node of this site, the terms that it has added, and those that it has removed."""
+
+
+class PubSubMembers(MemberHealth, ServedClusters, Protocol):
+    """Nodes of this site, and the clusters that are served."""
+
+
 @final
-class PubSub:
+class Elsewhere(NamedTuple):
+    """Other sites, as publish/subscribe needs them.
+
+    Attributes:
+        receiver: receiver of their events.
+        entropy: source of the keys that seal this node's events.
+    """
+
+    sites: Sites
+    receiver: SealedReceiver
+    entropy: Entropy
+
+
+@final
+class PubSub(PeerObserver):
     """All subscriptions and publications of one node.
 
     Args:
         mesh: mesh whose links it uses.
-        config: config with its bounds.
         books: books of the node.
-        avoid: returns whether a node is not to be given work now.
+        subscriptions: the subscriptions; this object alone changes them.
+        members: nodes of this site, and the clusters that are served.
         relayed: counters of what this node forwards for others.
+        elsewhere: other sites.  None if this node is at none.
     """
+
+    of_clients = False
 
     def __init__(
         self,
         mesh: Mesh,
-        config: Config,
         books: Bookkeeper,
-        *,
-        avoid: Callable[[NodeId], bool] = lambda _: False,
-        relayed: Tally | None = None,
-        roster: ServedClusters | None = None,
+        subscriptions: OpenSubscriptions,
+        members: PubSubMembers,
+        relayed: Tally,
+        elsewhere: Elsewhere | None,
     ) -> None:
+        config = mesh.config
+        sites = None if elsewhere is None else elsewhere.sites
         self._mesh = mesh
         self._config = config
         self._account = books.account
         self._due_of = books.due_of
-        books.before_report = self._note_taken
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
-        self.interest_changed: Callable[[NodeId, Iterable[Terms], Iterable[Terms]], None] = lambda _, __, ___: None
-        """Callback with a node of this site, the terms that it has added, and those it has removed: see ``wanted``."""
-        self.publishing: Final = Publisher(mesh, self._table, config, books.ledger, avoid)
-        self._untold = InterestRetry(mesh, self._tell_everything)
-        self.durable: Final = DurableSubscribers(
-            mesh,
-            self._table,
-            config,
-            published=lambda: self.publishing.published,
-            untold=self._untold.note,
-            changed=self._durable_changed,
+        self._interest_listeners: list[InterestListener] = []
+        self._untold = InterestRetry(mesh)
+        accounts = EventAccounts(books.ledger)
+        border = None if sites is None else sites.border
+        self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._untold, border)
+        sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
+        self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
+        self.foreign: Final = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
+        """The subscribers at other sites.  None if this node is at no site."""
+        self.confirming: Final = Acknowledgements(
+            mesh, self._table, self.durable, self.publishing, members, self.foreign
         )
-        self.publishing.left = self.durable.left
-        self.publishing.owned = self.durable.groups
-        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config, roster)
-        self.retention: Final = RetainedExchange(mesh, self._table, self.publishing, self.confirming, config)
+        self.retention: Final = self.publishing.retention
+        self._retaining = RetainedPublishing(self.publishing, self.confirming, config)
         self.losses: Final = ReportedLosses(mesh, self.publishing)
         self._reports = LossReports(mesh)
-        self._relays = EventRelays(
-            mesh,
-            relayed or Tally(),
-            take=self._take_relayed,
-            hears=self._table.has_subscribed,
-            lost=self._reports.note,
-        )
-        self.publishing.trees.cut_off = self.retention.frames_lost
-        self.observer: Observer | None = None
-        """Observer of the subscriptions that are opened from now on, as they receive events.  None if there is none."""
+        self._relays = EventRelays(mesh, relayed, self._table, self)
         self.ended: SubscriptionStatistics | None = None
         """Sum of the counters of all subscriptions that have ended.  None if there was none."""
         self.unconfirmed_subscriptions = 0
@@ -142,7 +159,7 @@ class PubSub:
         self._subscriptions: Matcher[Subscription] = Matcher()
         self._foreign: Matcher[Subscription] = Matcher()
         """Subscriptions to topics of other realms, each with the alias of its realm before it."""
-        self._every: dict[Subscription, Terms] = {}
+        self._every: Final = subscriptions
         self._holding: Counter[str] = Counter()
         self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
         """Rotations by the subscriptions of this node that are in one group and want the same topics."""
@@ -158,14 +175,13 @@ class PubSub:
         mesh.register(kinds.Events, self._receive_events)
         mesh.register(kinds.Retained, self._receive_retained)
         mesh.register(kinds.CopiesLost, self._receive_copies_lost)
-        self.heard: Final = SealedReceiver(mesh, self._receive_events)
-        mesh.observe(self, clients=False)
+        self.heard: Final = None if elsewhere is None else elsewhere.receiver
+        """Receiver of the events of other sites.  None if this node is at no site."""
+        self.durable.on_changed(self._durable_changed)
 
-    def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
-        """Send events to nodes of other sites, and receive them from there; to be called before there are any."""
-        self.publishing.abroad = SealedSender(self._mesh, sites.copies, self._config, entropy)
-        sites.hear = self.heard.take
-        self.durable.border = sites.border
+    def on_interest_changed(self, listener: InterestListener) -> None:
+        """Call ``listener`` whenever what ``wanted`` yields has changed.  It must not block."""
+        self._interest_listeners.append(listener)
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -188,14 +204,14 @@ class PubSub:
                 self._reports,
                 self._groups,
                 self._relays,
-                self._untold,
                 self.publishing.trees,
                 self.retention,
+                self.heard,
+                self.publishing.abroad,
             ):
-                nursery.start_soon(part.run)
-            if self.publishing.abroad is not None:
-                nursery.start_soon(self.heard.run)
-                nursery.start_soon(self.publishing.abroad.run)
+                if part is not None:
+                    nursery.start_soon(part.run)
+            nursery.start_soon(self._untold.run, self._tell_everything)
 
     async def wait_copies_sent(self) -> None:
         """Wait until events for other sites have left."""
@@ -216,7 +232,7 @@ class PubSub:
     ) -> None:
         """See ``Node.publish``; ``within`` is the timeout of an event that is to be confirmed."""
         if retain:
-            await self.retention.publish(topic, payload, key=key, headers=headers, within=within)
+            await self._retaining.publish(topic, payload, key=key, headers=headers, within=within)
         elif within is not None:
             await self.confirming.publish(topic, payload, key=key, timeout=within, headers=headers)
         else:
@@ -293,24 +309,13 @@ class PubSub:
             raise NotAllowed(
                 f"the certificate of cluster {certificate.name!r} does not permit to subscribe to {pattern!r}"
             )
-        owner = name or claimed
-        subscription = Subscription(
-            pattern,
-            group=group,
-            overflow=overflow,
-            durable=durable,
-            allow=callers(allow),
-            max_events=max_events or self._config.subscription_messages,
-            max_bytes=max_bytes or self._config.subscription_bytes,
-            confirm=self._send_confirmations,
-            delay=self._send_delay,
-            hold=partial(self._send_hold, pattern),
-            report=self._reports.note if group is None else self._count_dropped,
-            published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
-            settled=self._groups.settled,
-            unreadable=self._note_unreadable,
-            observer=self.observer,
+        options = SubscriptionOptions(
+            group=group, overflow=overflow, durable=durable, allow=callers(allow), owner=name or claimed
         )
+        limits = QueueLimits(
+            max_events or self._config.subscription_messages, max_bytes or self._config.subscription_bytes
+        )
+        subscription = Subscription(pattern, options, limits, self, self._every.observer)
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
         self._own.check(terms)
@@ -349,12 +354,6 @@ class PubSub:
                 ended = subscription.statistics()
                 self.ended = ended if self.ended is None else self.ended + ended
 
-    def _note_taken(self) -> None:
-        """Count the events that the consumers have received of the runs that they are at."""
-        for subscription in self._every:
-            if subscription._is_reading:
-                subscription._note_taken()
-
     def _leave_group(self, subscription: Subscription) -> None:
         """Pass the queue of a subscription that has ended to another one of its group here, or report it as lost."""
         for run in subscription._abandon():
@@ -374,12 +373,8 @@ class PubSub:
         for subscription in self._every:
             subscription._close()
 
-    def _owed_since(self, name: str, node: NodeId, version: int) -> int | None:
-        """Return ``StartOffsets.published``, for a durable subscriber of this node that may have been away."""
-        return self.durable.owed_since(node, name, self._beginnings.published(node, version))
-
     def _durable_changed(self) -> None:
-        self.publishing.ways_changed()
+        self.publishing.routes_changed()
         self.confirming.durable_changed((">",))
         self.confirming.look_for_absent()
 
@@ -454,7 +449,8 @@ class PubSub:
 
     def _tell_changed(self, peer: Peer) -> None:
         if not (peer.foreign or peer.other_realm):
-            self.interest_changed(peer.node, self._table.added, self._table.removed)
+            for listener in self._interest_listeners:
+                listener(peer.node, self._table.added, self._table.removed)
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -463,7 +459,7 @@ class PubSub:
         version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.identity.foreign_id)
         self.publishing.trees.interest_changed(peer.node)
         self._tell_changed(peer)
-        self.publishing.ways_changed()
+        self.publishing.routes_changed()
         if message.whole:
             self.publishing.release_all(peer.node)  # what it still needs follows
         elif message.removed:
@@ -499,8 +495,8 @@ class PubSub:
             return
         self._take_events(peer, message, size, plain=plain)
 
-    def _take_relayed(self, peer: Peer, message: wire.Message) -> None:
-        """Accept a message that came over a tree, or waited for one that did."""
+    def receive_relayed(self, peer: Peer, message: wire.Message) -> None:
+        """See ``RelayReceiver``."""
         match message:
             case kinds.Events():
                 size, plain = check_run_untrusted(message, self._subscriptions.remembered)
@@ -527,8 +523,8 @@ class PubSub:
                 self._check_own_untrusted(topic)
         elif not realm.may_listen(topic):
             raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
-        named = topic if realm is None else qualified(realm.alias, topic)
-        wanted = (self._subscriptions if realm is None else self._foreign).match(named)
+        local = topic if realm is None else qualified(realm.alias, topic)
+        wanted = (self._subscriptions if realm is None else self._foreign).match(local)
         if not wanted:
             self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             if group:
@@ -537,8 +533,8 @@ class PubSub:
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
-        if peer.border is not None and not peer.border.may_enter(named):
-            raise RemoteProtocolError(f"events on {named!r} from other sites are not let in")
+        if peer.border is not None and not peer.border.may_enter(local):
+            raise RemoteProtocolError(f"events on {local!r} from other sites are not let in")
         known = self._senders.get(peer.node)
         if known is None:
             found = Sender(peer.identity.caller, peer.node)
@@ -547,7 +543,7 @@ class PubSub:
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
             self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
-            self._refuse_events(peer, named, group, excess, len(payloads), message.confirm)
+            self._refuse_events(peer, local, group, excess, len(payloads), message.confirm)
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
@@ -571,20 +567,9 @@ class PubSub:
         account.arrived += len(payloads)
         if len(takers) != 1:
             _count_copies(account, len(payloads), len(takers))
+        named = message if realm is None else replace(message, topic=local)
         for subscription in takers:
-            run = EventRun(
-                sender,
-                named,
-                message.sequence,
-                message.confirm,
-                decoded,
-                key,
-                payloads,
-                size,
-                plain=plain,
-                milestones=message.milestones,
-                account=account,
-            )
+            run = EventRun(sender, named, decoded, size, plain=plain, account=account)
             for part in run.each() if EXPIRES in decoded else (run,):
                 subscription._deliver(part)
 
@@ -627,8 +612,8 @@ class PubSub:
 
     def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
         """Count events for groups without a receiver."""
-        self._reports.note(publisher, topic, dropped, refused)
-        self._groups.settled(publisher, dropped + refused)
+        self.report(publisher, topic, dropped, refused)
+        self.settled(publisher, dropped + refused)
 
     def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
         """Return whether none of the payloads is too large for this node."""
@@ -663,12 +648,9 @@ class PubSub:
         if group:
             self._count_dropped(peer.node, topic, 0, count)
         else:
-            self._reports.note(peer.node, topic, 0, count)
+            self.report(peer.node, topic, 0, count)
         if confirm:
-            self._send_delay((peer.node,), excess.text)
-
-    def _note_unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
-        self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
+            self.delay((peer.node,), excess.text)
 
     def _check_own_untrusted(self, topic: str) -> None:
         """Check that a node of this realm publishes on no topic of another realm, for a node of which it would pass."""
@@ -706,16 +688,32 @@ class PubSub:
         size += labels_size(headers, key)
         takers = [one for one in self._subscriptions.match(topic) if one.group is None and not one.durable]
         account = self._count_arrived(peer.node, topic, 1, len(takers), relayed=False)
+        event = kinds.Events(topic, message.sequence, 0, None, headers, key, (payload,), message.milestones)
         for subscription in takers:
-            run = EventRun(
-                sender, topic, message.sequence, 0, decoded, key, (payload,), size,
-                plain=plain, milestones=message.milestones, account=account,
-            )  # fmt: skip
+            run = EventRun(sender, event, decoded, size, plain=plain, account=account)
             subscription._deliver_retained(run, message.last)
 
-    # -- what subscriptions send ----------------------------------------------------------------------------
+    # -- Upstream -------------------------------------------------------------------------------------------
 
-    def _send_confirmations(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """See ``Upstream``, and ``RelayReceiver``."""
+        self._reports.note(publisher, topic, dropped, refused)
+
+    def settled(self, publisher: NodeId, count: int) -> None:
+        """See ``Upstream``."""
+        self._groups.settled(publisher, count)
+
+    def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
+        """See ``Upstream``."""
+        self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
+
+    def published(self, owner: str | None, publisher: NodeId, version: int) -> int | None:
+        """See ``Upstream``."""
+        published = self._beginnings.published(publisher, version)
+        return published if owner is None else self.durable.owed_since(publisher, owner, published)
+
+    def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        """See ``Upstream``."""
         for node, numbers in ranges.items():
             pairs = tuple(zip(numbers[::2], numbers[1::2], strict=True))
             for start in range(0, len(pairs), wire.MAX_ARRAY):
@@ -725,17 +723,18 @@ class PubSub:
                 except NotSent:
                     break  # this publisher is gone, or will ask again
 
-    def _send_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+    def delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        """See ``Upstream``."""
         for node in publishers:
             with contextlib.suppress(NotSent):  # this publisher is gone
                 self._mesh.post(node, kinds.ConfirmDelayed(reason), len(reason), CONTROL_RESERVE)
 
-    def _send_hold(self, pattern: str, held: bool) -> None:
+    def pause(self, pattern: str, *, paused: bool) -> None:
         """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
-        self._holding[pattern] += 1 if held else -1
-        if self._holding[pattern] == (1 if held else 0):
+        self._holding[pattern] += 1 if paused else -1
+        if self._holding[pattern] == (1 if paused else 0):
             for peer in self._everybody():
-                self._tell_hold(peer, pattern, held=held)
+                self._tell_hold(peer, pattern, held=paused)
         if not self._holding[pattern]:
             del self._holding[pattern]
 
@@ -750,14 +749,14 @@ class PubSub:
     def peer_connected(self, peer: Peer) -> None:
         """Send a new peer the full interest of this node."""
         self._tell_everything(peer)
-        self.publishing.ways_changed()
+        self.publishing.routes_changed()
 
     def frames_lost(self, peer: Peer) -> None:
         """Send the full interest again, to be confirmed again: changes and confirmations may be lost."""
         self._relays.frames_lost(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self._tell_changed(peer)
-            self.publishing.ways_changed()
+            self.publishing.routes_changed()
         self.publishing.frames_lost(peer.node)
         self._groups.frames_lost(peer.node)
         if not peer.other_realm:
@@ -788,7 +787,8 @@ class PubSub:
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self._relays.peer_gone(node)
-        self.heard.peer_removed(node)
+        if self.heard is not None:
+            self.heard.peer_removed(node)
         self.publishing.peer_gone(node)
         self._groups.forget(node)
         self.confirming.lost(node)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -18,7 +17,15 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId, qualified
-from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, check_wildcards, is_pattern, shape_of
+from iris.patterns.pubsub.interest import (
+    InterestTable,
+    Matcher,
+    Shape,
+    check_topic,
+    check_wildcards,
+    is_pattern,
+    shape_of,
+)
 from iris.security.identity import ForeignRealm, NodeIdentity
 
 _TOPICS: Final = 65_536
@@ -77,22 +84,28 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
         )
 
 
+class UnlinkedCounter(Protocol):
+    """Publisher of events for other sites."""
+
+    def count_unlinked(self, topic: str, nodes: int) -> None:
+        """Count an event that so many nodes want which could not be linked.  Does not block."""
+        ...
+
+
 @final
 class RemoteSubscribers:
     """The subscribers at other sites.
 
     Args:
-        heard: returns whether a node is linked, and has sent all that it subscribes to.
-        unlinked: called for an event with its topic, and the number of nodes that want it and could not be linked.
+        interest: table of the nodes that are linked and subscribe.
+        losses: publisher that counts the events which did not wait for them.
     """
 
-    def __init__(
-        self, sites: Sites, mesh: Mesh, heard: Callable[[NodeId], bool], unlinked: Callable[[str, int], None]
-    ) -> None:
+    def __init__(self, sites: Sites, mesh: Mesh, interest: InterestTable, losses: UnlinkedCounter) -> None:
         self._sites = sites
         self._mesh = mesh
-        self._heard = heard
-        self._unlinked = unlinked
+        self._interest = interest
+        self._losses = losses
         self._matcher: Matcher[RemoteSubscriber] = Matcher()
         self._known: dict[RemoteSubscriber, RemoteSubscriber] = {}
         """Objects that stand in the matcher, which distinguishes its values by identity."""
@@ -135,9 +148,11 @@ class RemoteSubscribers:
             self._reached.clear()
         version = self._sites.subscribers_version
         nodes = self._nodes(topic)
-        missing = await self._sites.reach_nodes(nodes, self._heard, within=None if within is None else within / 2)
+        missing = await self._sites.reach_nodes(
+            nodes, self._interest.is_whole, within=None if within is None else within / 2
+        )
         if missing:
-            self._unlinked(topic, missing)
+            self._losses.count_unlinked(topic, missing)
         else:
             self._reached[topic] = version
         return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)

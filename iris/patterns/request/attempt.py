@@ -25,20 +25,27 @@ class Attempt:
         identifier: id of the request, the same at every member.
         member: member that is asked.
         started: time at which it is sent, on trio's clock.
+        woken: called by ``end`` where no task waits; it must not block.  None if a task is to wait.
 
     Attributes:
         picker: chooser of the member; None if only this one may be asked.
         outcome: reply, failure or loss; None as long as there is none, and if the time is over.
         times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
-        woken: callback of ``end``, where no task waits.
     """
 
     __slots__ = (
-        "_follower", "_is_over", "_task", "call", "identifier", "member", "outcome", "picker", "started", "times",
-        "woken",
+        "_follower", "_is_over", "_task", "_woken", "call", "identifier", "member", "outcome", "picker", "started",
+        "times",
     )  # fmt: skip
 
-    def __init__(self, call: Call, identifier: int, member: NodeId, started: float) -> None:
+    def __init__(
+        self,
+        call: Call,
+        identifier: int,
+        member: NodeId,
+        started: float,
+        woken: Callable[[], None] | None = None,
+    ) -> None:
         self.call = call
         self.identifier = identifier
         self.member = member
@@ -49,7 +56,7 @@ class Attempt:
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None
         self._follower: InboxWaiter | None = None
-        self.woken: Callable[[], None] | None = None
+        self._woken = woken
 
     async def wait(self, follower: InboxWaiter | None) -> None:
         """Wait for ``end``; cancelling leaves nothing behind.
@@ -80,8 +87,8 @@ class Attempt:
         elif self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
-        elif self.woken is not None:
-            self.woken()
+        elif self._woken is not None:
+            self._woken()
 
     def can_retry_elsewhere(self) -> bool:
         """Return whether another member may be asked as soon as this one is in doubt, and whether there is one."""

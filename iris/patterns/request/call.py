@@ -48,7 +48,7 @@ class Call(Struct, eq=False):
         timeout: seconds that the caller grants.
         picker: chooser of members; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
-        pattern: ``survey`` for the part of a survey.
+        pattern: ``request``, or ``survey`` for the part of a survey.
         asked: member that was asked last.
     """
 

@@ -25,14 +25,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, final
 
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import InboxWaiter, Mesh, Peer
+from iris.cluster.mesh import InboxWaiter, Mesh, Peer, PeerObserver
+from iris.cluster.sites import Reach, reach_one
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -112,10 +113,21 @@ _GONE: Final = "the member is gone"
 
 
 @final
-class Requests:
-    """All outstanding requests of this node."""
+class Requests(PeerObserver):
+    """All outstanding requests of this node.
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
+    Args:
+        reach: links members before they are asked once more.  None if all members are linked: a node at no site.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        directory: MemberDirectory,
+        config: Config,
+        ledger: SendLedger,
+        reach: Reach | None = None,
+    ) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
         """Seconds from asking to the reply, or to the error of the handler, at whichever attempt that was."""
@@ -131,6 +143,7 @@ class Requests:
         self._directory = directory
         self._config = config
         self._ledger = ledger
+        self._reach = reach
         self._begun: dict[Call, int] = {}
         """Requests without an outcome, and at how many members."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
@@ -144,15 +157,12 @@ class Requests:
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
-        self.reach: Callable[[str, float], Awaitable[object]] | None = None
-        """Function that links to members of a cluster at other sites, within seconds.  None for a node at no site."""
         self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
         """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
         mesh.register(kinds.Failure, self._receive_failure)
         mesh.register(kinds.Running, self._receive_running)
         mesh.register(kinds.Timed, self._receive_timed)
-        mesh.observe(self)
 
     async def run(self) -> None:
         """Watch over the deadlines; to be run for as long as anything is asked."""
@@ -257,11 +267,10 @@ class Requests:
             return None
         identifier = self._number(call)
         try:
-            attempt = self._send(call, identifier, member, now)
+            attempt = self._send(call, identifier, member, now, woken)
         except NotSent:
             return None
         self.opened(call)
-        attempt.woken = woken
         self._watch(attempt)
         return Begun(self, attempt)
 
@@ -504,11 +513,13 @@ class Requests:
                 picker = directory.picker(cluster)
                 if picker is not None and picker.has_other(call.tried):
                     break
-        if self.reach is not None:
-            await self.reach(cluster, max(until - trio.current_time(), _PAUSE))
+        if self._reach is not None:
+            await reach_one(self._reach, cluster, None, max(until - trio.current_time(), _PAUSE))
         call.picker = directory.picker(cluster)
 
-    def _send(self, call: Call, identifier: int, member: NodeId, now: float) -> Attempt:
+    def _send(
+        self, call: Call, identifier: int, member: NodeId, now: float, woken: Callable[[], None] | None = None
+    ) -> Attempt:
         """Send one attempt.
 
         Raises:
@@ -516,7 +527,7 @@ class Requests:
         """
         call.tried.add(member)
         call.asked = member
-        attempt = Attempt(call, identifier, member, now)
+        attempt = Attempt(call, identifier, member, now, woken)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         return attempt
 
@@ -612,9 +623,6 @@ class Requests:
             self.gathering[outcome.id](peer.node, outcome)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
-
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
         """Send idempotent requests again, as frames may be lost; the member knows those it has.

@@ -14,9 +14,9 @@ from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
 from iris.patterns.service.service import DESCRIBE, Limits, Service, callers
 from iris.patterns.service.tunnels import Tunnels
-from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.service.worker_pool import PauseFlag, ServiceStatistics, WorkerPools
 
 __all__ = (
-    "DESCRIBE", "InThread", "KeyClaims",
-    "Limits", "Outcomes", "Server", "Service", "ServiceStatistics", "Tunnels", "callers", "handler_name", "is_async",
+    "DESCRIBE", "InThread", "KeyClaims", "Limits", "Outcomes", "PauseFlag", "Server", "Service", "ServiceStatistics",
+    "Tunnels", "WorkerPools", "callers", "handler_name", "is_async",
 )  # fmt: skip

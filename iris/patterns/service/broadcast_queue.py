@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -19,6 +18,14 @@ _PAUSE: Final = 0.05
 """Seconds for which refusals are gathered: a flooding sender gets a report now and then, not one for each message."""
 
 
+class CreditReporter(Protocol):
+    """Node that a queue of broadcasts is of."""
+
+    def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+        """Post a report to a sender; return False if its link has no room, or it is gone.  Does not block."""
+        ...
+
+
 @final
 class BroadcastQueue:
     """The broadcasts that wait at one member.
@@ -27,17 +34,15 @@ class BroadcastQueue:
         cluster: cluster of the member.
         window: cost that one sender may have waiting here.
         limit: cost that all senders together may have waiting here.
-        report: posts a message to a sender; returns False if its link has no room, or it is gone.
+        reporter: posts reports to senders.
 
     Attributes:
         received, refused, cancelled: counters.
     """
 
-    def __init__(
-        self, cluster: str, window: int, limit: int, report: Callable[[NodeId, kinds.BroadcastCredit], bool]
-    ) -> None:
+    def __init__(self, cluster: str, window: int, limit: int, reporter: CreditReporter) -> None:
         self._cluster = cluster
-        self._post = report
+        self._reporter = reporter
         self._windows = ReceiveWindows(window, limit)
         self._turns: deque[ReceiveWindow] = deque()
         """Senders that have something waiting; the first one is the next."""
@@ -162,7 +167,7 @@ class BroadcastQueue:
         if window is not self._windows.find(window.sender):
             return  # of a sender that was gone in the meantime
         wanted = window.wanted
-        if not self._post(window.sender, self._windows.report(window, self._cluster)):
+        if not self._reporter.report_credit(window.sender, self._windows.report(window, self._cluster)):
             window.wanted = wanted
             self._report_soon(window.sender)
 

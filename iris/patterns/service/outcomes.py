@@ -39,7 +39,7 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
 )
-from iris.kernel.names import Entropy, check_key, check_name
+from iris.kernel.names import check_key, check_name
 from iris.kernel.numerals import as_float, shown
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
@@ -49,7 +49,7 @@ from iris.patterns.bridge_protocol import (
     MAX_KEEP,
     MAX_OUTCOME,
     MIN_KEEP,
-    AskBridge,
+    Bridges,
     ClaimKey,
     KeyAnswer,
     KeyAsk,
@@ -168,12 +168,12 @@ class KeyClaims:
 
     Args:
         bridge: cluster of the bridge.
-        ask: function that asks it.
+        bridges: asks it.
     """
 
-    def __init__(self, bridge: str, ask: AskBridge) -> None:
+    def __init__(self, bridge: str, bridges: Bridges) -> None:
         self.bridge: Final = bridge
-        self._ask = ask
+        self._bridges = bridges
         self._at = bridge
         """Cluster that is asked: the bridge's own, until its member is known."""
 
@@ -245,10 +245,10 @@ class KeyClaims:
 
     async def _ask_member(self, request: KeyAsk[A], timeout: float) -> A:
         """Ask the member that keeps keys.  If the members do not agree on who that is, the answer says so."""
-        answer = await self._ask(self._at, request, timeout)
+        answer = await self._bridges.ask(self._at, request, timeout)
         if answer.elsewhere is not None:
             self._at = answer.elsewhere
-            answer = await self._ask(self._at, request, timeout)
+            answer = await self._bridges.ask(self._at, request, timeout)
             if answer.elsewhere is not None:
                 self._at = self.bridge
         return answer
@@ -261,16 +261,13 @@ class KeptOutcomes:
     Args:
         outcomes: rules by which they are kept.
         cluster: cluster that is served.
-        ask: function that asks the bridge.
-        entropy: source of the names of claims.
+        bridges: the bridges, one of which keeps them.
         nursery: nursery of the tasks that record outcomes, also when the time of the request is over.
     """
 
-    def __init__(
-        self, outcomes: Outcomes, cluster: str, ask: AskBridge, entropy: Entropy, nursery: trio.Nursery
-    ) -> None:
-        self._outcomes, self._cluster, self._entropy = outcomes, cluster, entropy
-        self._claims = KeyClaims(outcomes.bridge, ask)
+    def __init__(self, outcomes: Outcomes, cluster: str, bridges: Bridges, nursery: trio.Nursery) -> None:
+        self._outcomes, self._cluster, self._entropy = outcomes, cluster, bridges.entropy
+        self._claims = KeyClaims(outcomes.bridge, bridges)
         self._nursery = nursery
         self.replayed = 0
         """Requests that were answered with a recorded outcome."""

@@ -9,16 +9,16 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import InboxReader, Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import Entropy, NodeId
+from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.books import BROADCAST, Bookkeeper
-from iris.patterns.bridge_protocol import AskBridge
+from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
 from iris.patterns.observer import Observer
@@ -26,9 +26,7 @@ from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
     EXPIRED,
-    IDEMPOTENCY_KEY,
     IDEMPOTENT,
-    KEYED,
     MEMBER_LEFT,
     NO_SUCH_OPERATION,
     NOT_A_MEMBER,
@@ -37,14 +35,12 @@ from iris.patterns.request import (
     OF_HANDLER,
     OVERLOADED,
     PAUSED,
-    PRIORITY_SHIFT,
-    TIMED,
     TOO_LARGE,
 )
-from iris.patterns.service.outcomes import KeptOutcomes, not_kept
+from iris.patterns.service.outcomes import not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
-from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
+from iris.patterns.service.worker_pool import PauseFlag, PendingRequest, WorkerPool, WorkerPools
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -68,24 +64,38 @@ def paused_text(service: Service) -> str:
 
 
 @final
-class Server:
-    """The answering side of one node: its memberships, and the requests in them."""
+class Server(PeerObserver):
+    """The answering side of one node: its memberships, and the requests in them.
 
-    def __init__(self, mesh: Mesh, config: Config, relays: Relays, books: Bookkeeper) -> None:
-        self.memberships: dict[str, WorkerPool] = {}
+    Args:
+        memberships: the memberships; this object alone changes them.
+        bridges: see ``PoolHost.bridges``.
+        observer: see ``PoolHost.observer``.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        relays: Relays,
+        books: Bookkeeper,
+        memberships: WorkerPools,
+        *,
+        bridges: Bridges | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.memberships: Final = memberships
+        self.config: Final[Config] = mesh.config
+        self.reading: Final[InboxReader] = mesh.reading
+        self.arriving: Final = Arriving(mesh.refusals, mesh.node, mesh.config)
+        self.bridges: Final = bridges
+        self.observer: Final = observer
         self._mesh = mesh
-        self._config = config
         self._account = books.account
-        self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
-        self._observer: Observer | None = None
-        self.asking: tuple[AskBridge, Entropy] | None = None
-        """Function that asks a bridge for outcomes, and source of the names of claims; set by the node."""
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
-        mesh.observe(self)
         mesh.register(kinds.Broadcast, self._receive_broadcast)
         mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
@@ -94,8 +104,13 @@ class Server:
         relays.register(kinds.Cancel, self._receive_cancel)
 
     @asynccontextmanager
-    async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[WorkerPool]:
+    async def serve(
+        self, cluster: str, service: Service, limits: Limits, flag: PauseFlag | None = None
+    ) -> AsyncIterator[WorkerPool]:
         """Accept requests and broadcasts for a cluster until the block ends.
+
+        Args:
+            flag: flag that pauses the service.  None if it is never paused.
 
         Raises:
             ConfigError: this node serves the cluster already.
@@ -103,21 +118,7 @@ class Server:
         self._check_free(cluster)
         async with open_background() as nursery:
             self._check_free(cluster)  # another task may have joined it meanwhile
-            membership = WorkerPool(
-                cluster,
-                service,
-                self._config,
-                nursery,
-                limits,
-                reading=self._mesh.reading,
-                answer=self._answer,
-                forget=self._forget,
-                report=self._post_report,
-                arriving=self._arriving,
-            )
-            membership.observer = self._observer
-            if service.outcomes is not None and self.asking is not None:
-                membership.kept = KeptOutcomes(service.outcomes, cluster, *self.asking, nursery)
+            membership = WorkerPool(cluster, service, limits, nursery, self, flag)
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership
@@ -127,29 +128,17 @@ class Server:
                 del self.memberships[cluster]
                 membership.abandon()
 
-    def observe(self, observer: Observer) -> None:
-        """Let an observer see the handlers that run from now on."""
-        self._observer = observer
-        for membership in self.memberships.values():
-            membership.observer = observer
-
     def _check_free(self, cluster: str) -> None:
         if cluster in self.memberships:
             raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
-
-    @property
-    def queue_delay(self) -> float:
-        """Time that requests wait for a handler here, in seconds, in the slowest membership."""
-        return max((membership.queue_delay for membership in self.memberships.values()), default=0.0)
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_request(self, peer: Peer, request: kinds.Request) -> None:
         identifier, cluster, operation = request.id, request.cluster, request.operation
-        flags, headers, payload = request.flags, request.headers, request.payload
+        headers, payload = request.headers, request.payload
         membership = self.memberships.get(cluster)
-        idempotent = bool(flags & IDEMPOTENT)
-        if idempotent and self._answer_again(peer, identifier, membership, request.budget / 1000):
+        if request.flags & IDEMPOTENT and self._answer_again(peer, identifier, membership, request.budget / 1000):
             return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
         # First: whether a cluster that is not exported is served here does not show in the answer.
         if not peer.may_ask(cluster):
@@ -165,9 +154,9 @@ class Server:
             membership.refuse_paused()
             self._fail(peer, identifier, PAUSED, paused_text(membership.service))
             return
-        excess = self._arriving.excess_of(payload, headers)
+        excess = self.arriving.excess_of(payload, headers)
         if excess is not None:
-            self._arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
+            self.arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
             self._fail(peer, identifier, TOO_LARGE, excess.text)
             return
         handler = membership.service.requests.get(operation)
@@ -184,28 +173,13 @@ class Server:
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
-        keyed = decoded.get(IDEMPOTENCY_KEY) if flags & KEYED else None
-        if keyed is not None and membership.kept is None:
+        job = PendingRequest(peer, request, handler, decoded, trio.current_time())
+        if job.key is not None and membership.kept is None:
             refusal = not_kept(cluster, identifier)
             membership.received += 1
             membership.refuse_keyed()
             self._post(peer, refusal, len(refusal.text))
             return
-        now = trio.current_time()
-        job = PendingRequest(
-            peer,
-            identifier,
-            operation,
-            handler,
-            now,
-            now + request.budget / 1000,
-            decoded,
-            payload,
-            idempotent=idempotent,
-            priority=flags >> PRIORITY_SHIFT & 3,
-            timed=flags & TIMED != 0,
-            key=keyed,
-        )
         if membership.accept(job):
             self._jobs[peer.node, identifier] = job
         else:
@@ -248,9 +222,9 @@ class Server:
             membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         sender = Sender(peer.identity.caller, peer.node)
-        excess = self._arriving.excess_of(payload, headers)
+        excess = self.arriving.excess_of(payload, headers)
         if excess is not None:
-            self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
+            self.arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
             membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
@@ -280,7 +254,7 @@ class Server:
             membership.repeated += 1
         return True
 
-    def _answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
+    def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
         ran = isinstance(reply, kinds.Reply) or reply.retry_after == OF_HANDLER or reply.code not in _DID_NOT_RUN
         if job.idempotent and ran:
@@ -313,20 +287,19 @@ class Server:
         with suppress(NotSent):  # nor is there room for that, or the link has ended
             peer.link.post(failure, len(text), CONTROL_RESERVE, flush=True)
 
-    def _post_report(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+    def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+        """See ``CreditReporter``."""
         try:
             self._mesh.post(node, report, len(report.cluster), CONTROL_RESERVE)
         except NotSent:
             return False
         return True
 
-    def _forget(self, job: PendingRequest) -> None:
+    def forget(self, job: PendingRequest) -> None:
+        """See ``PoolHost``."""
         self._jobs.pop((job.peer.node, job.identifier), None)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
-
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
         """Send the caller a list of its requests, as frames may be lost: it cancels again what it has cancelled."""
@@ -336,9 +309,6 @@ class Server:
                     peer.link.post(kinds.Running(identifier), 0, CONTROL_RESERVE)
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: it shows later whether the caller is lost."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""

@@ -239,10 +239,10 @@ class Service:
         if outcomes is not None and not isinstance(outcomes, Outcomes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
         self.outcomes: Outcomes | None = outcomes
-        self.requests: dict[str | None, RequestHandler] = {}
-        self.tunnels: dict[str | None, TunnelHandler] = {}
-        self.broadcasts: list[BroadcastHandler] = []
-        self._described: dict[str, tuple[Signature, str]] = {}
+        self.requests: Final[dict[str | None, RequestHandler]] = {}
+        self.tunnels: Final[dict[str | None, TunnelHandler]] = {}
+        self.broadcasts: Final[list[BroadcastHandler]] = []
+        self._described: Final[dict[str, tuple[Signature, str]]] = {}
         """Signature and first paragraph of the docstring of each operation by name, "" for the one without a name."""
         for attribute, options in operations_of(type(self)):
             name, method = check_name(options.name or attribute, "operation"), getattr(self, attribute)
@@ -407,9 +407,9 @@ class Service:
         )
         for name, handler in self.requests.items():
             service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
-        service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}
-        service.broadcasts = list(map(broadcast, self.broadcasts))
-        service._described = self._described
+        service.tunnels.update({name: tunnel(handler) for name, handler in self.tunnels.items()})
+        service.broadcasts.extend(map(broadcast, self.broadcasts))
+        service._described.update(self._described)
         return service
 
 

@@ -8,7 +8,7 @@ from typing import Final, final, get_args
 import trio
 
 from iris.cluster.balancing import AtSite
-from iris.cluster.mesh import Mesh, Peer
+from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -19,7 +19,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, cluster_of
-from iris.kernel.tasks import Wakeup, protected_context
+from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
@@ -53,7 +53,7 @@ _MAX_ATTEMPTS: Final = 4
 
 
 @final
-class Tunnels:
+class Tunnels(PeerObserver):
     """The tunnels of one node: those that it opens and those that its handlers serve."""
 
     def __init__(
@@ -64,18 +64,20 @@ class Tunnels:
         self._serving = serving
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
-        self._table = TunnelTable(
-            mesh, config, books.ledger, accept=self._accept, clock=trio.current_time, is_far=self._is_far
-        )
+        self._table = TunnelTable(mesh, config, books.ledger, self)
         books.under_way.append(self._table.under_way)
         for kind in get_args(kinds.OfTunnel):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)
-        mesh.observe(self)
 
-    def _is_far(self, node: NodeId) -> bool:
+    def is_far(self, node: NodeId) -> bool:
+        """See ``TunnelHost``."""
         peer = self._mesh.peers.get(node)
         return peer is not None and peer.foreign
+
+    def now(self) -> float:
+        """See ``TunnelHost``."""
+        return trio.current_time()
 
     def statistics(self) -> TunnelsStatistics:
         """Return a snapshot of the counters."""
@@ -83,15 +85,13 @@ class Tunnels:
 
     async def run(self) -> None:
         """Let the tunnels look at the time, until cancelled."""
-        begun = Wakeup()
-        self._table.on_begun = begun.wake
         while True:
             with self._mesh.survive("tunnels"):
                 self._table.expire()
             if len(self._table):
                 await trio.sleep(self._config.tunnel_retry / 2)
             else:  # a node without tunnels is not woken up for them
-                await begun.wait()
+                await self._table.wait_begun()
 
     # -- opening --------------------------------------------------------------------------------------------
 
@@ -178,7 +178,8 @@ class Tunnels:
 
     # -- being opened to ------------------------------------------------------------------------------------
 
-    def _accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+    def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+        """See ``TunnelHost``."""
         membership = self._serving.memberships.get(opening.cluster)
         peer = self._mesh.peer(end.node)
         # First: whether a cluster that is not exported is served here does not show in the answer.
@@ -226,15 +227,9 @@ class Tunnels:
     def _receive_marked(self, peer: Peer, marked: kinds.TunnelMarked) -> None:
         self._table.receive_marked(peer.node, marked.mark)
 
-    def peer_connected(self, peer: Peer) -> None:
-        """Do nothing: nothing waits for a node to appear."""
-
     def frames_lost(self, peer: Peer) -> None:
         """Compare the progress of both ends: frames may be lost."""
         self._table.link_reset(peer.node)
-
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Do nothing: the mesh tries to reach the node again, and tunnels wait for the outcome."""
 
     def member_expelled(self, node: NodeId, cluster: str) -> None:
         """Break the tunnels that were opened to a node as a member of a cluster that it may serve no more."""

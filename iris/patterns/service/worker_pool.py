@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import trio
 
@@ -21,17 +21,29 @@ from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
-from iris.kernel.names import NodeId, account_of
+from iris.kernel.names import account_of
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
+from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.latency import LatencyStatistics, LatencyTable
 from iris.patterns.messages import Message, Outbox, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.request import DRAINING, EXPIRED, MEMBER_LEFT, OF_HANDLER, OVERLOADED
-from iris.patterns.service.broadcast_queue import BroadcastQueue
+from iris.patterns.request import (
+    DRAINING,
+    EXPIRED,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT,
+    KEYED,
+    MEMBER_LEFT,
+    OF_HANDLER,
+    OVERLOADED,
+    PRIORITY_SHIFT,
+    TIMED,
+)
+from iris.patterns.service.broadcast_queue import BroadcastQueue, CreditReporter
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
@@ -49,7 +61,15 @@ _HEADER: Final = 192
 
 @final
 class PendingRequest:
-    """One request at a member, from its arrival to its answer."""
+    """One request at a member, from its arrival to its answer.
+
+    Args:
+        peer: the caller.
+        request: the request as it came.
+        handler: handler of its operation.
+        headers: its headers, decoded.
+        arrived: time of its arrival, on trio's clock.
+    """
 
     __slots__ = (
         "account",
@@ -76,35 +96,24 @@ class PendingRequest:
     )
 
     def __init__(
-        self,
-        peer: Peer,
-        identifier: int,
-        operation: str | None,
-        handler: RequestHandler,
-        arrived: float,
-        deadline: float,
-        headers: Mapping[str, str],
-        payload: wire.Payload,
-        *,
-        idempotent: bool,
-        priority: int = Priority.NORMAL,
-        timed: bool = False,
-        key: str | None = None,
+        self, peer: Peer, request: kinds.Request, handler: RequestHandler, headers: Mapping[str, str], arrived: float
     ) -> None:
-        self.timed = timed
-        self.key = key
+        flags = request.flags
+        self.timed = flags & TIMED != 0
+        """True if its caller is to be sent how long it waited and ran."""
+        self.key = headers.get(IDEMPOTENCY_KEY) if flags & KEYED else None
         """Idempotency key under which its outcome is kept.  None if it has none."""
         self.peer = peer
-        self.identifier = identifier
-        self.operation = operation
+        self.identifier = request.id
+        self.operation = request.operation
         self.handler = handler
         self.arrived = arrived
         self.begun = arrived
-        self.deadline = deadline
+        self.deadline = arrived + request.budget / 1000
         self.headers = headers
-        self.payload = payload
-        self.idempotent = idempotent
-        self.priority = priority
+        self.payload = request.payload
+        self.idempotent = flags & IDEMPOTENT != 0
+        self.priority = flags >> PRIORITY_SHIFT & 3
         self.size = 0
         self.account = ""
         """Account whose share of the queue it takes while it waits; empty if it found a free place."""
@@ -177,66 +186,115 @@ class ServiceStatistics:
         return self.running + self.queued + self.broadcasts_queued + self.tunnels_running
 
 
+class PoolHost(CreditReporter, Protocol):
+    """The node that a worker pool is of.  No method blocks, and none is called from another thread."""
+
+    @property
+    def config(self) -> Config:
+        """Limits where a member sets none."""
+        ...
+
+    @property
+    def reading(self) -> InboxReader:
+        """Reader of the frames that requests come by."""
+        ...
+
+    @property
+    def arriving(self) -> Arriving:
+        """Counter of what cannot be read."""
+        ...
+
+    @property
+    def observer(self) -> Observer | None:
+        """Observer of the handlers that run.  None if there is none."""
+        ...
+
+    @property
+    def bridges(self) -> Bridges | None:
+        """The bridges that keep outcomes.  None: none are kept, and requests with a key are refused."""
+        ...
+
+    def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
+        """Send the outcome of a request, of so many bytes.  Called once for each, before ``forget``."""
+        ...
+
+    def forget(self, job: PendingRequest) -> None:
+        """Note that a request has ended.  Called once for each."""
+        ...
+
+
+class PauseFlag(Protocol):
+    """Flag that has a service refuse everything for now."""
+
+    def is_set(self) -> bool:
+        """Return whether it is set.  Called for each request, broadcast and tunnel that comes; must not block."""
+        ...
+
+
+@final
+class WorkerPools(dict[str, "WorkerPool"]):
+    """The memberships of one node, by cluster.  The table is made before the parts that announce how busy a node is."""
+
+    @property
+    def queue_delay(self) -> float:
+        """Time that requests wait for a handler here, in seconds, in the slowest membership."""
+        return max((membership.queue_delay for membership in self.values()), default=0.0)
+
+
 @final
 class WorkerPool:
     """Worker pool of this node as a member of one cluster.
 
     Args:
-        reading: reader of the frames that requests come by.
-        answer: called with a job, its reply and the size of the reply.
-        forget: called when a job has ended.
-        report: posts a report to a sender of broadcasts; returns False if its link has no room.
-        arriving: counter of requests that cannot be read.
+        nursery: nursery of its workers; what it cancels is no longer answered.
+        flag: flag that pauses the service.  None if it is never paused.
 
     Attributes:
         broadcasts: queue of the broadcasts that wait.
+        kept: outcomes of requests with an idempotency key.  None: such requests are refused.
     """
 
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
-        "_adaptive", "_answer", "_arriving", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled",
-        "_concurrency", "_config", "_context", "_drained", "_expired", "_failed", "_forget", "_idle", "_latency",
-        "_nursery", "_queue", "_queue_bytes", "_queue_limit", "_reading", "_refused", "_running", "_served",
-        "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent",
-        "_waiting", "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "flag", "kept", "observer",
-        "paused", "received", "repeated", "service",
+        "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
+        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_nursery", "_queue",
+        "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding", "_tunnels_cancelled",
+        "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent", "_waiting", "_waits", "_workers",
+        "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
 
     def __init__(
         self,
         cluster: str,
         service: Service,
-        config: Config,
-        nursery: trio.Nursery,
         limits: Limits,
-        *,
-        reading: InboxReader,
-        answer: Callable[[PendingRequest, Outcome, int], None],
-        forget: Callable[[PendingRequest], None],
-        report: Callable[[NodeId, kinds.BroadcastCredit], bool],
-        arriving: Arriving,
+        nursery: trio.Nursery,
+        host: PoolHost,
+        flag: PauseFlag | None = None,
     ) -> None:
+        config = host.config
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
-        self.flag: Callable[[], object] | None = None
-        """Function that returns true while the service is paused.  None if it never is."""
         self.paused = 0
-        self.kept: KeptOutcomes | None = None
-        """Outcomes of requests with an idempotency key.  None: such requests are refused."""
-        self.observer: Observer | None = None
-        """Observer of the handlers that run.  None if there is none."""
+        self.kept: Final = (
+            None
+            if service.outcomes is None or host.bridges is None
+            else KeptOutcomes(service.outcomes, cluster, host.bridges, nursery)
+        )
+        self._host = host
+        self._flag = flag
         self._waits = QueueDelay()
         self._latency = LatencyTable()
-        self._config = config
         self._nursery = nursery
         self._concurrency = limits.concurrency or config.service_concurrency
         self._queue_limit = limits.queue or config.service_queue
         self._queue_bytes = limits.queue_bytes or config.service_queue_bytes
         self._bytes = 0  # of payloads of requests that did not find a free place when they came
-        self._reading, self._answer, self._forget, self._arriving = reading, answer, forget, arriving
         self._queue: deque[PendingRequest] = deque()
         self._urgent: deque[PendingRequest] = deque()
+        self._hurried: set[str] = set()
+        """Callers of whom an important request has begun since the last one that is none."""
         self._waiting: Counter[str] = Counter()
         """Cost of what waits, by caller: bytes, and for each request as many as one place of the queue has."""
         self._shedding = LoadShedder(config.queue_delay_target)
@@ -251,7 +309,7 @@ class WorkerPool:
         self._workers = 0
         self._idle: list[InboxWaiter] = []
         self._tunnels_running = self._tunnels_served = self._tunnels_failed = self._tunnels_cancelled = 0
-        self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, report)
+        self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, host)
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
@@ -320,7 +378,7 @@ class WorkerPool:
 
     def is_paused(self) -> bool:
         """Return whether the service is to refuse everything for now."""
-        return self.flag is not None and bool(self.flag())
+        return self._flag is not None and self._flag.is_set()
 
     def refuse_paused(self) -> None:
         """Count a request that was refused because the service is paused."""
@@ -422,8 +480,9 @@ class WorkerPool:
         """Refuse a request that was accepted, but has not begun."""
         self._refused += 1
         text = f"{self.queued} requests wait"
-        self._answer(job, kinds.Failure(job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
-        self._forget(job)
+        failure = kinds.Failure(job.identifier, OVERLOADED, text, int(self.retry_after() * 1000))
+        self._host.answer(job, failure, len(text))
+        self._host.forget(job)
 
     @property
     def queue_delay(self) -> float:
@@ -437,7 +496,7 @@ class WorkerPool:
         return len(self._queue) + len(self._urgent)
 
     async def _work(self) -> None:
-        follower = InboxWaiter(self._reading)
+        follower = InboxWaiter(self._host.reading)
         await in_fresh_contexts(self._context, self._take_jobs(follower), follower.pause)
 
     async def _take_jobs(self, follower: InboxWaiter) -> None:
@@ -446,7 +505,7 @@ class WorkerPool:
         Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
         idle: that costs 1.7 us where a scope for each request costs 5.3.
         """
-        queue, urgent = self._queue, self._urgent
+        queue, urgent, hurried = self._queue, self._urgent, self._hurried
         while self._workers <= self._concurrency:
             job: PendingRequest | None = None
             try:
@@ -456,7 +515,12 @@ class WorkerPool:
                             await self._wait_job(follower)
                         if scope.cancel_called:
                             break
-                        job = urgent.popleft() if urgent else queue.popleft()
+                        if urgent and self._hurries(urgent[0]):
+                            job = urgent.popleft()
+                        else:
+                            job = queue.popleft()
+                            if hurried:
+                                hurried.clear()
                         if job.account:
                             self._leave(job)
                         self._running.add(job)
@@ -475,6 +539,17 @@ class WorkerPool:
                     self._end(job)
         self._workers -= 1
 
+    def _hurries(self, job: PendingRequest) -> bool:
+        """Tell whether an important request goes before the others, and count it.
+
+        Of one caller it is each second request that begins, as long as others wait: else its flood would be all that
+        is served.  What only that caller has waiting does not hold it up.
+        """
+        if self._queue and len(self._waiting) > 1 and job.account in self._hurried:
+            return False
+        self._hurried.add(job.account)
+        return True
+
     async def _wait_job(self, follower: InboxWaiter) -> None:
         self._idle.append(follower)
         try:
@@ -487,7 +562,7 @@ class WorkerPool:
     def _end(self, job: PendingRequest) -> None:
         job.scope = None
         self._running.discard(job)
-        self._forget(job)
+        self._host.forget(job)
         if self.draining:
             self._drained.set()
 
@@ -522,7 +597,7 @@ class WorkerPool:
         reply, size = await self._call(job) if job.key is None else await self._call_once(job, job.key)
         self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
         self._adapt(job)
-        self._answer(job, reply, size)
+        self._host.answer(job, reply, size)
 
     def _cut_off(self, job: PendingRequest) -> None:
         """Count a job that its scope has ended: its caller has no more time for it, or has cancelled it."""
@@ -538,7 +613,7 @@ class WorkerPool:
 
     def _expire(self, job: PendingRequest) -> None:
         self._expired += not job.counted
-        self._answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
+        self._host.answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
 
     async def _call_once(self, job: PendingRequest, key: str) -> tuple[Outcome, int]:
         """Call the handler of a request with an idempotency key, unless what it came to is known."""
@@ -579,7 +654,7 @@ class WorkerPool:
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
-        observer = self.observer
+        observer = self._host.observer
         seen: Observed | None = None
         if observer is not None and job.headers:
             seen = observer.begin_handling("request", self.cluster, job.operation, request)
@@ -587,7 +662,7 @@ class WorkerPool:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
-            payload = encoded(result, self._config.max_payload)
+            payload = encoded(result, self._host.config.max_payload)
             if seen is not None:
                 seen.end()
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
@@ -619,13 +694,13 @@ class WorkerPool:
         That is no failure of the handler.
         """
         self._failed += 1
-        self._arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
+        self._host.arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
         return kinds.Failure(identifier, code, text, OF_HANDLER), len(text)
 
     def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
         """Return the block in which the observer, if there is one, sees a handler at work."""
-        observer = self.observer
+        observer = self._host.observer
         seen = None if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)
         return nullcontext() if seen is None else seen
 
@@ -661,7 +736,7 @@ class WorkerPool:
         try:
             value = wire.decode_payload_untrusted(message.payload)
         except RemoteProtocolError as error:
-            self._arriving.malformed("broadcast", error, message.sender.node, message.sender.cluster, self.cluster)
+            self._host.arriving.malformed("broadcast", error, message.sender.node, message.sender.cluster, self.cluster)
             return None
         return Message(payload=value, sender=message.sender, headers=message.headers, cluster=self.cluster)
 
@@ -730,8 +805,8 @@ class WorkerPool:
         """Answer the callers: what still waits did not run, and what runs is being cut off."""
         for job in (*self._urgent, *self._queue):
             # Never begun: its caller may ask another member, whether it is idempotent or not.
-            self._answer(job, kinds.Failure(job.identifier, DRAINING, ""), 0)
-            self._forget(job)
+            self._host.answer(job, kinds.Failure(job.identifier, DRAINING, ""), 0)
+            self._host.forget(job)
         self._cancelled += self.queued
         self._bytes = 0
         self._waiting.clear()
@@ -739,7 +814,7 @@ class WorkerPool:
         self._queue.clear()
         for job in self._running:
             # Begun and cut off: only a caller with idempotent=True may ask again.
-            self._answer(job, kinds.Failure(job.identifier, MEMBER_LEFT, ""), 0)
+            self._host.answer(job, kinds.Failure(job.identifier, MEMBER_LEFT, ""), 0)
         self.failures.write_off()
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterable
 from itertools import chain
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, cast, final
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,6 +19,8 @@ from msgspec import Meta, Struct
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import MAX_CONTAINERS
+
+_T = TypeVar("_T")
 
 VALUE: Final = 0
 COUNTER: Final = 1
@@ -84,7 +87,8 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     @property
     def size(self) -> int:
         """Bytes that the entry counts."""
-        return OVERHEAD + len((self.map + self.name + self.key).encode()) + len(self.payload)
+        names = self.map + self.name + self.key
+        return OVERHEAD + len(names if names.isascii() else names.encode()) + len(self.payload)
 
     @property
     def shown(self) -> tuple[Kind, str]:
@@ -136,10 +140,7 @@ class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
 
 _added: Final = msgspec.msgpack.Decoder(Added)
-_edits: Final = msgspec.msgpack.Decoder(Edit)
-_entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
-    Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
-)
+_values: Final = msgspec.msgpack.Decoder()
 encode: Final = msgspec.msgpack.Encoder().encode
 by_dot: Final = attrgetter("dot")
 """The order of writes of one writer."""
@@ -150,18 +151,30 @@ def dot_of(writer: int, number: int) -> int:
     return number * WRITERS + writer
 
 
-def read_edit_untrusted(data: bytes) -> Edit:
-    """Read an edit of another member.
+def read_untrusted(data: object, kind: type[_T], what: str) -> _T:
+    """Read what another member sent, or what a copy on disk has.
 
     Raises:
         RemoteProtocolError: it is malformed.
     """
     try:
-        edit = _edits.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"an edit is malformed: {error}") from None
+        if isinstance(data, bytes):
+            return msgspec.msgpack.decode(data, type=kind)
+        error: Exception = TypeError("it is no bytes")
+    except (msgspec.MsgspecError, UnicodeDecodeError) as reason:
+        error = reason
+    raise RemoteProtocolError(f"{what} is malformed: {error}")
+
+
+def read_edit_untrusted(data: object) -> Edit:
+    """Read an edit of another member.
+
+    Raises:
+        RemoteProtocolError: it is malformed.
+    """
+    edit = read_untrusted(data, Edit, "an edit")
+    check_entries_untrusted(edit.added)
     for entry in edit.added:
-        check_entry_untrusted(entry)
         number, writer = divmod(entry.dot, WRITERS)
         if writer != edit.writer or not edit.first <= number < edit.first + edit.count:
             raise RemoteProtocolError("an edit adds what is not its writer's")
@@ -170,41 +183,27 @@ def read_edit_untrusted(data: bytes) -> Edit:
     return edit
 
 
-def read_entries_untrusted(data: bytes) -> list[Entry]:
-    """Read entries of another member, or of a copy on disk.
+def check_entries_untrusted(entries: Iterable[Entry]) -> None:
+    """Make sure that entries can be read by everybody.
 
     Raises:
-        RemoteProtocolError: they are malformed.
+        RemoteProtocolError: they cannot.
     """
     try:
-        entries = _entries.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"entries are malformed: {error}") from None
-    for entry in entries:
-        check_entry_untrusted(entry)
-    return entries
-
-
-def check_entry_untrusted(entry: Entry) -> None:
-    """Make sure that an entry can be read by everybody.
-
-    Raises:
-        RemoteProtocolError: it cannot.
-    """
-    try:
-        if entry.map:
-            check_key(entry.map)
-        check_key(entry.name if entry.kind == SET else entry.key)
-        if entry.kind == VALUE:
-            value = read_value(entry.payload)
-            if type(value) not in _LEAVES:
-                check_plain(value)
-        elif entry.kind == COUNTER:
-            read_added(entry)
-        elif write_element(read_element(entry.key)) != entry.key or entry.payload:
-            raise ValueError("an element of a set is not written as its members write it")
-        if entry.kind != SET and entry.name:
-            raise ValueError("only elements belong to a set")
+        for entry in entries:
+            if entry.map:
+                check_key(entry.map)
+            check_key(entry.name if entry.kind == SET else entry.key)
+            if entry.kind == VALUE:
+                value = read_value(entry.payload)
+                if type(value) not in _LEAVES:
+                    check_plain(value)
+            elif entry.kind == COUNTER:
+                read_added(entry)
+            elif write_element(read_element(entry.key)) != entry.key or entry.payload:
+                raise ValueError("an element of a set is not written as its members write it")
+            if entry.kind != SET and entry.name:
+                raise ValueError("only elements belong to a set")
     except (ConfigError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise RemoteProtocolError(f"an entry is malformed: {error}") from None
 
@@ -233,14 +232,13 @@ def read_value(data: bytes) -> Any:
 
     Many lists have the garbage collector look at all of them again and again, ten times as long as reading them takes.
     """
-    pauses = len(data) > _SMALL and gc.isenabled()
-    if pauses:
-        gc.disable()
+    if len(data) <= _SMALL or not gc.isenabled():
+        return _values.decode(data)
+    gc.disable()
     try:
-        return msgspec.msgpack.decode(data)
+        return _values.decode(data)
     finally:
-        if pauses:
-            gc.enable()
+        gc.enable()
 
 
 def check_plain(value: object) -> None:
@@ -298,7 +296,7 @@ def read_element(key: str) -> Any:
     Raises:
         ValueError: it is no JSON.
     """
-    return _tuples(json.loads(key))
+    return as_element(json.loads(key))
 
 
 def _element(value: object, depth: int = 0) -> object:
@@ -318,10 +316,11 @@ def _element(value: object, depth: int = 0) -> object:
     )
 
 
-def _tuples(value: Any) -> Any:
-    if not isinstance(value, list):
+def as_element(value: object) -> Any:
+    """Return an element as a set has it: what are lists elsewhere are tuples."""
+    if not isinstance(value, list | tuple):
         return value
-    return tuple(map(_tuples, cast("list[object]", value)))
+    return tuple(map(as_element, cast("list[object]", value)))
 
 
 def check_key(key: object, what: str = "key") -> str:
@@ -331,7 +330,7 @@ def check_key(key: object, what: str = "key") -> str:
         ConfigError: it is none.
     """
     try:
-        if isinstance(key, str) and 1 <= len(key.encode()) <= MAX_KEY:
+        if isinstance(key, str) and 1 <= len(key if key.isascii() else key.encode()) <= MAX_KEY:
             return key
     except UnicodeEncodeError:  # half of a character
         pass

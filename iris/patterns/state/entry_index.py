@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Final, final
 
-from iris.patterns.state.entries import BUCKETS, SET, WRITERS, Entry, Group, by_dot, encode
+from iris.patterns.state.entries import (
+    BUCKETS,
+    COUNTER,
+    SET,
+    VALUE,
+    WRITERS,
+    Entry,
+    Group,
+    Kind,
+    by_dot,
+    encode,
+)
 
 _WRITES: Final = 8 * WRITERS
 
@@ -20,7 +32,7 @@ class EntryIndex:
 
     Attributes:
         groups: cells by group and key.
-        maps: how many groups each map has.
+        named: names of maps and of the document's own sets, with the number of their groups.
         buckets: entries by dot, in parts that are compared by a digest each; see ``bucket_of``.
         digests: of the buckets that have not changed since.
         bytes: of each writer's entries.
@@ -28,11 +40,11 @@ class EntryIndex:
         came: dots of those with which something came of which a watcher had seen nothing.
     """
 
-    __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "maps", "size")
+    __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "named", "size")
 
     def __init__(self) -> None:
         self.groups: dict[Group, dict[str, Cell]] = {}
-        self.maps: Counter[str] = Counter()
+        self.named: dict[Kind, Counter[str]] = {"map": Counter(), "set": Counter()}
         self.buckets: Final[list[dict[int, Entry]]] = [{} for _ in range(BUCKETS)]
         self.digests: dict[int, bytes] = {}
         self.bytes: Counter[int] = Counter()
@@ -44,40 +56,72 @@ class EntryIndex:
         """Return a copy, whose changes are its own: some ms for a full document."""
         copy = EntryIndex()
         copy.size, copy.digests = self.size, self.digests.copy()
-        copy.maps, copy.bytes = self.maps.copy(), self.bytes.copy()
+        copy.bytes = self.bytes.copy()
+        copy.named = {kind: names.copy() for kind, names in self.named.items()}
         copy.buckets[:] = [bucket.copy() for bucket in self.buckets]
         for group, cells in self.groups.items():
             copy.groups[group] = {key: cell.copy() if type(cell) is dict else cell for key, cell in cells.items()}
         return copy
 
+    def keys(self, group: Group) -> list[str]:
+        """Return the keys of a group, sorted."""
+        return sorted(self.groups.get(group, ()))
+
+    def count(self, group: Group) -> int:
+        """Return how many keys a group has."""
+        return len(self.groups.get(group, ()))
+
+    def has(self, group: Group, key: str) -> bool:
+        """Tell whether a key is there."""
+        return key in self.groups.get(group, ())
+
+    def at(self, group: Group, key: str) -> tuple[Entry, ...]:
+        """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
+        return _entries(self.groups.get(group, {}).get(key, {}))
+
+    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
+        """Return the entries of all keys of a group, as they are now."""
+        return {key: _entries(cell) for key, cell in self.groups.get(group, {}).items()}
+
+    def names(self, kind: Kind) -> Collection[str]:
+        """Return what a watcher sees of a kind: keys of values, and names of what is not in a map."""
+        if kind in self.named:
+            return self.named[kind]
+        return self.groups.get((VALUE if kind == "value" else COUNTER, "", ""), ())
+
     def find(self, dot: int) -> Entry | None:
         """Return the entry of a dot."""
         return self.buckets[bucket_of(dot)].get(dot)
 
-    def insert(self, entry: Entry) -> None:
-        """Put in an entry with a dot that is not there."""
-        dot, group = entry.dot, entry.group
-        bucket, size = bucket_of(dot), entry.size
-        self.buckets[bucket][dot] = entry
-        self.digests.pop(bucket, None)
-        self.bytes[dot % WRITERS] += size
-        self.size += size
-        self.changed.append(entry)
-        cells = self.groups.get(group)
-        if cells is None:
-            cells = self.groups[group] = {}
-            self.maps[entry.map] += 1
-            if self.maps[entry.map] == 1 if entry.map else entry.kind == SET:
-                self.came.add(dot)
-        cell = cells.get(entry.key)
-        if cell is None:
-            cells[entry.key] = entry
-            if not entry.map and entry.kind != SET:
-                self.came.add(dot)
-        elif isinstance(cell, dict):
-            cell[dot] = entry
-        else:
-            cells[entry.key] = {cell.dot: cell, dot: entry}
+    def insert(self, entries: Iterable[Entry]) -> None:
+        """Put in entries with dots that are not there."""
+        buckets, groups, came = self.buckets, self.groups, self.came
+        for entry in entries:
+            dot, key, size = entry.dot, entry.key, entry.size
+            bucket = (dot // _WRITES + dot) % BUCKETS  # as in bucket_of
+            buckets[bucket][dot] = entry
+            if self.digests:
+                self.digests.pop(bucket, None)
+            self.bytes[dot % WRITERS] += size
+            self.size += size
+            self.changed.append(entry)
+            cells = groups.get((entry.kind, entry.map, entry.name))
+            if cells is None:
+                cells = groups[entry.group] = {}
+                if entry.map or entry.kind == SET:
+                    kind, name = entry.shown
+                    self.named[kind][name] += 1
+                    if self.named[kind][name] == 1:
+                        came.add(dot)
+            cell = cells.get(key)
+            if cell is None:
+                cells[key] = entry
+                if not entry.map and entry.kind != SET:
+                    came.add(dot)
+            elif isinstance(cell, dict):
+                cell[dot] = entry
+            else:
+                cells[key] = {cell.dot: cell, dot: entry}
 
     def drop(self, entry: Entry) -> None:
         """Take out an entry that is there."""
@@ -96,9 +140,11 @@ class EntryIndex:
             del cells[entry.key]
             if not cells:
                 del self.groups[group]
-                self.maps[entry.map] -= 1
-                if not self.maps[entry.map]:
-                    del self.maps[entry.map]
+                if entry.map or entry.kind == SET:
+                    kind, name = entry.shown
+                    self.named[kind][name] -= 1
+                    if not self.named[kind][name]:
+                        del self.named[kind][name]
 
     def take_changes(self) -> tuple[list[Entry], set[int]]:
         """Return what changed and what came since the last time."""
@@ -112,6 +158,10 @@ class EntryIndex:
             entries = sorted(self.buckets[bucket].values(), key=by_dot)
             self.digests[bucket] = hashlib.blake2b(encode(entries), digest_size=16).digest()
         return self.digests[bucket]
+
+
+def _entries(cell: Cell) -> tuple[Entry, ...]:
+    return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
 
 
 def bucket_of(dot: int) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from iris.kernel.errors import ConfigError, RemoteProtocolError
-from iris.patterns.state.entries import BUCKETS, Entry, Vector, encode
-from iris.patterns.state.sync import Header, Snapshot, pieces, read_untrusted
+from iris.patterns.state.entries import BUCKETS, Entry, Vector, encode, read_untrusted
+from iris.patterns.state.sync import Header, Snapshot, pieces
 from iris.security.files import write_private
 
 _WHAT: Final = "the copy of a document"
@@ -48,7 +48,7 @@ def load_copy(path: Path) -> Snapshot | None:
     try:
         if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _checksum(document):
             raise RemoteProtocolError("its checksum is wrong")
-        header, parts = read_untrusted(document, tuple[Header, list[bytes]])
+        header, parts = read_untrusted(document, tuple[Header, list[bytes]], _WHAT)
         snapshot = Snapshot(header, math.inf)
         for piece in parts:
             snapshot.add_untrusted(piece)

@@ -26,7 +26,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import is_name
 from iris.kernel.tasks import open_background, protected_context
-from iris.patterns.bridge_protocol import Ask, AskBridge, AskLease, LeaseAnswer, ReleaseLease, RenewLease
+from iris.patterns.bridge_protocol import Ask, AskLease, Bridges, LeaseAnswer, ReleaseLease, RenewLease
 
 ELSEWHERE: Final = "elsewhere"
 """Code of the error of a bridge's member that is asked for leases which another one grants; the message is where."""
@@ -76,22 +76,22 @@ class _Granting:
     """The member of a bridge that grants leases.  It may get another name, and another member its own.
 
     Args:
-        ask: function that asks it.
+        bridges: asks it.
         bridge: cluster of the bridge.
         at: cluster of this member alone.
     """
 
-    def __init__(self, ask: AskBridge, bridge: str, at: str) -> None:
-        self._ask, self._bridge, self._at = ask, bridge, at
+    def __init__(self, bridges: Bridges, bridge: str, at: str) -> None:
+        self._bridges, self._bridge, self._at = bridges, bridge, at
 
     async def ask(self, request: Ask[bool], timeout: float) -> bool:
         """Ask it; after an error another one is asked the next time, if this one has another name by now.
 
         Raises:
-            DeliveryError, RemoteProtocolError: see ``AskBridge``.
+            DeliveryError, RemoteProtocolError: see ``Bridges.ask``.
         """
         try:
-            return await self._ask(self._at, request, timeout)
+            return await self._bridges.ask(self._at, request, timeout)
         except NoSuchCluster:
             self._at = self._bridge
             raise
@@ -103,27 +103,26 @@ class _Granting:
 
 @protected_context
 async def open_lease(
-    ask: AskBridge, bridge: str, cluster: str, name: str, ttl: float, timeout: float, holder: bytes, random: Random
+    bridges: Bridges, bridge: str, cluster: str, name: str, ttl: float, timeout: float, random: Random
 ) -> AsyncIterator[Lease]:
     """Hold a lease; see ``Node.lease``.
 
     Args:
-        ask: function that asks the bridge.
+        bridges: asks the bridge.
         bridge: cluster of the bridge.
         cluster: cluster that the lease belongs to.
         name: name of the lease.
         ttl: seconds for which it is granted at a time.
         timeout: seconds to wait for it.
-        holder: 16 random bytes.
         random: source of the jitter that spreads out the nodes that ask.
     """
-    release = ReleaseLease(name=name, cluster=cluster, holder=holder)
+    release = ReleaseLease(name=name, cluster=cluster, holder=bridges.entropy(16))
     deadline = trio.current_time() + timeout
     try:
-        at, token, asked = await _acquire(ask, bridge, release, ttl, deadline, random)
+        at, token, asked = await _acquire(bridges, bridge, release, ttl, deadline, random)
     except TimeoutError:
         raise RequestTimeout(f"the lease {name!r} of cluster {cluster!r} was not free within {timeout:g} s") from None
-    granting = _Granting(ask, bridge, at)
+    granting = _Granting(bridges, bridge, at)
     scope = trio.CancelScope(deadline=asked + ttl)
     lease = Lease(name, token, ttl, scope)
     expired = False
@@ -143,7 +142,7 @@ async def open_lease(
 
 
 async def _acquire(
-    ask: AskBridge, bridge: str, release: ReleaseLease, ttl: float, deadline: float, random: Random
+    bridges: Bridges, bridge: str, release: ReleaseLease, ttl: float, deadline: float, random: Random
 ) -> tuple[str, int, float]:
     """Wait for a lease; return the cluster that renews it, the token, and when this node asked.
 
@@ -159,7 +158,7 @@ async def _acquire(
             wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
             try:
                 wanted = AskLease(name=release.name, cluster=release.cluster, holder=release.holder, ttl=ttl, wait=wait)
-                answer = await _asked(ask, granting, wanted, wait + 1.0)
+                answer = await _asked(bridges, granting, wanted, wait + 1.0)
             except NoSuchCluster:
                 if granting == bridge:
                     raise
@@ -175,11 +174,11 @@ async def _acquire(
                 raise TimeoutError
             await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
     except BaseException:
-        await _release(_Granting(ask, bridge, granting), release)  # it may have been granted just now
+        await _release(_Granting(bridges, bridge, granting), release)  # it may have been granted just now
         raise
 
 
-async def _asked(ask: AskBridge, granting: str, wanted: AskLease, timeout: float) -> LeaseAnswer:
+async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: float) -> LeaseAnswer:
     """Ask for a lease; return the answer, an empty one if there is none now.
 
     Raises:
@@ -188,7 +187,7 @@ async def _asked(ask: AskBridge, granting: str, wanted: AskLease, timeout: float
         RemoteError: the bridge cannot grant it.
     """
     try:
-        return await ask(granting, wanted, timeout)
+        return await bridges.ask(granting, wanted, timeout)
     except NoSuchCluster:
         raise NoSuchCluster(
             f"a lease needs a bridge, which keeps on its disk who has it, and no node serves {granting!r}: start one "

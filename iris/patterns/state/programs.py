@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import msgspec
 import trio
@@ -21,7 +21,7 @@ from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, Overloaded, RemoteError
 from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
-from iris.patterns.state.entries import AT_A_TIME, MAX_DEPTH, SET, VALUE, Entry, check_key, read_element
+from iris.patterns.state.entries import SET, VALUE, Entry, as_element, check_key, read_element
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap, value_of
 from iris.patterns.state.watch import StateWatch
@@ -62,7 +62,7 @@ def serve_programs(
                 name = subject.map and check_key(subject.map, "name")
                 result = operation(SharedMap(replica, name), subject)
                 return await result if isawaitable(result) else result
-            except (ConfigError, msgspec.ValidationError) as error:
+            except (ConfigError, RecursionError, msgspec.ValidationError) as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
                 raise RemoteError("full", str(error)) from None
@@ -94,29 +94,23 @@ def _read(replica: Replica, place: SharedMap, subject: Subject) -> object:
     if isinstance(subject.counter, str):
         return place.counter(subject.counter).value
     if isinstance(subject.set, str):
-        return _read_set(replica.all_of((SET, subject.map, check_key(subject.set, "name"))))
-    return _read_map(replica.all_of((VALUE, subject.map, "")))
+        return _read_all(replica.contents.all_of((SET, subject.map, check_key(subject.set, "name"))), read_element)
+    return _read_all(replica.contents.all_of((VALUE, subject.map, "")))
 
 
-async def _read_set(found: Collection[str]) -> list[Any]:
-    shown: list[Any] = []
-    for key in sorted(found):
-        shown.append(read_element(key))
-        if len(shown) % AT_A_TIME == 0:
-            await trio.lowlevel.checkpoint()
-    return shown
-
-
-async def _read_map(found: Mapping[str, tuple[Entry, ...]]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+async def _read_all(
+    found: Mapping[str, Collection[Entry]], read: Callable[[str], object] | None = None
+) -> list[object] | dict[str, object]:
+    """Return elements as ``read`` has them, or without it values by their keys."""
+    shown: dict[str, object] = {}
     size = 0
     for key in sorted(found):
-        shown[key] = value_of(found[key])
-        size += found[key][0].size
+        shown[key] = read(key) if read else value_of(found[key])
+        size += sum(entry.size for entry in found[key])
         if size > _STEP:
             size = 0
             await trio.lowlevel.checkpoint()
-    return shown
+    return list(shown.values()) if read else shown
 
 
 def _write(place: SharedMap, subject: Subject) -> None:
@@ -129,7 +123,7 @@ def _add(place: SharedMap, subject: Subject) -> None:
     if isinstance(subject.counter, str):
         place.counter(subject.counter).add(subject.number)
     elif isinstance(subject.set, str) and subject.element is not UNSET:
-        place.set(subject.set).add(_hashable(subject.element))
+        place.set(subject.set).add(as_element(subject.element))
     else:
         raise ConfigError("add takes counter, or set and element")
 
@@ -138,18 +132,9 @@ def _remove(place: SharedMap, subject: Subject) -> None:
     if isinstance(subject.key, str):
         place.pop(subject.key, None)
     elif isinstance(subject.set, str) and subject.element is not UNSET:
-        place.set(subject.set).discard(_hashable(subject.element))
+        place.set(subject.set).discard(as_element(subject.element))
     else:
         raise ConfigError("remove takes key, or set and element")
-
-
-def _hashable(element: object, depth: int = 0) -> object:
-    """Return an element as a set holds it: what are tuples in Python are lists elsewhere."""
-    if not isinstance(element, list | tuple):
-        return element
-    if depth >= MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-    return tuple(_hashable(one, depth + 1) for one in cast("list[object]", element))
 
 
 _OPERATIONS: Final = {"write": _write, "add": _add, "remove": _remove}

@@ -7,8 +7,8 @@ replicas that were joined in any order and any number of times are equal (causal
 "Delta state replicated data types", 2018).
 
 Where two entries have one dot, since two writers took one number or a member forges, the one with the greater hash
-counts.  A writer that sees its number used by another one takes a free number, and writes anew what it lost by that.
-The number of a write has a bound that grows with the date: nobody can use up all numbers.
+counts.  A writer that sees its number used by another one takes a free number, and writes anew what it has written with
+the old one.  The number of a write has a bound that grows with the date: nobody can use up all numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from random import Random
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from msgspec.structs import replace
 
+from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
     COUNTER,
     MAX_COUNT,
-    SET,
-    VALUE,
     WRITERS,
     Added,
     Edit,
     Entry,
     Group,
-    Kind,
     Vector,
     by_dot,
     dot_of,
@@ -44,6 +42,8 @@ from iris.patterns.state.entries import (
     read_added,
 )
 from iris.patterns.state.entry_index import EntryIndex
+
+_T = TypeVar("_T")
 
 _TOLERANCE: Final = 2
 """Others may fill a document to twice its bound: each keeps to it, but several may write at once."""
@@ -53,50 +53,14 @@ _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
+_MOST_ANEW: Final = MIB
+_ANEW_RATE: Final = 128 * KIB
+"""Bytes that are written anew at once when others use numbers of this writer, and bytes a second after that."""
+_LEFT: Final = 2**20
+"""Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Where entries are removed for want of room, so much of the bound more is: not at each edit."""
-
-
-@final
-class _Merge:
-    """What one merge into contents has cost this writer.
-
-    Attributes:
-        used: whether somebody else has written with this writer's number.
-        gone: entries of this writer that were removed.
-        replaced: entries of this writer whose dot has another entry now.
-    """
-
-    def __init__(self, contents: EntryIndex, writer: int, own: Collection[int], *, used: bool) -> None:
-        self.contents: Final = contents
-        self.writer = writer
-        self.used = used
-        self.gone: list[Entry] = []
-        self.replaced: list[Entry] = []
-        self._own = own
-
-    def put(self, entry: Entry, known: int) -> None:
-        """Put in an entry, if its number is beyond those that are known, or it counts more than that of its dot."""
-        there = self.contents.find(entry.dot)
-        if there is None:
-            if entry.dot // WRITERS > known:
-                self.contents.insert(entry)
-        elif there != entry:
-            self.used |= entry.dot % WRITERS == self.writer
-            if _hash(entry) > _hash(there):
-                self.contents.drop(there)
-                self.contents.insert(entry)
-                if entry.dot % WRITERS in self._own:
-                    self.replaced.append(there)
-
-    def drop(self, dot: int) -> None:
-        """Take out the entry of a dot, if it is there."""
-        entry = self.contents.find(dot)
-        if entry is not None:
-            self.contents.drop(entry)
-            if dot % WRITERS in self._own:
-                self.gone.append(entry)
 
 
 @final
@@ -126,6 +90,8 @@ class Replica:
         claimed: Callable[[], Collection[int]],
     ) -> None:
         self.vector: Final[Vector] = {}
+        self.contents = EntryIndex()
+        """What is there, for readers: a merge may put another one in its place."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
         self.hidden = 0
@@ -139,7 +105,6 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._contents = EntryIndex()
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
         self._starts: dict[int, int] = {}
@@ -154,59 +119,22 @@ class Replica:
         self._lost: deque[tuple[Entry, int]] = deque()
         """What is to be written anew, of a counter with the number that is to be added."""
         self._lost_bytes = 0
-
-    # -- reading --------------------------------------------------------------------------------------------
+        self._unwanted = set[Entry]()
+        """What this writer itself has removed since something waits to be written anew."""
+        self._left: dict[int, int] = {}
+        """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
+        self._anew = 0.0
+        """Bytes that were written anew, less those that time has allowed since ``_anew_at``."""
+        self._anew_at = 0.0
 
     @property
     def size(self) -> int:
         """Bytes of all entries."""
-        return self._contents.size
-
-    def keys(self, group: Group) -> list[str]:
-        """Return the keys of a group, sorted."""
-        return sorted(self._contents.groups.get(group, ()))
-
-    def count(self, group: Group) -> int:
-        """Return how many keys a group has."""
-        return len(self._contents.groups.get(group, ()))
-
-    def has(self, group: Group, key: str) -> bool:
-        """Tell whether a key is there."""
-        return key in self._contents.groups.get(group, ())
-
-    def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
-        """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
-        cell = self._contents.groups.get(group, {}).get(key, {})
-        return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
-
-    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
-        """Return the entries of all keys of a group, as they are now."""
-        cells = self._contents.groups.get(group, {})
-        return {key: tuple(cell.values()) if isinstance(cell, dict) else (cell,) for key, cell in cells.items()}
+        return self.contents.size
 
     def all_entries(self) -> list[Entry]:
         """Return the entries of the whole document."""
-        return [entry for bucket in self._contents.buckets for entry in bucket.values()]
-
-    def names(self, kind: Kind) -> Iterable[str]:
-        """Return what a watcher sees of a kind: keys of values, and names of what is not in a map."""
-        match kind:
-            case "map":
-                return (name for name in self._contents.maps if name)
-            case "set":
-                return (name for of, place, name in self._contents.groups if of == SET and not place)
-            case _:
-                return self._contents.groups.get((VALUE if kind == "value" else COUNTER, "", ""), ())
-
-    def shows(self, kind: Kind, name: str) -> bool:
-        """Tell whether a watcher sees something of a name."""
-        match kind:
-            case "map":
-                return name in self._contents.maps
-            case "set":
-                return (SET, "", name) in self._contents.groups
-            case _:
-                return self.has((VALUE if kind == "value" else COUNTER, "", ""), name)
+        return [entry for bucket in self.contents.buckets for entry in bucket.values()]
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -217,7 +145,7 @@ class Replica:
             Overloaded: the document is full.
         """
         self._check_open()
-        self._write(group, key, payload, self.entries(group, key))
+        self._write(group, key, payload, self.contents.at(group, key))
 
     def add(self, group: Group, name: str, number: int) -> None:
         """Add to what this writer has added to a counter.
@@ -244,13 +172,13 @@ class Replica:
 
     def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
         """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
-        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
+        own = [entry for entry in self.contents.at(group, name) if entry.dot % WRITERS == writer]
         return max(own, key=by_dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
         self._check_open()
-        entries = self.entries(group, key)
+        entries = self.contents.at(group, key)
         if entries:
             self._choose_writer()
             self._remove(entries)
@@ -261,25 +189,27 @@ class Replica:
         number = self.vector.get(self.writer, 0) + 1
         entry = Entry(dot_of(self.writer, number), *group, key, payload)
         growth = entry.size - sum(one.size for one in replaced)
-        share = self._contents.bytes[self.writer] + entry.size
+        share = self.contents.bytes[self.writer] + entry.size
         if growth > 0 and self.size + growth > self._max_bytes and share > self._max_bytes // _RESERVED:
             raise Overloaded(f"the document has {self.size} bytes: {self._max_bytes} are the most")
         self._remove(replaced)
-        self._contents.insert(entry)
+        self.contents.insert((entry,))
         self._added[entry.dot] = entry
         self._count()
 
     def _count(self) -> None:
         """Count a write, which is done."""
         self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
-        self._note(*self._contents.take_changes())
+        self._note(*self.contents.take_changes())
         self._note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            self._contents.drop(entry)
+            if self._lost:
+                self._unwanted.add(entry)
+            self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
@@ -305,7 +235,7 @@ class Replica:
         number = self.vector.get(self.writer, 0)
         if self.writer >= 0 and number > self._sent:
             needs = {writer: count for writer, count in self._seen.items() if writer != self.writer}
-            added = [entry for dot, entry in self._added.items() if self._contents.find(dot) is entry]
+            added = [entry for dot, entry in self._added.items() if self.contents.find(dot) is entry]
             removed = self._removed
             self._outbox.append(Edit(self.writer, self._sent + 1, number - self._sent, needs, added, removed))
             self._added, self._removed, self._seen, self._sent = {}, [], {}, number
@@ -315,7 +245,7 @@ class Replica:
     @property
     def is_rewriting(self) -> bool:
         """Whether something is still to be written anew, as another one has used this writer's number."""
-        return bool(self._lost)
+        return bool(self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Tell whether everything that a vector counts is known."""
@@ -330,92 +260,119 @@ class Replica:
         """
         if edit.first + edit.count > self._bound():
             raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
-        known = self.vector.get(edit.writer, 0)
-        if edit.first > known + 1 or not self.covers(edit.needs):
+        if edit.first > self.vector.get(edit.writer, 0) + 1 or not self.covers(edit.needs):
             return False
         vector = {edit.writer: edit.first + edit.count - 1}
-        merge = self._begin(self._contents, vector)
-        for entry in edit.added:
-            merge.put(entry, known)
-        for dot in edit.removed:
-            merge.drop(dot)
-        for _ in chain(self._evict(self._contents), self._finish(merge, vector)):
-            pass
+        added = {entry.dot: entry for entry in edit.added}
+        deque(self._merge(self.contents, vector, edit.removed, added.values(), {edit.writer}), maxlen=0)
         return True
 
     def absorb(
-        self, vector: Mapping[int, int], buckets: Collection[int], entries: Mapping[int, Entry]
+        self,
+        vector: Mapping[int, int],
+        buckets: Collection[int],
+        entries: Mapping[int, Entry],
+        users: Collection[int] = (),
     ) -> Iterator[None]:
         """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
         Each step takes some ms.  All is seen at once: where there are several steps, they change a copy, and what is
         written meanwhile is done to that as well.  Go through all steps, and absorb nothing else meanwhile.
+
+        Args:
+            vector: what the other one knows.
+            buckets: those that differ.
+            entries: all that the other one has in them.
+            users: numbers that other members write with.
         """
         bound = self._bound()  # if a clock is ahead, what its writers have written waits for the date
         theirs = {writer: number for writer, number in vector.items() if number <= bound}
-        known, live = self.vector.copy(), self._contents
-        mine = [dot for bucket in set(buckets) for dot in live.buckets[bucket] if dot not in entries]
-        is_long = len(mine) + len(entries) > AT_A_TIME
+        contents = self.contents
+        there = {bucket: contents.buckets[bucket] for bucket in buckets}
+        is_long = len(entries) + sum(map(len, there.values())) > AT_A_TIME
         if is_long:
-            self._meanwhile = []
-        merge = self._begin(live.copy() if is_long else live, theirs)
-        for step, dot in enumerate(chain(mine, entries), 1):
-            number, writer = divmod(dot, WRITERS)
-            if number > theirs.get(writer, 0):
-                pass  # not known there
-            elif dot not in entries:
-                merge.drop(dot)
-            elif number > known.get(writer, 0):
-                merge.contents.insert(entries[dot])
-            else:
-                merge.put(entries[dot], number)
-            if step % AT_A_TIME == 0 and is_long:
-                yield
-        for _ in self._evict(merge.contents):
-            if is_long:
-                yield
-        merge.writer = self.writer  # it may have been chosen meanwhile
-        merge.used |= theirs.get(self.writer, 0) > known.get(self.writer, 0)
-        for entry in self._meanwhile or ():
-            there = live.find(entry.dot)
-            if there is None:
-                merge.drop(entry.dot)
-            else:
-                writer = entry.dot % WRITERS
-                merge.put(there, max(known.get(writer, 0), theirs.get(writer, 0)))
-                if merge.contents.find(entry.dot) != there and writer in self._starts:
-                    merge.gone.append(there)
-        self._meanwhile, self._contents = None, merge.contents
-        yield from self._finish(merge, theirs)
+            contents, self._meanwhile = contents.copy(), []
+        gone = (
+            dot
+            for bucket in there
+            for dot in list(contents.buckets[bucket])
+            if dot not in entries and dot // WRITERS <= theirs.get(dot % WRITERS, 0)
+        )
+        known = (entry for entry in entries.values() if entry.dot % WRITERS in theirs)
+        steps = self._merge(contents, theirs, gone, known, users)
+        if is_long:
+            yield from steps
+        else:
+            deque(steps, maxlen=0)
 
-    def _begin(self, contents: EntryIndex, vector: Mapping[int, int]) -> _Merge:
-        own = self.writer
-        used = vector.get(own, 0) > self.vector.get(own, 0)
-        return _Merge(contents, own, self._starts, used=used)
+    def _merge(
+        self,
+        contents: EntryIndex,
+        vector: Mapping[int, int],
+        gone: Iterable[int],
+        entries: Iterable[Entry],
+        users: Collection[int] = (),
+    ) -> Iterator[None]:
+        """Merge into contents, and have them be those of this replica, in steps of some ms.
 
-    def _finish(self, merge: _Merge, vector: Mapping[int, int]) -> Iterator[None]:
-        """Note what has changed, and write anew what was lost because another one has used this writer's number."""
-        for writer, number in vector.items():
-            if number > self.vector.get(writer, 0):
-                self.vector[writer] = self._seen[writer] = number
-        changed, came = self._contents.take_changes()
-        for at in range(0, len(changed), AT_A_TIME):
-            self._note(changed[at : at + AT_A_TIME], came)
+        Args:
+            contents: those of this replica, or a copy of them.
+            vector: of those who have written the entries.
+            gone: dots of entries that they have removed.
+            entries: what they have, each dot once.
+            users: numbers that others certainly write with.
+        """
+        live, known, own = self.contents, self.vector.copy(), self._starts
+        passed = {writer for writer, number in vector.items() if number > known.get(writer, 0)}
+        writers, doubled, mine = {self.writer}, set[int](), list[Entry]()
+
+        def remove(dots: Iterable[int]) -> None:
+            for there in filter(None, map(contents.find, dots)):
+                contents.drop(there)
+                if there.dot % WRITERS in own:
+                    mine.append(there)
+
+        def put(some: Sequence[Entry]) -> None:
+            new = [entry for entry in some if entry.dot // WRITERS > known.get(entry.dot % WRITERS, 0)]
+            contents.insert(new)
+            for entry in some if len(new) < len(some) else ():
+                there = contents.find(entry.dot)
+                if there is not None and there != entry:
+                    doubled.add(entry.dot % WRITERS)
+                    if _hash(entry) > _hash(there):
+                        remove([entry.dot])
+                        contents.insert([entry])
+
+        for dots in _parts(gone):
+            remove(dots)
             yield
-        # Of a counter a writer has one entry: of several, as a member may forge, the last.
-        gone = merge.gone if merge.used else [entry for entry in merge.gone if entry.kind == COUNTER]
-        lost = sorted(chain(gone, merge.replaced), key=by_dot)
-        last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in lost if entry.kind == COUNTER}
-        for step, entry in enumerate(lost, 1):
-            if entry.kind != COUNTER:
-                self._write_later(entry, 0)
-            elif last[entry.group, entry.key, entry.dot % WRITERS] == entry.dot and (number := self._missing(entry)):
-                self._write_later(entry, number)
-            if step % AT_A_TIME == 0:
-                yield
-        if merge.used and self.writer == merge.writer:
-            self._finish_edit()
-            self.writer = -1
+        for some in _parts(entries):
+            put(some)
+            yield
+        yield from self._evict(contents)
+        if contents is not live:
+            known.update((writer, vector[writer]) for writer in passed)
+            meanwhile = {entry.dot: live.find(entry.dot) for entry in self._meanwhile or ()}
+            remove(dot for dot, entry in meanwhile.items() if entry is None)
+            there = [entry for entry in meanwhile.values() if entry is not None]
+            put(there)
+            mine += [entry for entry in there if entry.dot % WRITERS in own]
+            mine = [entry for entry in mine if live.find(entry.dot) is not None]  # else it was removed meanwhile
+            self.contents, self._meanwhile = contents, None
+        writers.add(self.writer)  # it may have been chosen meanwhile
+        for writer in passed:
+            if vector[writer] > self.vector.get(writer, 0):
+                self.vector[writer] = self._seen[writer] = vector[writer]
+        self._leave(writers & {*passed, *doubled, *users})
+        lost = self._lost_of(mine)
+        changed, came = contents.take_changes()
+        for some in _parts(changed):
+            self._note(some, came)
+            yield
+        for some in _parts(lost):
+            for entry in some:
+                self._write_later(entry)
+            yield
         self._write_anew()
 
     def _bound(self) -> float:
@@ -427,23 +384,76 @@ class Replica:
             self._meanwhile += changed
         self._note_changes(changed, came)
 
-    def _write_later(self, entry: Entry, number: int) -> None:
-        if self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
-            self._lost.append((entry, number))
+    def leave(self, number: int) -> None:
+        """Leave the number of this writer to another member, which uses it as well."""
+        if number == self.writer:
+            self._leave({number})
+            self._write_anew()
+
+    def _leave(self, used: set[int]) -> None:
+        """Write with none of the numbers that others use as well, and write anew what was written with them.
+
+        What is here may be taken for removed by those who have heard of the other one first.  That the number has many
+        writes more tells the other one, whatever it writes until it hears of that.  Who forges such numbers again and
+        again has nobody write anew more than so much a second: what is beyond that stays as it was written.
+        """
+        now = self._wall_clock()
+        self._anew = max(self._anew - max(now - self._anew_at, 0) * _ANEW_RATE, 0)
+        self._anew_at = now
+        for number in used:
+            if self._anew <= _MOST_ANEW:
+                self._left[number] = 0
+                self._anew += self.contents.bytes[number]
+        if self.writer in used:
+            number = self.vector.get(self.writer, 0)
+            self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
+            self._finish_edit()
+            self.writer = -1
+            self._note_edit()
+
+    def _lost_of(self, mine: list[Entry]) -> Collection[Entry]:
+        """Return which entries of this writer are to be written anew of those that may be gone.
+
+        Where another one uses its number, nobody can tell those that were removed from those that were never known.
+        """
+        last: dict[object, Entry] = {}
+        for entry in sorted(mine, key=by_dot):
+            now = self.contents.find(entry.dot)
+            if entry.kind == COUNTER and now != entry:  # of several of one number, as a member may forge, the last
+                last[entry.group, entry.key, entry.dot % WRITERS, read_added(entry).start] = entry
+            elif now != entry and (now is not None or entry.dot % WRITERS in self._left):
+                last[entry.dot] = entry
+        return last.values()
+
+    def _write_later(self, entry: Entry) -> None:
+        number = self._missing(entry) if entry.kind == COUNTER else 0
+        if (number or entry.kind != COUNTER) and self._lost_bytes + entry.size <= self._max_bytes:
+            self._lost.append((entry, number))  # within bounds: a member may forge without end
             self._lost_bytes += entry.size
             self.hidden += 1
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
+        while self._left and len(self._lost) < _WRITTEN_ANEW:
+            writer, bucket = self._left.popitem()
+            if self.contents.bytes[writer] and bucket + 1 < BUCKETS:
+                self._left[writer] = bucket + 1
+            for dot, entry in self.contents.buckets[bucket].items():
+                if dot % WRITERS == writer and entry.kind != COUNTER:
+                    self._write_later(entry)
         for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
             entry, number = self._lost.popleft()
             self._lost_bytes -= entry.size
             with suppress(Overloaded, OverflowError):
+                if not number and entry in self._unwanted:
+                    continue
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif not self.has(entry.group, entry.key):
-                    self._write(entry.group, entry.key, entry.payload, ())
-        if self._lost:
+                elif (there := self.contents.find(entry.dot) == entry) or not self.contents.has(entry.group, entry.key):
+                    self._write(entry.group, entry.key, entry.payload, (entry,) if there else ())
+        if not self._lost:
+            self._unwanted.clear()
+        if self.is_rewriting:
             self._note_edit()
 
     def _missing(self, entry: Entry) -> int:
@@ -487,14 +497,14 @@ class Replica:
     def refresh(self) -> Iterator[None]:
         """Compute digests of buckets that have changed, some in each step."""
         for bucket in range(BUCKETS):
-            if bucket not in self._contents.digests:
-                self._contents.digest(bucket)
+            if bucket not in self.contents.digests:
+                self.contents.digest(bucket)
                 if bucket % _DIGESTS_AT_A_TIME == 0:
                     yield
 
     def digests(self) -> list[bytes]:
         """Return the digests of all buckets: equal ones have equal entries."""
-        return list(map(self._contents.digest, range(BUCKETS)))
+        return list(map(self.contents.digest, range(BUCKETS)))
 
     def digest(self) -> bytes:
         """Return the digest of what is known: 16 bytes, or none for nothing.  Replicas with the same one are equal."""
@@ -506,9 +516,16 @@ class Replica:
         """Return the buckets whose digests differ, with their entries; without digests all."""
         return {
             bucket: list(entries.values())
-            for bucket, entries in enumerate(self._contents.buckets)
-            if not digests or self._contents.digest(bucket) != digests[bucket]
+            for bucket, entries in enumerate(self.contents.buckets)
+            if not digests or self.contents.digest(bucket) != digests[bucket]
         }
+
+
+def _parts(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Split what is done in steps."""
+    left = iter(items)
+    while part := list(islice(left, AT_A_TIME)):
+        yield part
 
 
 def _hash(entry: Entry) -> bytes:

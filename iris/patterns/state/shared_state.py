@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,13 +38,22 @@ from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
-from iris.patterns.state.entries import AT_A_TIME, Edit, Entry, Vector, check_key, encode, read_edit_untrusted
+from iris.patterns.state.entries import (
+    AT_A_TIME,
+    Edit,
+    Entry,
+    Vector,
+    check_key,
+    encode,
+    read_edit_untrusted,
+    read_untrusted,
+)
 from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.programs import serve_programs
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
-from iris.patterns.state.sync import Snapshot, in_steps, pull, read_untrusted, serve
+from iris.patterns.state.sync import USERS, Claim, Snapshot, in_steps, pull, serve
 from iris.patterns.state.watch import Changes, StateWatch
 from iris.patterns.tunnel import Tunnel
 
@@ -92,22 +101,14 @@ class StateStatistics:
     """Numbers of writers that have been used; at most 1,024."""
     edits: int
     """Edits sent to the other members; what is written between two waits of the program is one."""
-    announced: int
-    """Edits that were too large for a broadcast: members came for them."""
-    unsent: int
-    """Edits whose broadcast failed.  Members get them when they compare."""
     received: int
     """Edits of others that came."""
-    applied: int
-    """Edits of others that were merged."""
     early: int
     """Edits that built on what had not come, so that they were fetched with it."""
     compared: int
     """Comparisons with other members that this one has begun and finished."""
     uncompared: int
     """Comparisons that failed; they are begun again."""
-    exchanged: int
-    """Bytes that came by comparing."""
     evicted: int
     """Entries removed here because the document had more than twice its bytes."""
     unsaved: int
@@ -116,9 +117,7 @@ class StateStatistics:
     """Messages that were refused, by reason: ``malformed``, ``stranger``."""
 
 
-_COUNTED: Final = (
-    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged", "unsaved",
-)  # fmt: skip
+_COUNTED: Final = ("edits", "received", "early", "compared", "uncompared", "unsaved")
 
 
 @final
@@ -166,8 +165,10 @@ class SharedState(SharedMap):
         )
         super().__init__(replica, "")
         self._changes = Changes(replica)
-        self._claims: dict[int, NodeId] = {}
-        """Numbers of writers, and the members that use them, or have said that they are used."""
+        self._claims: dict[int, list[NodeId]] = {}
+        """Numbers of writers, and some members that use them, as these or others have said."""
+        self._rivals: set[NodeId] = set()
+        """Members for which this one has left its number: what is said of them again has it leave no other."""
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
@@ -405,10 +406,31 @@ class SharedState(SharedMap):
         self._changed.unpark_all()
         self._unsaved.set()
 
-    def _claimed(self) -> frozenset[int]:
+    def _claimed(self) -> Collection[int]:
         """Return the numbers of writers that other members use."""
-        self._claims = {number: node for number, node in self._claims.items() if self._members.has(node)}
-        return frozenset(self._claims)
+        members = set(self._members.all())
+        self._rivals &= members
+        present = {number: [node for node in nodes if node in members] for number, nodes in self._claims.items()}
+        self._claims = {number: nodes for number, nodes in present.items() if nodes}
+        return self._claims.keys()
+
+    def _all_claims(self) -> list[Claim]:
+        """Return who uses which numbers, this member as well."""
+        own = [(self._replica.writer, self._members.own)] if self._replica.writer >= 0 else []
+        return own + [(number, node) for number in self._claimed() for node in self._claims[number]]
+
+    def _note_claims(self, claims: Iterable[Claim]) -> set[int]:
+        """Note who uses which numbers; return this writer's own if another member uses it."""
+        members, clashes = set(self._members.others()), set[int]()
+        for number, node in claims:
+            if node in members:
+                nodes = self._claims.setdefault(number, [])
+                if node not in nodes and len(nodes) < USERS:
+                    nodes.append(node)
+                if number == self._replica.writer and node not in self._rivals:
+                    self._rivals.add(node)
+                    clashes.add(number)
+        return clashes
 
     # -- edits ----------------------------------------------------------------------------------------------
 
@@ -421,12 +443,9 @@ class SharedState(SharedMap):
                 self._counts["edits"] += 1
                 data = b"" if max(len(edit.added), len(edit.removed)) > AT_A_TIME else encode(edit)
                 if not 0 < len(data) <= _BROADCAST:
-                    self._counts["announced"] += 1
                     data = encode(Edit(edit.writer, 0, 0, dict(self._replica.vector), [], []))
-                try:
+                with suppress(DeliveryError):  # members get it when they compare
                     await self._members.broadcast(data)
-                except DeliveryError:
-                    self._counts["unsent"] += 1
 
     def _receive_edit(self, message: Message) -> None:
         sender = message.sender
@@ -449,8 +468,7 @@ class SharedState(SharedMap):
             self._counts["early"] += 1
             self._want(sender.node)
         elif edit.count:
-            self._counts["applied"] += 1
-            self._claims[edit.writer] = sender.node
+            self._note_claims([(edit.writer, sender.node)])
             self._note_news()
 
     # -- anti-entropy ---------------------------------------------------------------------------------------
@@ -505,9 +523,6 @@ class SharedState(SharedMap):
                     most = _ALLOWANCE * self._max_bytes
                     caught_up, snapshot = await pull(tunnel, self._replica, most, self._progress.wake)
                 if snapshot is not None:
-                    for number in snapshot.header.claimed:
-                        self._claims.setdefault(number, member)
-                    self._counts["exchanged"] += snapshot.received
                     await self._merge(snapshot)
                 if caught_up:
                     self._caught_up.set()
@@ -529,7 +544,7 @@ class SharedState(SharedMap):
         """Merge what another replica has: in steps, of which none is left out."""
         with trio.CancelScope(shield=True):
             async with self._merging:
-                await in_steps(snapshot.merge(self._replica))
+                await in_steps(snapshot.merge(self._replica, self._note_claims(snapshot.header.claimed)))
         self._note_news()
 
     async def _serve_sync(self, tunnel: Tunnel) -> None:
@@ -542,13 +557,14 @@ class SharedState(SharedMap):
             try:
                 async with self._serving:
                     with trio.move_on_after(_SYNC_TIMEOUT):
-                        own = {self._replica.writer} - {-1}
                         if not self._caught_up.is_set():
                             async with self._merging:  # what has come counts: its giver may be gone
                                 pass
                         caught_up = self._caught_up.is_set()
-                        claimed = self._claimed() | own
-                        if not self._replica.covers(await serve(tunnel, self._replica, claimed, caught_up=caught_up)):
+                        vector, writer = await serve(tunnel, self._replica, self._all_claims, caught_up=caught_up)
+                        if writer >= 0 and self._note_claims([(writer, node)]):
+                            self._replica.leave(writer)
+                        if not self._replica.covers(vector):
                             self._want(node)
             except RemoteProtocolError as error:
                 self._refuse(tunnel.sender, "malformed", str(error))
@@ -562,7 +578,7 @@ class SharedState(SharedMap):
         await self._check_member(request.sender)
         node = request.sender.node
         try:
-            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes])
+            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes], "a question")
         except RemoteProtocolError as error:
             self._refuse(request.sender, "malformed", str(error))
             raise RemoteError("malformed", str(error)) from None

@@ -7,6 +7,7 @@ member.  Changes between two waits of the program are one: others see all of the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, MutableSet
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -56,7 +57,7 @@ class SharedCounter:
     @property
     def value(self) -> int:
         """What all members have added together; 0 at first.  It has 64 bits, whatever a member forges."""
-        total = sum(read_added(entry).total for entry in self._replica.entries(self._group, self._name))
+        total = sum(read_added(entry).total for entry in self._replica.contents.at(self._group, self._name))
         return min(max(total, -_MOST), _MOST)
 
     def add(self, number: int = 1) -> None:
@@ -67,14 +68,11 @@ class SharedCounter:
             Overloaded: the document is full.
         """
         added = as_whole(number)
-        if added is None or abs(added) > MAX_COUNT:
-            raise ConfigError(f"a counter does not take {shown(number)}: use whole numbers, of 53 bits together")
-        try:
-            self._replica.add(self._group, self._name, added)
-        except OverflowError:
-            raise ConfigError(
-                f"a counter does not take {shown(number)}: use whole numbers, of 53 bits together"
-            ) from None
+        with suppress(OverflowError):
+            if added is not None and abs(added) <= MAX_COUNT:
+                self._replica.add(self._group, self._name, added)
+                return
+        raise ConfigError(f"a counter does not take {shown(number)}: use whole numbers, of 53 bits together")
 
 
 @final
@@ -109,15 +107,15 @@ class SharedSet(MutableSet[Any]):
 
     def __contains__(self, value: object) -> bool:
         try:
-            return self._replica.has(self._group, write_element(value))
+            return self._replica.contents.has(self._group, write_element(value))
         except ConfigError:
             return False
 
     def __iter__(self) -> Iterator[Any]:
-        return map(read_element, self._replica.keys(self._group))
+        return map(read_element, self._replica.contents.keys(self._group))
 
     def __len__(self) -> int:
-        return self._replica.count(self._group)
+        return self._replica.contents.count(self._group)
 
 
 def value_of(entries: Collection[Entry]) -> Any:
@@ -152,7 +150,7 @@ class SharedMap(MutableMapping[str, Any]):
         return SharedSet(self._replica, self._map, name)
 
     def __getitem__(self, key: str) -> Any:
-        entries = self._replica.entries(self._group, key)
+        entries = self._replica.contents.at(self._group, key)
         if not entries:
             raise KeyError(key)
         return value_of(entries)
@@ -171,10 +169,10 @@ class SharedMap(MutableMapping[str, Any]):
             self._replica.write(self._group, key, payload)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._replica.has(self._group, key)
+        return isinstance(key, str) and self._replica.contents.has(self._group, key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._replica.keys(self._group))
+        return iter(self._replica.contents.keys(self._group))
 
     def __len__(self) -> int:
-        return self._replica.count(self._group)
+        return self._replica.contents.count(self._group)

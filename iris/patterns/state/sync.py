@@ -2,15 +2,15 @@
 
 The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  The other one says in a byte
 whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it
-gets the version vector and the digests of all buckets, unless the one that asks has nothing, and sends its own vector,
-the numbers of writers that are in use, and the entries of the buckets that differ, in pieces; an empty message ends
-them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
+gets the version vector, the digests of all buckets and the number of the writer, unless the one that asks has nothing,
+and sends its own vector, who uses which numbers, and the entries of the buckets that differ, in pieces; an empty
+message ends them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Annotated, Final, TypeVar, final
+from typing import Annotated, Final, final
 
 import msgspec
 import trio
@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
@@ -26,13 +27,12 @@ from iris.patterns.state.entries import (
     WRITERS,
     Entry,
     Vector,
+    check_entries_untrusted,
     encode,
-    read_entries_untrusted,
+    read_untrusted,
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
-
-_T = TypeVar("_T")
 
 _PIECE: Final = 64 * KIB
 """Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
@@ -44,10 +44,17 @@ _CATCHING_UP: Final = 2
 _Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
+USERS: Final = 2
+"""Members of which is known that they use one number: if there are more, each of them sees that it is not alone."""
+Claim = tuple[Annotated[int, Meta(ge=0, lt=WRITERS)], NodeId]
+
+
 @final
 class _Question(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     vector: Vector
     digests: Annotated[list[_Digest], Meta(min_length=BUCKETS, max_length=BUCKETS)]
+    writer: Annotated[int, Meta(ge=-1, lt=WRITERS)]
+    """Number that the one that asks writes with; -1: none."""
 
 
 @final
@@ -55,8 +62,8 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What comes before entries."""
 
     vector: Vector
-    claimed: Annotated[list[Annotated[int, Meta(ge=0, lt=WRITERS)]], Meta(max_length=WRITERS)]
-    """Numbers of writers that present members use."""
+    claimed: Annotated[list[Claim], Meta(max_length=USERS * WRITERS + 1)]
+    """Numbers of writers, and members that use them."""
     buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
 
 
@@ -67,8 +74,7 @@ class Snapshot:
     def __init__(self, header: Header, max_bytes: float) -> None:
         self.header: Final = header
         self.entries: Final[dict[int, Entry]] = {}
-        self.received = 0
-        """Bytes of the pieces."""
+        self._size = 0
         self._max_bytes = max_bytes
 
     def add_untrusted(self, piece: bytes) -> None:
@@ -77,19 +83,20 @@ class Snapshot:
         Raises:
             RemoteProtocolError: it is malformed, or there is more than a document has.
         """
+        entries = read_untrusted(piece, list[Entry], "a piece")
+        self._size += len(piece) + OVERHEAD * len(entries)
+        if len(piece) > _LONGEST or len(entries) > AT_A_TIME or self._size > self._max_bytes:
+            raise RemoteProtocolError(f"a piece is too long, or more than {self._max_bytes} bytes are no document")
+        check_entries_untrusted(entries)
         vector = self.header.vector
-        for entry in read_entries_untrusted(piece):
-            number, writer = divmod(entry.dot, WRITERS)
-            if number > vector.get(writer, 0):
+        for entry in entries:
+            if entry.dot // WRITERS > vector.get(entry.dot % WRITERS, 0):
                 raise RemoteProtocolError("a replica has entries that its vector does not count")
             self.entries[entry.dot] = entry
-        self.received += len(piece)
-        if len(piece) > _LONGEST or self.received + OVERHEAD * len(self.entries) > self._max_bytes:
-            raise RemoteProtocolError(f"a piece is too long, or more than {self._max_bytes} bytes are no document")
 
-    def merge(self, replica: Replica) -> Iterator[None]:
+    def merge(self, replica: Replica, users: Collection[int]) -> Iterator[None]:
         """Merge it into a replica; see ``Replica.absorb``."""
-        return replica.absorb(self.header.vector, self.header.buckets, self.entries)
+        return replica.absorb(self.header.vector, self.header.buckets, self.entries, users)
 
 
 def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
@@ -129,19 +136,21 @@ async def pull(
         return caught_up, None
     if digest:
         await in_steps(replica.refresh())
-        await tunnel.send(encode(_Question(replica.vector, replica.digests())))
-    snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header), max_bytes)
+        await tunnel.send(encode(_Question(replica.vector, replica.digests(), replica.writer)))
+    snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header, "what comes before entries"), max_bytes)
     while piece := await _receive(tunnel):
         snapshot.add_untrusted(piece)
         progress()
     return caught_up, snapshot
 
 
-async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int], *, caught_up: bool) -> Vector:
-    """Give the replica at the other end what it lacks; return its vector.
+async def serve(
+    tunnel: Tunnel, replica: Replica, claimed: Callable[[], list[Claim]], *, caught_up: bool
+) -> tuple[Vector, int]:
+    """Give the replica at the other end what it lacks; return its vector, and the number that it writes with, or -1.
 
     Args:
-        claimed: numbers of writers that are in use.
+        claimed: returns who uses which numbers.
         caught_up: whether this one has what another one has given, or there was nobody to give it.
 
     Raises:
@@ -153,16 +162,16 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int], *, c
     answer = 0 if caught_up else _CATCHING_UP
     if digest == replica.digest():
         await tunnel.send(bytes([answer]))
-        return {}
+        return {}, -1
     await tunnel.send(bytes([answer | _DIFFERENT]))
-    question = read_untrusted(await _receive(tunnel), _Question) if digest else None
+    question = read_untrusted(await _receive(tunnel), _Question, "a question") if digest else None
     await in_steps(replica.refresh())
     lacking = replica.difference(question.digests if question else ())
-    await tunnel.send(encode(Header(replica.vector, sorted(claimed), list(lacking))))
+    await tunnel.send(encode(Header(replica.vector, claimed(), list(lacking))))
     for piece in pieces(entry for entries in lacking.values() for entry in entries):
         await tunnel.send(piece)
     await tunnel.send(b"")
-    return question.vector if question else {}
+    return (question.vector, question.writer) if question else ({}, -1)
 
 
 async def in_steps(steps: Iterator[None]) -> None:
@@ -184,17 +193,3 @@ async def _receive(tunnel: Tunnel) -> bytes:
     if not isinstance(message, bytes):
         raise RemoteProtocolError("a member sent something else than bytes")
     return message
-
-
-def read_untrusted(data: object, kind: type[_T]) -> _T:
-    """Read a message of another member.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
-    try:
-        if not isinstance(data, bytes):
-            raise RemoteProtocolError("a message about a document is no bytes")
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a message about a document is malformed: {error}") from None

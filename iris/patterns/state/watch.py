@@ -68,13 +68,17 @@ class Changes:
         for entry in changed:
             thing = entry.shown
             number, since = self._order.get(thing, (0, self.number + 1 if entry.dot in came else 0))
-            if number and since > seen and not self.replica.shows(*thing):
+            if number and since > seen and not self.shows(*thing):
                 del self._order[thing]  # nobody knows of it
             elif number <= seen:  # else nobody knows of its last change
                 self.number += 1
                 self._order[thing] = self.number, since
                 self._order.move_to_end(thing)
         self.wake()
+
+    def shows(self, kind: Kind, name: str) -> bool:
+        """Tell whether something of a name is there."""
+        return name in self.replica.contents.names(kind)
 
     def wake(self) -> None:
         """Have all look what has changed."""
@@ -132,7 +136,7 @@ class StateWatch:
         return self
 
     async def __anext__(self) -> StateChange:
-        changes, shows = self._changes, self._changes.replica.shows
+        changes, shows = self._changes, self._changes.shows
         while self._kinds:
             while self._names:
                 thing = self._kinds[0], self._names.pop()
@@ -140,7 +144,7 @@ class StateWatch:
                 if covers(self.pattern, thing[1]) and shows(*thing) and not changes.awaits(thing, self.seen):
                     return self._read(*thing)
             await trio.lowlevel.checkpoint()
-            names = (name for name in changes.replica.names(self._kinds[0]) if name > self._name)
+            names = (name for name in changes.replica.contents.names(self._kinds[0]) if name > self._name)
             self._names = nsmallest(_AT_A_TIME, names)[::-1]
             if not self._names:
                 del self._kinds[0]
@@ -160,7 +164,7 @@ class StateWatch:
                 await self.wakeup.wait()
 
     def _read(self, kind: Kind, key: str) -> StateChange:
-        values, there = SharedMap(self._changes.replica, ""), self._changes.replica.shows(kind, key)
+        values, there = SharedMap(self._changes.replica, ""), self._changes.shows(kind, key)
         value = None
         if there and kind == "value":
             value = values[key]

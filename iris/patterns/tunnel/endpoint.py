@@ -39,6 +39,23 @@ class TunnelMesh(Protocol):
         ...
 
 
+class EndpointHost(Protocol):
+    """The node that an end of a tunnel is of.  No method blocks."""
+
+    @property
+    def mesh(self) -> TunnelMesh:
+        """Interface to the mesh."""
+        ...
+
+    def now(self) -> float:
+        """Return the time, on the clock of deadlines."""
+        ...
+
+    def end_ended(self, end: TunnelEndpoint) -> None:
+        """Note that a tunnel has ended for whatever reason.  Called once for each."""
+        ...
+
+
 @final
 class TunnelEndpoint:
     """One end of a tunnel.  It is the source that the link asks for data.
@@ -47,16 +64,13 @@ class TunnelEndpoint:
         flight: limit of all tunnel data in flight to that node.
         node: node at the other end.
         key: id in messages of the other end.
-        on_ended: called once, when the tunnel has ended for whatever reason.
     """
 
     __slots__ = (
         "_attached",
-        "_clock",
         "_ended",
         "_flight",
-        "_mesh",
-        "_on_ended",
+        "_host",
         "_senders",
         "_waiting",
         "cluster",
@@ -69,23 +83,18 @@ class TunnelEndpoint:
     def __init__(
         self,
         machine: TunnelMachine,
-        mesh: TunnelMesh,
+        host: EndpointHost,
         flight: InflightLimit,
         node: NodeId,
         key: int,
         cluster: str,
-        *,
-        clock: Callable[[], float],
-        on_ended: Callable[[TunnelEndpoint], None],
     ) -> None:
         self.machine: Final = machine
         self.node: Final = node
         self.key: Final = key
         self.cluster: Final = cluster
-        self._mesh = mesh
+        self._host = host
         self._flight = flight
-        self._clock = clock
-        self._on_ended = on_ended
         self.due = 0.0
         """Time of the next look at the machine's deadline; never later than that deadline."""
         self._attached = False
@@ -104,7 +113,7 @@ class TunnelEndpoint:
         if piece is not None:
             message, size = piece
             if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):
-                return replace(message, mark=flight.mark(self._clock())), size
+                return replace(message, mark=flight.mark(self._host.now())), size
             return piece
         self._attached = False
         if room:
@@ -125,7 +134,7 @@ class TunnelEndpoint:
         if self.machine.has_news or (self.machine.has_data and self._flight.has_room):
             self._attached = True
             try:
-                self._mesh.add_bulk_source(self.node, self)
+                self._host.mesh.add_bulk_source(self.node, self)
             except NotSent:
                 self._attached = False
         elif self.machine.has_data:
@@ -148,7 +157,7 @@ class TunnelEndpoint:
         elif not self._ended:
             self._ended = True
             self._flight.forget(self)
-            self._on_ended(self)
+            self._host.end_ended(self)
         for wakeup, condition in self._waiting.items():
             if condition():
                 wakeup.wake()

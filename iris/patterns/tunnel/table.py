@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from msgspec import structs
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.books import BookRow, PatternStatistics, SendLedger
 from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
@@ -117,8 +118,21 @@ _LEAST_WINDOW: Final = 16 * KIB
 _MARK_PATIENCE: Final = 4
 """Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
 
-Accept = Callable[[kinds.TunnelOpen, TunnelEndpoint], Refusal | None]
-"""Function called for each tunnel that a peer opens: it accepts it, or returns the refusal.  It must not wait."""
+
+class TunnelHost(Protocol):
+    """The node that has the tunnels.  No method blocks."""
+
+    def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+        """Accept a tunnel, or return the refusal.  Called for each tunnel that a peer opens."""
+        ...
+
+    def is_far(self, node: NodeId) -> bool:
+        """Return whether a node is at another site.  Called when the first tunnel with it begins."""
+        ...
+
+    def now(self) -> float:
+        """Return the time, on the clock of deadlines."""
+        ...
 
 
 @final
@@ -174,31 +188,15 @@ class _Peer:
 
 @final
 class TunnelTable:
-    """The tunnels of one node.
+    """The tunnels of one node."""
 
-    Args:
-        is_far: returns whether a node is at another site.
-    """
-
-    def __init__(
-        self,
-        mesh: TunnelMesh,
-        config: Config,
-        ledger: SendLedger,
-        *,
-        accept: Accept,
-        clock: Callable[[], float],
-        is_far: Callable[[NodeId], bool] = lambda _: False,
-    ) -> None:
-        self._mesh = mesh
+    def __init__(self, mesh: TunnelMesh, config: Config, ledger: SendLedger, host: TunnelHost) -> None:
+        self.mesh: Final = mesh
         self._config = config
         self._ledger = ledger
         self._far_config = structs.replace(config, tunnel_window=config.site_tunnel_window)
-        self._is_far = is_far
-        self._accept = accept
-        self._clock = clock
-        self.on_begun: Callable[[], None] = lambda: None
-        """Callback for each end that is made."""
+        self._host = host
+        self._begun = Wakeup()
         self._peers: dict[NodeId, _Peer] = {}
         self._former: OrderedDict[NodeId, _Peer] = OrderedDict()
         self._numbered = 0
@@ -228,20 +226,24 @@ class TunnelTable:
         number = peer.opened_here + 1
         window = max(peer.config.tunnel_window, SMALLEST_WINDOW)
         opening = kinds.TunnelOpen(number, cluster, operation, headers, window, self._config.max_payload)
-        machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._clock())
+        machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._host.now())
         end = peer.ends[-number] = self._make_end(machine, peer, node, -number, cluster)
         peer.opened_here = number
         try:
-            self._mesh.post(node, opening, sum(map(len, headers or ())) + 64)
+            self.mesh.post(node, opening, sum(map(len, headers or ())) + 64)
         except NotSent:
             del peer.ends[-number]
             raise
         self._opened += 1
         return end
 
+    async def wait_begun(self) -> None:
+        """Wait until an end has been made since this last returned; one task may."""
+        await self._begun.wait()
+
     def expire(self) -> None:
         """Let every end look at the time.  To be called about twice in each ``Config.tunnel_retry``."""
-        now = self._clock()
+        now = self._host.now()
         for peer in self._peers.values():
             peer.flight.expire(now, _MARK_PATIENCE * self._config.tunnel_retry)
         for end in self:
@@ -260,7 +262,7 @@ class TunnelTable:
         """Accept a mark that has come back."""
         peer = self._peers.get(sender)
         if peer is not None:
-            peer.flight.arrived(mark, self._clock())
+            peer.flight.arrived(mark, self._host.now())
 
     def receive(self, sender: NodeId, message: kinds.OfTunnel) -> None:
         """Accept a message about a tunnel.
@@ -277,7 +279,7 @@ class TunnelTable:
                 end.machine.opened_again()
                 end.settle()
             else:
-                end.receive(message, self._clock())
+                end.receive(message, self._host.now())
         # A goodbye is not answered: two ends that have both forgotten a tunnel would otherwise answer each other for
         # ever.
         elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):
@@ -328,20 +330,18 @@ class TunnelTable:
         if peer is None:
             peer = self._former.pop(node, None)
             if peer is None:
-                config = self._far_config if self._is_far(node) else self._config
+                config = self._far_config if self._host.is_far(node) else self._config
                 peer = _Peer(config, self._flight(node))
                 peer.opened_here = self._numbered
             self._peers[node] = peer
         return peer
 
     def _flight(self, node: NodeId) -> InflightLimit:
-        return InflightLimit(FAR if self._is_far(node) else 1)
+        return InflightLimit(FAR if self._host.is_far(node) else 1)
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int, cluster: str) -> TunnelEndpoint:
-        self.on_begun()
-        return TunnelEndpoint(
-            machine, self._mesh, peer.flight, node, key, cluster, clock=self._clock, on_ended=self._forget
-        )
+        self._begun.wake()
+        return TunnelEndpoint(machine, self, peer.flight, node, key, cluster)
 
     def _receive_other(self, sender: NodeId, identifier: int, message: kinds.OfTunnel) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
@@ -366,7 +366,7 @@ class TunnelTable:
                 identifier=-identifier,
                 opening=None,
                 config=peer.config,
-                now=self._clock(),
+                now=self._host.now(),
                 window=peer.next_window(),
                 budget=peer.budget,
                 on_credit=lambda: end.offer(),  # noqa: PLW0108 -- the end is made after its machine
@@ -376,7 +376,7 @@ class TunnelTable:
             peer.accepted += 1
             peer.windows_left -= machine.window
             self._accepted += 1
-            refusal = self._accept(opening, end)
+            refusal = self._host.accept(opening, end)
             if refusal is None:
                 end.settle()
                 return
@@ -386,8 +386,12 @@ class TunnelTable:
         self._refused += 1
         self._part(sender, peer, identifier, refusal.message(-identifier))
 
-    def _forget(self, end: TunnelEndpoint) -> None:
-        """Move an end that has ended out of the table and into the counters."""
+    def now(self) -> float:
+        """See ``EndpointHost``."""
+        return self._host.now()
+
+    def end_ended(self, end: TunnelEndpoint) -> None:
+        """Move an end that has ended out of the table and into the counters; see ``EndpointHost``."""
         peer = self._peers.get(end.node) or self._former.get(end.node)
         if peer is not None and peer.ends.pop(end.key, None) is not None and end.key > 0:
             peer.gone(end.machine)
@@ -417,7 +421,7 @@ class TunnelTable:
 
     def _post(self, node: NodeId, message: Message) -> None:
         try:
-            self._mesh.post(node, message, 64)
+            self.mesh.post(node, message, 64)
         except NotSent:
             return  # the peer asks about a tunnel that has gone quiet, and is answered then
 

@@ -4,6 +4,7 @@ Promises: a range is read from the member that holds it, and each chunk is verif
 keep their text; every call may be retried.  Not here: anything of Spark (iris.spark_bridge.datasource).
 """
 
+from iris.spark_bridge.client.batches import wanted_batches
 from iris.spark_bridge.client.blocking_portal import BlockingPortal, portal_to
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient, check_chunk, one_error
@@ -17,5 +18,5 @@ __all__ = (
     "EARLIEST", "LATEST", "BlockingPortal", "BridgeClient", "BridgeWatch", "Connection", "Offsets",
     "Position", "Range", "TopicSelection", "Where", "advance", "check_chunk", "check_order",
     "cut_ranges", "number_of", "one_error", "parse_offsets", "place", "portal_to", "ranges_before", "ranges_between",
-    "split_ranges", "with_beginnings",
+    "split_ranges", "wanted_batches", "with_beginnings",
 )  # fmt: skip

@@ -61,7 +61,7 @@ class BlockingPortal:
             with self._use() as opened:
                 return opened.portal.call(partial(ask, opened.client))
         except IrisError as error:
-            # Spark shows the whole traceback to its user; where in here it arose helps nobody.
+            # Spark shows the whole traceback to its user, who has no use for frames of this module.
             raise error.with_traceback(None) from None
 
     def stream(self, source: Callable[[BridgeClient], AsyncGenerator[T]]) -> Generator[T]:

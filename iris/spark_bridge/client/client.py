@@ -225,7 +225,7 @@ class BridgeClient:
         return asked, shards
 
     async def present(self) -> MemberShards:
-        """Return the shards that the present members have and know, no matter who is missing.
+        """Return the shards that the present members have and know, no matter which members are missing.
 
         Raises:
             BridgeUnreachable: not every one of them answered in time, or there is none.
@@ -260,10 +260,10 @@ class BridgeClient:
 
         Args:
             address: address of the member.
-            known: by shard, the offset to which the caller has come.
+            known: offset to which the caller has come, by shard.
             timeout: seconds, 0 for an answer at once.
             wanted: topics.
-            limit: how many events of each shard are counted at most; None: whether there is one.
+            limit: most events of each shard to count. None: only find out if there is one.
 
         Raises:
             NotAllowed: this node may not subscribe to one of the topics.

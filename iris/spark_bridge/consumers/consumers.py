@@ -35,7 +35,7 @@ _READ_BYTES: Final = 256 * KIB
 _AT_ONCE: Final = 1024
 """Events of one batch."""
 _AHEAD: Final = 8
-"""Batches that were sent and that the program has not taken.  What confirms its commits comes behind them."""
+"""Most batches that were sent and that the program has not received.  Confirmations of its commits follow them."""
 _TIER_PAUSE: Final = 1.0
 """Seconds between attempts to read what lies in a tier that does not answer."""
 

@@ -1,7 +1,7 @@
 """Follower: a copy of a member's log, that repeats what its primary does until it is promoted.
 
 Two things change what a copy is: a change of its primary, and a promise to a promotion.  They take turns.  A promise is
-on the disk before it is given, and from then on no primary of a lower term is told anything.
+on the disk before it is given, and from then on nothing is reported to a primary of a lower term.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class BridgeCopy:
         """Follow the primary until promoted or cancelled.
 
         Raises:
-            ConfigError: the primary does not take this copy: it is of another log.
+            ConfigError: the primary does not accept this copy: it is of another log.
         """
         while not self._promoted.is_set():
             try:
@@ -381,7 +381,7 @@ async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
 async def ask_copies(
     node: Node, bridge: str, shard: int, operation: str, payload: object = None
 ) -> Sequence[CopyState]:
-    """Ask every copy of a shard that is there; return what they answered.
+    """Ask every reachable copy of a shard; return their answers.
 
     Raises:
         NotAllowed: this node may not ask that.
@@ -400,7 +400,7 @@ async def ask_copies(
 
 
 async def later_term(node: Node, bridge: str, shard: int) -> int:
-    """Return the latest term of the primaries of a shard that are there; 0: there is none."""
+    """Return the latest term of the reachable primaries of a shard; 0 if there is none."""
     terms = [0]
     try:
         async with node.survey(primary_cluster(bridge, shard), None, operation="term", timeout=5.0) as survey:

@@ -2,7 +2,7 @@
 
 A copy catches up first (``iris.spark_bridge.log.replication``), then gets each change as it is committed, and of a
 large one the chunks while they are written here.  What is not on the disks of ``min_copies`` of them is not confirmed
-and not given to readers, so nobody has seen what a promoted copy has not.
+and not given to readers, so no reader has seen an event that a promoted copy lacks.
 
 A slow copy slows the primary down: it waits while a copy that takes part has 32 MiB of changes to write.  A copy that
 makes no progress for 10 s is cut off, and catches up when it comes back.  Without enough copies events go on being

@@ -54,7 +54,7 @@ async def promote(
         copy: name of the copy. None: the one that has most.
         min_copies: number of copies that the new primary waits for. None: as many as the former one did.
         force: promote even if events are lost by it.
-        patience: seconds for copies to be found, and to catch up; the whole takes some more.
+        patience: seconds for copies to be found, and to catch up; the whole call may need some more.
 
     Raises:
         ConfigError: there is no such copy, or something would be lost, or another promotion came before; the message
@@ -126,7 +126,7 @@ def _choose(states: Sequence[CopyState], copy: str | None, bridge: str, shard: i
 
 
 def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
-    """Return what would be lost if a copy was promoted, as far as the copies that are there can tell."""
+    """Return what would be lost if a copy was promoted, as far as the reachable copies know."""
     found: list[str] = []
     newest = max(states, key=lambda state: state.revision)
     if not chosen.whole:

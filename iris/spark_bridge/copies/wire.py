@@ -137,7 +137,7 @@ async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
 
 
 async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
-    """Receive so many bytes.
+    """Receive ``size`` bytes.
 
     Raises:
         RemoteProtocolError: something else came.

@@ -3,10 +3,3 @@
 Promises: a range that is read twice has the same rows; a batch that is written twice is stored once; an unknown option
 is an error.  Not here: connections and retries (iris.spark_bridge.client).
 """
-
-from iris.spark_bridge.datasource.options import SourceOptions
-from iris.spark_bridge.datasource.reader import to_batches
-
-__all__ = (
-    "SourceOptions", "to_batches",
-)  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -45,7 +44,7 @@ def count_missing(options: SourceOptions, portal: BlockingPortal, watch: BridgeW
     count = 0
     for _, gap in missing:
         count = saturated(count + gap.count)
-    what = "; ".join(describe_gap(gap, shard) for shard, gap in missing[:_NAMED])
+    what = "; ".join(gap.describe(shard) for shard, gap in missing[:_NAMED])
     more = f"; and {len(missing) - _NAMED} more gaps" if len(missing) > _NAMED else ""
     bridge = options.connection.bridge
     if options.fail_on_data_loss:
@@ -104,13 +103,3 @@ async def _damage(
     client: BridgeClient, *, address: str, found: Range, wanted: TopicFilter
 ) -> tuple[int, Sequence[Damage]]:
     return await client.damage(address, found.shard, found.start, found.end, wanted)
-
-
-def describe_gap(gap: Gap, shard: str) -> str:
-    """Return a line for people."""
-    place = f"offset {gap.offset}" if gap.offset == gap.upto else f"offsets {gap.offset} to {gap.upto}"
-    noticed = datetime.datetime.fromtimestamp(gap.timestamp / 1e6, datetime.UTC).isoformat(timespec="seconds")
-    return (
-        f"{gap.count} of {gap.topic!r} from node {gap.publisher} of cluster {gap.cluster!r} are missing before {place} "
-        f"of shard {shard} (noticed {noticed})"
-    )

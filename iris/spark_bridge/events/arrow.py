@@ -25,7 +25,7 @@ def look_for_pandas() -> None:
 
 
 def without_pandas() -> None:
-    """Have Arrow take it that pandas is not installed, for as long as this process lives.
+    """Make Arrow assume that pandas is not installed, for as long as this process lives.
 
     Where pandas has been imported before, nothing changes.  Not for processes that run what users wrote: their arrays
     would not become pandas' any more.

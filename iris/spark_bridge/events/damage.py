@@ -1,8 +1,8 @@
-"""Damage: events of a log whose bytes are not those that were written, as far as somebody has come by them (sans-IO).
+"""Damage: events of a log whose bytes are not those that were written, as far as a read has found them (sans-IO).
 
 Unlike a gap, damage belongs to a disk and not to the log: a copy of the log may have the events.  So it is not written
 into the log; a member that is started again knows of the damage that it finds at its start, and of other damage when
-somebody comes by.
+it is read.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ concerns readers of this topic only, and takes no room from the gaps of other cl
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, final
@@ -53,6 +54,15 @@ class Gap:
     def spans(self, start: int, end: int) -> bool:
         """Return True if a reader of the events ``start`` up to but not including ``end`` meets the gap."""
         return start <= self.upto and self.offset < end
+
+    def describe(self, shard: str) -> str:
+        """Return a line for people."""
+        place = f"offset {self.offset}" if self.offset == self.upto else f"offsets {self.offset} to {self.upto}"
+        noticed = datetime.datetime.fromtimestamp(self.timestamp / 1e6, datetime.UTC).isoformat(timespec="seconds")
+        return (
+            f"{self.count} of {self.topic!r} from node {self.publisher} of cluster {self.cluster!r} are missing before "
+            f"{place} of shard {shard} (noticed {noticed})"
+        )
 
     def to_record(self) -> bytes:
         """Return the form in the index."""

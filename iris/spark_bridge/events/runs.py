@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from iris.kernel.wire import Payload, payload_size
+from iris.kernel.wire import Payload, kinds, payload_size
 from iris.patterns.pubsub.subscribe import EventRun
 
 EVENT_OVERHEAD: Final = 96
@@ -20,19 +20,10 @@ def cut_run(run: EventRun, begin: int, end: int) -> EventRun:
     """Return the events ``begin`` up to but not including ``end`` of a run."""
     if begin == 0 and end == len(run.payloads):
         return run
-    payloads = run.payloads[begin:end]
-    part = EventRun(
-        run.sender,
-        run.topic,
-        run.first and run.first + begin,
-        run.confirm and run.confirm + begin,
-        run.headers,
-        run.key,
-        payloads,
-        sum(map(_size, payloads)),
-        plain=run.plain,
-        milestones=run.milestones,
-    )
+    payloads = tuple(run.payloads[begin:end])
+    first, confirm = run.first and run.first + begin, run.confirm and run.confirm + begin
+    events = kinds.Events(run.topic, first, confirm, None, None, run.key, payloads, run.milestones)
+    part = EventRun(run.sender, events, run.headers, sum(map(_size, payloads)), plain=run.plain)
     part.owed = run.owed
     return part
 

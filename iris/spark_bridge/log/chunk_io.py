@@ -22,7 +22,7 @@ from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks
 
 CHUNK_EVENTS: Final = 8192
-"""Spark takes batches of 10,000 rows by default."""
+"""Most events of a chunk: Spark's batches have 10,000 rows by default."""
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Larger chunks read no faster, and a reader holds some of them at a time."""

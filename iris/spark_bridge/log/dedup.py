@@ -2,7 +2,7 @@
 
 A publisher numbers the events that it wants confirmed: 1, 2, 3, ... over all topics.  A bridge sees some of these
 numbers (it may not subscribe to every topic) and, after a retry, sees them out of order.  A high-water mark would
-take the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap records for each of the last WINDOW numbers
+mistake the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap shows for each of the last WINDOW numbers
 whether it is stored, in blocks of 4,096 bits, of which only those exist that are in use.
 
 Numbers older than the window cannot be judged.  They are refused without a confirmation, and the publisher's

@@ -610,7 +610,7 @@ class IndexView:
 
         Args:
             query: name of the query.
-            complete: whether the table has been read in full already; else it is, before a query is taken for new.
+            complete: True if the table has been read in full already; else it is, before a query counts as new.
         """
         value = self._sinks.get(query)
         if value is None:
@@ -721,7 +721,7 @@ class IndexView:
         self._by_name["replication"].put(name, record)
 
     def small_records(self) -> Iterator[Journaled]:
-        """Yield, as another log takes them, the records of all tables but those that grow with the events."""
+        """Yield the records of all tables but those that grow with the events, in the form that another log accepts."""
         for name in REPLACED:
             yield from self._by_name[name].sealed()
 

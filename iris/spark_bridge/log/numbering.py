@@ -7,7 +7,7 @@ numbers are kept in the log with the events themselves, and outlive the bridge's
 A number that is skipped is a *hole*.  A hole may still be filled: an event that waits for confirmation is sent again
 after a loss, behind later ones.  The publisher announces from which number on it may send something again.  What is
 missing below that number is a *gap* and stays one, but for what its publisher has withdrawn: it was not confirmed in
-time, and who published it was told so.  If it was published anew, it is in the log under another number.
+time, which was reported to its publisher.  If it was published anew, it is in the log under another number.
 
 No gap is reported where nothing is missing.  Numbering begins with the first event that a publisher owes to this
 bridge, see ``iris.patterns.pubsub.interest.start_offsets``.  A publisher that restarts is another one.  A publisher

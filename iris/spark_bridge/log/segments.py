@@ -315,7 +315,7 @@ class SegmentFiles:
 
 
 _SIZE: Final = 1024 * 1024
-"""The index needs less than that to write down that something was removed."""
+"""Size of the reserve, in bytes: the index needs less than that to record a removal."""
 
 
 @final

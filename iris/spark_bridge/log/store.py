@@ -1237,7 +1237,7 @@ def _count_wanted(view: IndexView, shard: ShardRecord, damage: Damage, wanted: T
                 count += found.wanted
             elif wanted.is_everything:
                 count += min(place.end, end) - max(place.first, start)
-            elif start <= place.first:  # which of its events are wanted nobody knows: they count where it begins
+            elif start <= place.first:  # which of its events are wanted is unknown: they count where it begins
                 count += found.wanted
     except LogDamaged:
         return end - start

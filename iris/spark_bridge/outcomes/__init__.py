@@ -1,8 +1,8 @@
 """Outcomes of requests with an idempotency key: the member that began one, and its outcome, on a bridge's disk.
 
-Promises: of all members that claim a key one at a time may run its request; what it came to is told to all that ask
-later, for as long as the service has stated; both are on the disk before anybody is told.  Not here: what a handler has
-done outside of Iris before it was lost.
+Promises: of all members that claim a key one at a time may run its request; its outcome is returned to all that ask
+later, for as long as the service has stated; both are on the disk before they are reported.  Not here: effects of a
+handler outside of Iris before it was lost.
 """
 
 from iris.spark_bridge.outcomes.keeper import OutcomeKeeper, OutcomeStatistics

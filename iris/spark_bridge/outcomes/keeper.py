@@ -5,7 +5,7 @@ others answer {elsewhere: cluster}.  A key is that of a cluster, a caller's clus
 the cluster may name it.
 
 A claim is over when its time is, which its member measures too, or when the member is gone: this node has no link to it
-any more.  A bridge that has just started has not met everybody yet, so it calls nobody gone.
+any more.  A bridge that has just started has not met every node yet, so it calls none gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import UNSET
 
 from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
-from iris.kernel.wire import join_payload, payload_size
+from iris.kernel.wire import join_payload
 from iris.patterns.bridge_protocol import (
     Ask,
     ClaimKey,
@@ -39,7 +39,7 @@ from iris.patterns.bridge_protocol import (
     StepName,
 )
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.pubsub.subscribe import EventRun, single_run
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView, Store
 from iris.spark_bridge.outcomes.records import (
@@ -332,17 +332,7 @@ def _claim_of(sender: Sender, asked: KeyTerms[Any]) -> KeyClaim:
 
 def _run(event: OutboxEvent, sender: Sender) -> EventRun:
     payload = join_payload(event.data, packed=event.packed)
-    return EventRun(
-        sender,
-        event.topic,
-        0,
-        0,
-        event.headers,
-        event.key,
-        [payload],
-        payload_size(payload),
-        plain=not event.packed,
-    )
+    return single_run(sender, event.topic, event.headers, event.key, payload)
 
 
 def _key(asked: KeyAsk[Any], step: StepName | None = None) -> bytes:

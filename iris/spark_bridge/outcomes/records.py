@@ -5,7 +5,7 @@ state     what it is                                           a claim of anothe
 ========= ==================================================== ====================================================
 CLAIMED   a member may be running the request                  waits; when that member is gone or its time is over,
                                                                as IN_DOUBT
-IN_DOUBT  a member began it, and nobody knows how far it came  is refused; or with ``rerun`` takes over, as the next
+IN_DOUBT  a member began it, and its progress is not known     is refused; or with ``rerun`` takes over, as the next
                                                                attempt
 DONE      the outcome is known                                 gets the outcome
 CLOSED    it is undone, or about to be, and was never begun    is refused
@@ -13,7 +13,7 @@ CLOSED    it is undone, or about to be, and was never begun    is refused
 ========= ==================================================== ====================================================
 
 A claim is named by 16 random bytes, its *holder*.  Only the last holder of a key may record the outcome: a member that
-was taken for lost, and is not, changes nothing any more once another one has taken over.
+was presumed dead, and is not, changes nothing any more once another one has taken over.
 
 The claim of a request that undoes another one closes the key of that one, in its transaction.  It waits while a member
 may still be running the other one; so of what is undone nothing begins any more, as far as the bridge knows.
@@ -266,7 +266,7 @@ class OutcomeRecords:
         return known
 
     def _held(self, known: KeyRecord, claim: KeyClaim, now: float) -> Held | None:
-        """Return who may be at it, unless it is known to have ended."""
+        """Return the member that may be running the request, unless it is known to have ended."""
         over = known.over if known.opening == self._opening else self._opened + known.budget
         if known.state == CLAIMED and now < over and known.holder != claim.gone:
             return Held(known.holder, known.node, over - now)
@@ -275,7 +275,7 @@ class OutcomeRecords:
     def _close(
         self, view: _View, claim: KeyClaim, date: int, now: float, *, may_forget: bool
     ) -> Held | ClaimRefused | bytes | None:
-        """Close the key of what a request undoes, unless somebody may be at it; return what ``Granted.undone`` says."""
+        """Close the key of what a request undoes, unless it may be running; return what ``Granted.undone`` says."""
         known = self._known(view, claim.undoes, date, may_forget=may_forget)
         if known is None:
             refused = view.refusal(claim.owner, 0)

@@ -8,10 +8,10 @@ from typing import Final
 
 from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
-from iris.kernel.wire import encode_payload, join_payload, payload_size
+from iris.kernel.wire import encode_payload, join_payload
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY
-from iris.patterns.pubsub.subscribe import EXPIRES, EventRun
+from iris.patterns.pubsub.subscribe import EXPIRES, EventRun, single_run
 from iris.spark_bridge.events.schema import PACKED, TEXT
 from iris.spark_bridge.queues.machine import QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
@@ -49,14 +49,4 @@ def dead_letter(
         payload = encode_payload(row.value.decode("utf-8", "replace"), _LARGEST)
     else:
         payload = join_payload(row.value, packed=row.encoding == PACKED)
-    return EventRun(
-        Sender(row.sender, NodeId(publisher)),
-        job.dead,
-        0,
-        0,
-        headers,
-        row.key,
-        [payload],
-        payload_size(payload),
-        plain=not row.encoding,
-    )
+    return single_run(Sender(row.sender, NodeId(publisher)), job.dead, headers, row.key, payload)

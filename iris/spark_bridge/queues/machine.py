@@ -1,29 +1,29 @@
-"""Queue machine: who works on which job, for how long, and what becomes of it (sans-IO).
+"""Queue machine: the worker of each job, its lease, and its outcome (sans-IO).
 
 A job goes through these states:
 
 ========= =============================================== ==============================================
 state     what it is                                      goes on to
 ========= =============================================== ==============================================
-DELAYED   put off: by its publisher, or until a retry     READY, BLOCKED
+DELAYED   delayed by its publisher, or until a retry      READY, BLOCKED
 BLOCKED   another job of its key is before it             READY
-READY     may be handed out                               HELD, or SETTLING if it has expired
+READY     may be assigned                                 HELD, or SETTLING if it has expired
 HELD      at a worker, which has not begun it             BEGUN, READY
 BEGUN     a worker works on it; the lease runs            SETTLING
 SETTLING  its outcome is being written                    gone, or DELAYED if it is to be tried again
 ========= =============================================== ==============================================
 
-Order.  Jobs of one key are handed out one at a time, in the order of the log: the next one when the outcome of the one
-before is on the disk, also while that is to be tried again.  A delayed job takes its place when its delay is over.
+Order.  Jobs of one key are assigned one at a time, in the order of the log: the next one when the outcome of the one
+before is on the disk, also while that is to be tried again.  A delayed job gets its place when its delay is over.
 
 Leases.  The lease of a job runs from when its worker begins it.  What a worker holds beside that stays with it for as
 long as it begins or ends one job in each span of a lease.  Either ends when the worker is gone.  An attempt is counted
 when it has failed, and when its lease or its worker has ended after it had begun.
 
 Suspects.  A worker says that it begins a job and goes on at once, so a job that ends its process may do that before
-anybody hears that it was begun.  What a worker held when it was lost or stood still is suspect: the worker that gets it
-next begins it only after the bridge has confirmed that it knows.  So no job counts an attempt that was not begun, and
-each job that ends its workers counts one from the second time on.
+the bridge knows that it was begun.  A job that a worker had when it was lost or stalled is suspect: the next worker
+begins it only after the bridge has confirmed that it knows.  So no job counts an attempt that was not begun, and each
+job that ends its workers counts one from the second time on.
 
 Time is monotonic seconds.  Plain calls instead of effects: an assignment takes 3 us.
 """
@@ -132,7 +132,7 @@ class QueuedJob:
 
 @final
 class QueueWorker:
-    """One worker: a program that takes jobs.
+    """One worker: a program that runs jobs.
 
     Args:
         limit: jobs that it may have in hand.
@@ -469,7 +469,7 @@ class QueueMachine:
         worker.is_stalled = False
 
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
-        """Let a job belong to the worker that reports it; another one that has it by now is told."""
+        """Let a job belong to the worker that reports it; another one that has it by now is notified."""
         if job.worker is not worker:
             self._tell_taken(job)
             self._take_away(job)
@@ -518,7 +518,7 @@ class QueueMachine:
             if not is_here:
                 continue
             if verdict is JobVerdict.RETRY:
-                if job.chained and self._first(job) is not job:  # somebody reported it before its turn
+                if job.chained and self._first(job) is not job:  # a worker reported it before its turn
                     self._turn(job, JobState.BLOCKED)
                 else:
                     self._offer(job, now)
@@ -588,7 +588,7 @@ class QueueMachine:
         """Forget every job; return how many there were.  What workers have in hand is done when they report it."""
         count = len(self.jobs)
         for worker in self.workers:
-            # What it has reported is on no disk yet: that is told when it is.
+            # Jobs that it has reported are on no disk yet: the confirmation follows when they are.
             reported = {place: job for place, job in worker.hand.items() if job.state is JobState.SETTLING}
             worker.settled += worker.hand.keys() - reported.keys()
             worker.hand = reported

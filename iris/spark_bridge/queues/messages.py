@@ -17,7 +17,7 @@ _MOST_BYTES: Final = 128 * KIB
 
 
 def encode_settled(settled: Sequence[Place], taken: Sequence[Place], late: Collection[Place]) -> Iterator[JobNews]:
-    """Make the messages that tell a worker what it need not remember any more; see ``JobNews`` for the other two."""
+    """Make the messages that name the jobs which a worker may forget; see ``JobNews`` for the other two."""
     for first in range(0, len(taken), MAX_LIMIT):
         some = tuple(taken[first : first + MAX_LIMIT])
         yield JobNews(settled=some, taken=some)

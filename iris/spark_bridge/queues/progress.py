@@ -1,8 +1,8 @@
 """ShardProgress of a queue in one shard: which offsets need no more work (sans-IO).
 
-A queue hands jobs out of order, so a single offset does not say how far it is.  Everything below ``floor`` is done, and
-of what is above it a bitmap in blocks of 4,096 offsets says so.  A job that is put off for a week holds the floor back;
-the blocks above it that are done in full cost some bytes each, on the disk and in memory.
+Jobs end out of order, so a single offset does not describe the progress.  Everything below ``floor`` is done, and above
+it a bitmap in blocks of 4,096 offsets shows what is.  A job that is delayed for a week keeps the floor low; the blocks
+above it that are done in full cost some bytes each, on the disk and in memory.
 
 Events of the log that are no jobs of the queue count as done.
 """

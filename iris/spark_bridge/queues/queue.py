@@ -1,8 +1,8 @@
 """Open queue: the shell of one queue at one member of a bridge.
 
-The log holds the jobs and what became of them, and ``QueueMachine`` what is going on.  Four tasks work on it:
-one reads the log ahead, one hands out jobs and ends leases, one writes outcomes, and one tells the bridge now and then
-how far the queue is.  Each worker's tunnel has two more.
+The log has the jobs and their outcomes, and ``QueueMachine`` the jobs that are open.  Four tasks work on it: one reads
+the log ahead, one assigns jobs and ends leases, one writes outcomes, and one records the queue's progress at the bridge
+now and then.  Each worker's tunnel has two more.
 """
 
 from __future__ import annotations
@@ -489,9 +489,7 @@ class OpenQueue:
         machine.look(worker, now)
         for place in report.done:
             if machine.is_given_to_another(worker, place):
-                self._tell_late(
-                    worker, place
-                )  # that one's report counts: so only one of them is told that it has done it
+                self._tell_late(worker, place)  # that one's report counts: so only one of them gets a confirmation
             elif not machine.finish(worker, place, now):
                 self._take_late(worker, place)
         for failure in report.failed:
@@ -530,7 +528,7 @@ class OpenQueue:
         """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
-        # What is not in the log yet was given to nobody: it would be lost if it counted as done when it comes.
+        # A job that is not in the log yet was assigned to no worker: it would be lost if it counted as done already.
         if shard is None:
             return  # it is at another member, which has this one's former name: the worker finds that one
         if place.offset >= end:

@@ -1,10 +1,10 @@
 """Queues of a bridge's member: opens each when it is asked for, and answers for it.
 
-A queue that nobody uses closes when another one needs its place; what it knows is on the disk, and it is opened again
-when somebody asks.  Of one that nobody has taken a job from nothing is written, and it closes after a minute.
+An unused queue closes when another one needs its place; its state is on the disk, and the next request opens it again.
+A queue from which no worker has ever got a job has no record in the log, and closes after a minute.
 
-A queue is kept under the group ``queue/NAME``.  So it has an owner as groups of readers have, the bridge's status tells
-its lag, and retention that spares what is unread spares its jobs.
+A queue is kept under the group ``queue/NAME``.  So it has an owner as groups of readers have, the bridge's status
+reports its lag, and retention that spares what is unread spares its jobs.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Queues:
         await queue.end()
 
     async def _retire(self, queue: OpenQueue) -> None:
-        """Close a queue of which nothing is written when nobody has asked for it for a while."""
+        """Close a queue without a record in the log when it was not used for a while."""
         while self._open.get(queue.name) is queue and not queue.is_kept:
             await trio.sleep(_FORGOTTEN)
             async with self._opening:

@@ -206,7 +206,7 @@ async def open_bridge(
     async with _closing(store), AsyncExitStack() as stack:
         await run_in_thread(_look, store, staging)
         if tier is None and store.tiering.has_objects:
-            # Without it retention would remove events, and the next bridge with it would take that for a trim by hand.
+            # Without it retention would remove events, and the next bridge with it would see that as a trim by hand.
             raise ConfigError(f"the log in {directory} has a tier: give the --tier that it was written to")
         copies = PrimaryCopies(store, state, settings, bridge=name)
         for cluster, service in copies.services().items() if copies.has_any() else ():
@@ -217,7 +217,7 @@ async def open_bridge(
         met = trio.Event()
         if copies.is_waiting():
             waiting(copies.describe())
-            # Who was promoted meanwhile is met here, too, if no copy tells of it.
+            # A member that was promoted meanwhile is met here, too, if no copy reports it.
             nursery.start_soon(_watch_claim, place, met)
         await copies.wait_ready()
         met.set()
@@ -355,7 +355,7 @@ async def _closing(store: Store) -> AsyncIterator[None]:
 
 
 async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:
-    """Look who has come, as long as this member is nobody's: see ``ShardClaim.keep``."""
+    """Look for members that have come while this one has no claim yet: see ``ShardClaim.keep``."""
 
     async def note(_found: Mapping[int, str]) -> None:
         return

@@ -1,8 +1,8 @@
 """Clocks of a bridge's member: what dates its log, and whether the wall clock is trusted when it makes something old.
 
 One rule for all that a log keeps a date of: how long ago that was, and how long something lasts, is measured by the
-clock that nobody sets.  ``LogClock`` dates what is written, and knows when that was.  The wall clock alone says what
-day it is, for retention and for people.
+monotonic clock.  ``LogClock`` dates what is written, and knows when that was.  Only the wall clock has the day, for
+retention and for people.
 """
 
 from __future__ import annotations

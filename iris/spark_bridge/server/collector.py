@@ -18,9 +18,9 @@ import trio
 
 from iris.kernel.config import MIB
 from iris.kernel.names import Entropy
-from iris.kernel.wire import encode_payload, payload_size
+from iris.kernel.wire import encode_payload
 from iris.patterns.messages import Message, Sender
-from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.pubsub.subscribe import EventRun, single_run
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.server.member import BridgeMember
@@ -67,6 +67,4 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
 
 def _event(topic: str, payload: Any, sender: Sender, key: str | None, headers: Mapping[str, str]) -> EventRun:
     encoded = encode_payload(payload, _LARGEST)
-    return EventRun(
-        sender, topic, 0, 0, headers, key, [encoded], payload_size(encoded), plain=isinstance(encoded, bytes)
-    )
+    return single_run(sender, topic, headers, key, encoded)

@@ -1,14 +1,14 @@
-"""Leases: who alone may do something for a while, granted by a bridge and written to its log before it says so.
+"""Leases: exclusive rights for a limited time, granted by a bridge and written to its log before the reply.
 
 One member of a bridge grants them: the one that has shard 0, of which there is one (``ShardClaim``).  A table of its
-log has the last token and who holds what; a lease is told when that is on the disk, and on as many copies as it takes.
-Renewals are kept in memory: a member that starts takes each lease that the log has for one that was renewed just now.
+log has the last token and each holder; a grant is answered when it is on the disk, and on as many copies as needed.
+Renewals are kept in memory: when a member starts, each lease of the log counts as renewed just now.
 A member whose log needs copies renews nothing before enough of them have said that they still follow it.  So one that
 is cut off renews nothing, and what it has granted is over before a promoted copy grants it.
 
 A token is greater than all before it.  A member begins with no less than the date in microseconds: so tokens grow also
 where the log was lost with its disk, unless the clock is behind where it was.  The time of a lease is measured by a
-clock that nobody sets.
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _MOST: Final = 4096
 """Leases that are held at a time."""
 _MOST_OF_CLUSTER: Final = 256
 _WAITING: Final = 16
-"""Callers that wait here for a lease: they take places from those that read."""
+"""Most callers that wait here for a lease: they use places that readers need."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """One lease that is held: its token, its length in seconds, and who has it."""
+    """One lease that is held: its token, its length in seconds, and its holder."""
 
     token: int
     ttl: float
@@ -71,7 +71,7 @@ class LeaseStatistics:
 
 @final
 class LeaseTable:
-    """The leases of one bridge.  Sans-IO: the caller writes a grant to disk before it tells of it.
+    """The leases of one bridge.  Sans-IO: the caller writes a grant to disk before it reports it.
 
     Args:
         last: the last token that was given out.
@@ -87,7 +87,7 @@ class LeaseTable:
         self._ended: set[str] = set()
 
     def take_ended(self) -> set[str]:
-        """Return the names of leases that have ended since this was called last: nobody needs to write that at once."""
+        """Return the names of leases that have ended since the last call; this need not be written at once."""
         ended, self._ended = self._ended - self._held.keys(), set()
         return ended
 
@@ -137,7 +137,7 @@ class LeaseTable:
         return len(self._held), sum(lease.account == account for lease in self._held.values())
 
     def is_held(self, name: str, holder: str = "") -> bool:
-        """Return whether a holder, or somebody, has a lease, as of the last call with a time."""
+        """Return whether a holder, or any node, has a lease, as of the last call with a time."""
         held = self._held.get(name)
         return held is not None and holder in ("", held.holder)
 
@@ -241,7 +241,7 @@ class Leases:
             self._table.keep_ended(ended)
             if not isinstance(error, StoreFull):
                 raise
-            if is_new:  # else it may have been told that it has it
+            if is_new:  # else it may have got the grant already
                 self._table.release(name, holder)
             raise RemoteError("not_stored", str(error)) from None
         if not self._table.is_held(name, holder):

@@ -50,10 +50,10 @@ _UNCOPIED: Final = 64
 """Groups that wait for copies one by one; further ones are put together with the last."""
 
 _EXPLAINED: Final = 0.5
-"""Seconds after which publishers are told that their events wait for copies."""
+"""Seconds after which publishers get a report that their events wait for copies."""
 
 _COPYING: Final = 4.0
-"""Seconds that copies have to hear of a growth; who asks for it tries again."""
+"""Seconds that copies have to receive a growth; then the caller tries again."""
 
 _GOODBYE: Final = 2.0
 """Seconds that copies have for the last group of a member that leaves."""
@@ -269,7 +269,7 @@ class BridgeMember:
         )
 
     async def report(self) -> BridgeReport:
-        """Return the counters, the shards, and how far readers are behind: these are looked up in the log."""
+        """Return the counters, the shards, and the lags of readers: these are looked up in the log."""
         cursors = await run_in_thread(self.store.cursors)
         shards = sorted(self._states.values(), key=lambda state: state.number)
         lags = {
@@ -299,7 +299,7 @@ class BridgeMember:
 
         Raises:
             ConfigError: the members do not divide the events.
-            NotCopied: that is on the disk, and not enough copies have it: nobody is told yet.
+            NotCopied: that is on the disk, and not enough copies have it: it is not reported to anyone yet.
             StoreFull: there is no room to write that down; nothing has changed.
         """
         if self.division is None:
@@ -310,7 +310,7 @@ class BridgeMember:
                 divide = partial(self.store.divide, lambda offsets: stored.divided(of, offsets).encode())
                 await run_in_thread(divide)
                 self.sharding = Sharding(tuple(self._own), of)
-        # Readers hear of a mark, and the new shard begins, only when a copy that is promoted knows of it as well.
+        # A mark is reported to readers, and the new shard begins, only when a copy that is promoted knows it as well.
         await self.copies.wait_copied(_COPYING)
         self.division = decode_division(await run_in_thread(self.store.division)) or self.division
 
@@ -344,7 +344,7 @@ class BridgeMember:
             found: numbers of shards, with the cluster at which each is found.
 
         Raises:
-            StoreFull: there is no room for that; readers are told all the same, until this member ends.
+            StoreFull: there is no room for that; it is reported to readers all the same, until this member ends.
         """
         self._known = {**self._known, **found}
         await run_in_thread(self.store.note_members, found)
@@ -470,7 +470,7 @@ class BridgeMember:
 
         What has been received by then is written and confirmed first; that takes one write to the disk.
         """
-        # What was taken out of a subscription is nowhere else: an event without confirmation is never sent again. So
+        # An event received from a subscription is nowhere else: one without confirmation is never sent again. So
         # the commit outlives the cancellation of the receiving tasks.
         committing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
@@ -513,7 +513,7 @@ class BridgeMember:
         return self.of is None and publisher not in self._tellers
 
     async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
-        """Store events that did not come through a subscription, after all that was taken before.
+        """Store events that did not come through a subscription, after all that was received before.
 
         Args:
             runs: the events, not numbered.

@@ -1,10 +1,10 @@
-"""Permissions: who may call which operation of a bridge, as ``iris.spark_bridge.protocol`` says with each.
+"""Permissions: rights to call each operation of a bridge, as ``iris.spark_bridge.protocol`` has them.
 
 Four things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
 of the caller's cluster permits at all; whether the caller may have the events of the topics, or of the queue, that it
 names; and whether the named group or query belongs to the caller's cluster.  It belongs to the cluster that has named
-it first, and the log remembers that: so who is refused for its rights has claimed nothing.  An operation without a row
-is refused to everybody.  A request that is malformed names nothing, and is answered so.
+it first, and the log remembers that: so a caller that is refused for its rights has claimed nothing.  An operation
+without a row is refused to all.  A request that is malformed names nothing, and is answered so.
 
 A reader has to be permitted to subscribe to what it reads.  The option ``--reader`` of a bridge overrides that:
 clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for every reader, as

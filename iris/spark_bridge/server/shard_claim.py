@@ -1,6 +1,6 @@
 """Shard claim: a member's exclusive right to its shards and its name, in a bridge whose members count the shards alike.
 
-Two logs that both begin with shard 0 would each be whole in itself, and readers could not tell them apart.  So a member
+Two logs that both begin with shard 0 would each be complete, and readers could not distinguish them.  So a member
 that would be the second is refused.  It checks before it joins, so that it disturbs nobody.  Members that start at the
 same moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id
 gives way.  A member that was killed and is still listed does not answer, and so does not block its successor.

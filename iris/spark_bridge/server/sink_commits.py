@@ -2,8 +2,8 @@
 
 A batch and the note that it was committed are stored in one transaction, so a repeated commit changes nothing.
 
-Writer permissions: clusters that may publish the same topics may write them into a bridge's log through Spark, and
-nobody else.  The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish
+Writer permissions: only clusters that may publish the same topics may write them into a bridge's log through Spark.
+The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish
 nothing, must not reach through the bridge what it cannot reach itself.
 """
 

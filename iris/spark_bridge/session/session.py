@@ -45,10 +45,10 @@ _AVRO: Final = f"-D{AVRO_LIMIT}=1048576 " + " ".join(
     f"-Dorg.apache.avro.limits.{kind}.maxLength=67108864" for kind in ("bytes", "string")
 )
 AVRO: Final = {"spark.driver.defaultJavaOptions": _AVRO, "spark.executor.defaultJavaOptions": _AVRO}
-"""Java's Avro takes memory for what a payload claims to have, before it looks whether that is there."""
+"""Bounds of Java's Avro: it allocates memory for the size that a payload claims, before it reads that much."""
 
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Spark on this machine alone is nobody else's business, and needs no host name that resolves."""
+"""Settings of Spark on this machine alone: other machines do not reach it, and it needs no host name that resolves."""
 
 
 _PATH: Final = "spark.executorEnv.PYTHONPATH"
@@ -72,7 +72,7 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
       of the time, in front of what it is;
     - Spark binds to the loopback address, if its master is ``local`` (or not set, which is the same);
     - two options that make small batches three times as fast;
-    - bounds of what Java's Avro takes memory for, which ``parse`` needs, see ``AVRO``;
+    - bounds of the memory that Java's Avro allocates, which ``parse`` needs, see ``AVRO``;
     - with ``latency``, those that halve the processor time of a micro-batch of few events, see ``LATENCY``.
 
     A session of Spark Connect gets none of these: they are its server's.
@@ -109,7 +109,7 @@ def _configured(settings: Mapping[str, str]) -> SparkSession.Builder:
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
-    """Set what Spark takes from the environment, where it is not set."""
+    """Set variables that Spark reads from the environment, where they are not set."""
     environment["JAVA_HOME"] = str(find_java(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
 

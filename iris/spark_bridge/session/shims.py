@@ -50,7 +50,7 @@ def make_shim(cache: Path, program: str, script: str) -> Path:
 
 
 def _check_own(cache: Path) -> None:
-    """Check that nobody else can change the programs that are started from there."""
+    """Check that no other user can change the programs that are started from there."""
     status = cache.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()) or mode & 0o022:

@@ -62,7 +62,7 @@ def new_part(*, query: str, batch: int, partition: int) -> StagedPart:
 
 
 def cut_rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut rows of SINK_SCHEMA into batches that fit into one chunk of the log, and that a member takes."""
+    """Cut rows of SINK_SCHEMA into batches that fit into one chunk of the log, and that a member accepts."""
     if not batch.num_rows:
         return
     if batch.num_rows == 1 or (
@@ -79,7 +79,7 @@ def cut_rows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def write_rows(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a stream of rows of SINK_SCHEMA that a member takes; the batches may be of any size."""
+    """Write a stream of rows of SINK_SCHEMA that a member accepts; the batches may be of any size."""
     with pa.ipc.new_stream(file, SINK_SCHEMA) as stream:
         for batch in batches:
             for part in cut_rows(batch):

@@ -52,12 +52,12 @@ class Usage:
             self._add(owner, size)
 
     def give_back(self, owner: str, size: int) -> None:
-        """Take bytes from a cluster that have become part of no batch."""
+        """Subtract bytes of a cluster that have become part of no batch."""
         with self._lock:
             self._add(owner, -size)
 
     def put(self, owner: str, query: str, batch: int, size: int) -> None:
-        """Let bytes that a cluster has taken be those of a batch."""
+        """Count bytes that a cluster has staged for a batch."""
         with self._lock:
             self._batches.setdefault((query, batch), Counter())[owner] += size
 

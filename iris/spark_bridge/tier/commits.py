@@ -6,7 +6,7 @@
 2. An object is stored.  Nobody reads it before a manifest names it; what is left of a bridge that died here is removed
    by the next one.
 3. A manifest names it.  From here it is in the tier.
-4. The log notes it, and may let go of its file.  One that died before takes the note from the manifest.
+4. The log notes it, and may let go of its file.  A log whose member died before reads the note from the manifest.
 """
 
 from __future__ import annotations

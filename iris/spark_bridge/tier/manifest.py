@@ -2,7 +2,7 @@
 
 Each change is a new manifest under a name of its own, so that none is ever written over; the one with the greatest term
 and number counts.  The name ends with the id of its writer, made anew each time a bridge opens the log.  A writer looks
-before and after it writes: if another one was at work, it takes its own manifest for void and stops.
+before and after it writes: if another one was at work, it treats its own manifest as void and stops.
 
 A manifest names the hashes of its objects.  It is believed in what the log knows as well, or finds out by making the
 object anew from its own segment: a program that can write to the storage can write a manifest, too.

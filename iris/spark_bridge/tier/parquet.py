@@ -147,7 +147,7 @@ class TierReader:
 
     def _get(self, path: str, found: TierObject, part: TierPart) -> bytes:
         data = self._storage.get(path, part.start, part.size, size=found.size)
-        # From here on it is looked into: nothing of it may be anybody's but the bridge's own.
+        # From here on these bytes are parsed: each of them has to be the bridge's own.
         if found.parts and _digest(data) != part.digest:
             raise LogDamaged(
                 f"the object {path} in the tier {self._storage.url} is not what was written: its hash is another"
@@ -177,7 +177,7 @@ class TierReader:
 
 
 def _bounded(file: pq.ParquetFile, group: int) -> pa.Table:
-    """Read a row group as far as its events have a size that they can have."""
+    """Read a row group, as long as its events have a plausible size."""
     batches: list[pa.RecordBatch] = []
     size = 0
     for batch in file.iter_batches(batch_size=1024, row_groups=[group], use_threads=False):

@@ -1,4 +1,4 @@
-"""What ``iris top`` shows as trouble: what was lost, and members that left, but no command that has ended."""
+"""Rows that ``iris top`` shows as trouble: losses, and members that left, but no command that has ended."""
 
 from __future__ import annotations
 

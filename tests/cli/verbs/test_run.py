@@ -1,4 +1,4 @@
-"""How ``iris run`` finds the service."""
+"""Look-up of the service by ``iris run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to ask."""
+"""The balancer's choice of a member."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.membership import balancing
 from iris.cluster.balancing.balancer import Balancer
 from iris.cluster.balancing.locality import AtSite, SiteOrder
 from iris.kernel.names import NodeId
@@ -111,15 +110,6 @@ def test_a_member_that_always_failed_is_tried_again_after_some_200_draws() -> No
     answer(two, node(1), 0.01, times=50)
     answer(two, node(0), 3600.0, ok=False, times=100)
     assert picks(two, 200)[node(0)] >= 1
-
-
-@pytest.mark.parametrize(("load", "callers"), [(0.3, 1), (0.7, 1), (0.7, 10)])
-def test_each_of_ten_gets_its_share_of_the_capacity_if_one_is_ten_times_slower(load: float, callers: int) -> None:
-    seen = balancing.offered(1, load=load, callers=callers, seconds=10.0)
-    without = balancing.offered(1, load=load, callers=callers, seconds=10.0, one_slow=False)
-    assert 0.8 < seen.slow_share < 1.2
-    assert 0.8 < seen.least_share < seen.greatest_share < 1.2
-    assert seen.p99 < 1.5 * without.p99
 
 
 @pytest.mark.parametrize(

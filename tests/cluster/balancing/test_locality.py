@@ -1,4 +1,4 @@
-"""In which order sites are asked."""
+"""Order in which sites are asked."""
 
 from __future__ import annotations
 

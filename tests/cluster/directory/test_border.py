@@ -1,14 +1,14 @@
-"""What gateways allow to cross the border of a site, as its nodes remember it."""
+"""Policy of gateways for what may cross the border of a site, as its nodes remember it."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import arrived
 from iris.cluster.directory.border import Border
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived
 
 ONE, OTHER = NodeId("1" * 32), NodeId("2" * 32)
 

@@ -1,4 +1,4 @@
-"""Which nodes may be linked to directly, by the sites that both say they are at."""
+"""Nodes that may be linked to directly, by the sites that both state."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SOURCES: Final = st.sampled_from(AddressSource)
 
 
 class Known:
-    """What the model knows of one address."""
+    """The model's record of one address."""
 
     def __init__(self, source: AddressSource, now: float) -> None:
         self.source = source
@@ -31,7 +31,7 @@ class Known:
         self.until = 0.0
 
     def wanted_from(self, url: str, linked: set[NodeId], told: set[str]) -> float:
-        """When it may be dialled, ``inf`` if what is linked has to change first."""
+        """Return the time from which it may be dialled, ``inf`` if the links have to change first."""
         if self.dialling:
             return math.inf
         if self.node is None:

@@ -15,6 +15,7 @@ from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import realm_mark
 from iris.cluster.discovery.registry import Registry
+from iris.cluster.discovery.sources import Sources
 from iris.kernel.names import NodeId
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL, TestRealm
@@ -23,7 +24,7 @@ REALM = "0" * 32
 
 
 class Names:
-    """What host names stand for, as the test says; others stand for themselves."""
+    """Addresses of host names, as the test sets them; other names stand for themselves."""
 
     def __init__(self, **names: tuple[str, ...]) -> None:
         self.names = {f"mem://{name}": urls for name, urls in names.items()}
@@ -35,6 +36,22 @@ class Names:
         return self.names.get(url, (url,))
 
 
+class Introduced:
+    """The nodes that were introduced, and one that is known already."""
+
+    def __init__(self, nodes: list[NodeId] | None, known: NodeId | None) -> None:
+        self._nodes = nodes
+        self._known = known
+
+    async def introduce(self, node: NodeId) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._nodes is not None:
+            self._nodes.append(node)
+
+    def knows(self, node: NodeId) -> bool:
+        return node == self._known
+
+
 def discovery(
     node: MeshNode,
     *seeds: str,
@@ -44,23 +61,16 @@ def discovery(
     book: AddressBook | None = None,
     file: AddressFile | None = None,
     introduced: list[NodeId] | None = None,
+    known: NodeId | None = None,
 ) -> Discovery:
-    async def introduce(other: NodeId) -> None:
-        await trio.lowlevel.checkpoint()
-        if introduced is not None:
-            introduced.append(other)
-
-    return Discovery(
-        node.mesh,
-        introduce,
-        seeds=tuple(f"mem://{seed}" for seed in seeds),
-        resolve=(names or Names()).resolve,
-        registry=registry,
-        lan=lan,
-        book=book or AddressBook(),
-        file=file,
-        wall_clock=lambda: WALL + trio.current_time(),
+    sources = Sources(
+        tuple(f"mem://{seed}" for seed in seeds),
+        (names or Names()).resolve,
+        registry,
+        lan,
+        book or AddressBook(),
     )
+    return Discovery(node.mesh, Introduced(introduced, known), sources, file=file)
 
 
 def linked(fleet: Fleet, name: str) -> set[str]:
@@ -217,8 +227,7 @@ async def test_an_announced_node_that_the_membership_looks_after_is_not_dialled(
     async with open_meshes("a", "b", "c", linked=False) as fleet:
         for name in "abc":
             registry.announce(fleet[name].id, (fleet[name].url,))
-        looking = discovery(fleet["a"], registry=registry)
-        looking._knows = fleet["b"].id.__eq__
+        looking = discovery(fleet["a"], registry=registry, known=fleet["b"].id)
         await looking.look()
         assert linked(fleet, "a") == {"c"}
 

@@ -20,7 +20,7 @@ from iris.cluster.discovery.mdns_records import TYPE, announcements, urls_untrus
 from iris.kernel.errors import RemoteProtocolError
 
 REALM, OTHER = f"1{os.getpid():031x}", f"2{os.getpid():031x}"
-"""Of this process: what is announced on loopback reaches other tests on this machine."""
+"""Ids of this process: announcements on loopback reach other tests on this machine."""
 MARK = realm_mark(REALM)
 LOOPBACK = ["127.0.0.1"]
 

@@ -1,4 +1,4 @@
-"""Of a flood of announcements few are followed, each has its chance, and all are counted."""
+"""A flood of announcements: few are followed, each has its chance, and all are counted."""
 
 from __future__ import annotations
 

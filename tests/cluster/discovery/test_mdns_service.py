@@ -35,7 +35,7 @@ URLS: Final = st.one_of(
 
 
 def found(info: zeroconf.ServiceInfo) -> tuple[str, ...]:
-    """What another node makes of an announcement."""
+    """Return the addresses that another node reads from an announcement."""
     return urls_untrusted(info.parsed_addresses(), info.port, info.properties)
 
 
@@ -127,7 +127,7 @@ async def test_without_news_the_wait_ends_with_its_patience(autojump_clock: Mock
 
 
 class Machinery:
-    """What the package does, without a network: it keeps what is registered, and closes on demand."""
+    """Stand-in for the package, without a network: it keeps what is registered, and closes on demand."""
 
     registered: list[str]
     closed: int
@@ -158,15 +158,13 @@ def pointer(name: str, ttl: int = 4500, created: float = 1.0) -> DNSPointer:
 
 
 class Heard:
-    """What comes through a sieve, and what is left out."""
+    """Announcements that pass a sieve, and those that are left out."""
 
     def __init__(self) -> None:
         self.lan = LocalNetwork(MARK, OWN)
         self.followed = FollowedAnnouncements(Random(7))
         self.left_out: list[object] = []
         self.sieve = RecordFilter(self.followed, self.lan.concerns, self.left_out.append)
-        self.let_go: list[str] = []
-        self.sieve.let_go = lambda record: self.let_go.append(record.alias)
 
     def hear(self, record: object, now: float = 0.0, *, before: bool = False) -> bool:
         update = zeroconf.RecordUpdate(record, record if before else None)  # type: ignore[arg-type]
@@ -200,8 +198,10 @@ def test_of_thousands_of_announcements_few_come_through_however_often_they_are_r
     flood = [pointer(f"{MARK}-{number}-0") for number in range(5000)]
     assert sum(map(heard.hear, flood)) == MAX_FOLLOWED + 1
     assert len(heard.left_out) == 5000 - MAX_FOLLOWED == heard.followed.ignored
-    assert [f"{name}.{TYPE}" for name in heard.left_out if name is not None] == heard.let_go
-    assert len(heard.let_go) == 1
+    assert [f"{name}.{TYPE}" for name in heard.left_out if name is not None] == [
+        one.alias for one in heard.sieve.dropped
+    ]
+    assert len(heard.sieve.dropped) == 1
     kept = sum(heard.hear(record, before=True) for record in flood)
     assert kept == MAX_FOLLOWED
     assert len(heard.sieve._pointers) == MAX_FOLLOWED

@@ -12,18 +12,20 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array
 from iris.cluster.directory import SiteTag
+from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking, dials_second
 from iris.cluster.mesh.dialer import DialLimiter
 from iris.cluster.mesh.mesh import Mesh
+from iris.cluster.mesh.peer import PeerTable
 from iris.cluster.mesh.reconnect import EVERY, FREE, FlapDamping
 from iris.cluster.swim.context import Changed
-from iris.cluster.swim.records import MemberState
-from iris.kernel.errors import NotSent
+from iris.cluster.swim.records import MemberState, NodeRecord
+from iris.kernel.errors import IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.testing import open_network
 from tests.support.membership import node, record
+from tests.support.messages import array
 
 
 @asynccontextmanager
@@ -95,12 +97,13 @@ def test_of_any_two_one_leaves_it_to_the_other_to_dial_and_each_dials_about_half
 
 
 class Links:
-    """As much of a mesh as linking needs, with nobody else in it."""
+    """The part of a mesh that linking needs, with no other peer in it."""
 
-    def __init__(self, node: NodeId, *, answers: bool) -> None:
+    def __init__(self, node: NodeId, *, answers: bool, late: float = 0.0) -> None:
         self.node = node
         self.peers: dict[NodeId, object] = {}
-        self.turns = DialLimiter(5.0)
+        self.lateness = late
+        self.turns = DialLimiter(5.0, self)
         self.closing = self.dial_only = False
         self.advertised = ()
         self.tag = SiteTag()
@@ -122,18 +125,33 @@ class Links:
         self.peers[expected] = object()
 
 
+class Alive:
+    """Nineteen members that are alive."""
+
+    def __init__(self) -> None:
+        self._records = {node(number): record(number) for number in range(1, 20)}
+
+    def record_of(self, node: NodeId) -> NodeRecord | None:
+        return self._records.get(node)
+
+    def knows(self, node: NodeId) -> bool:
+        return True
+
+    def peer_refused(self, node: NodeId) -> None:
+        pass
+
+    def link_failed(self, error: IrisError) -> None:
+        pass
+
+    def news(self) -> None:
+        pass
+
+
 @asynccontextmanager
-async def open_linking(links: Links) -> AsyncIterator[Linking]:
+async def open_linking(links: Links, states: LinkStates | None = None) -> AsyncIterator[Linking]:
+    states = states or LinkStates(links.node, PeerTable())
     async with trio.open_nursery() as nursery:
-        yield Linking(
-            cast("Mesh", links),
-            nursery,
-            record={node(number): record(number) for number in range(1, 20)}.get,
-            is_alive=lambda _: True,
-            refused=lambda _: None,
-            failed=lambda _: None,
-            unreached=lambda: None,
-        )
+        yield Linking(cast("Mesh", links), nursery, Alive(), states)
         nursery.cancel_scope.cancel()
 
 
@@ -144,8 +162,7 @@ async def test_who_has_something_to_say_waits_for_the_other_to_dial_only_if_it_i
     autojump_clock: MockClock, late: float, hurry: bool, after: float
 ) -> None:
     one, other = next((node(n), node(1)) for n in range(2, 20) if dials_second(node(n), node(1)))
-    links = Links(one, answers=True)
-    links.turns.lateness = lambda: late
+    links = Links(one, answers=True, late=late)
     async with open_linking(links) as linking:
         began = trio.current_time()
         linking.begin(other)
@@ -157,23 +174,24 @@ async def test_who_has_something_to_say_waits_for_the_other_to_dial_only_if_it_i
 
 async def test_a_member_is_new_until_two_attempts_to_link_to_it_have_failed(autojump_clock: MockClock) -> None:
     one, other = next((node(n), node(1)) for n in range(2, 20) if not dials_second(node(n), node(1)))
-    links = Links(one, answers=False)
-    async with open_linking(links) as linking:
-        assert not linking.is_new(other)
+    links, states = Links(one, answers=False), LinkStates(one, PeerTable())
+    async with open_linking(links, states) as linking:
+        assert not states.is_new(other)
         linking.begin(other, new=True)
         await trio.sleep(10.2)
-        assert linking.is_new(other)
+        assert states.is_new(other)
         await trio.sleep(0.1)
-        assert not linking.is_new(other)
+        assert not states.is_new(other)
         assert len(links.dialled) == 2
 
 
 async def test_a_member_that_was_linked_before_is_not_new(autojump_clock: MockClock) -> None:
-    async with open_linking(Links(node(2), answers=False)) as linking:
+    states = LinkStates(node(2), PeerTable())
+    async with open_linking(Links(node(2), answers=False), states) as linking:
         linking.begin(node(1))
         linking.begin(node(1), new=True)
         await trio.testing.wait_all_tasks_blocked()
-        assert not linking.is_new(node(1))
+        assert not states.is_new(node(1))
 
 
 @pytest.mark.parametrize("late", [0.0, 0.1])
@@ -184,8 +202,7 @@ async def test_newcomers_are_dialled_at_different_times_by_those_that_are_late(
     others = [NodeId(f"{random.getrandbits(128):032x}") for _ in range(100)]
     waited: list[float] = []
     for one in [other for other in others if not dials_second(other, node(1))]:
-        links = Links(one, answers=True)
-        links.turns.lateness = lambda: late
+        links = Links(one, answers=True, late=late)
         async with open_linking(links) as linking:
             began = trio.current_time()
             linking.begin(node(1), new=True)

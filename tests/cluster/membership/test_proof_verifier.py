@@ -1,4 +1,4 @@
-"""Whom a record is believed: the proofs that it carries."""
+"""Trust in a record: the proofs that it carries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATEMENT = b"a statement"
 
 
 class Subject:
-    """A node that has something to say, and somebody of its realm who listens."""
+    """A node that has a record to send, and a node of its realm that receives it."""
 
     def __init__(self, rights: Rights | None = None) -> None:
         self.now = WALL

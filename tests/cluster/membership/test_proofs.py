@@ -1,4 +1,4 @@
-"""Who may serve which cluster now, followed while proofs end."""
+"""Nodes that may serve each cluster now, followed while proofs end."""
 
 from __future__ import annotations
 

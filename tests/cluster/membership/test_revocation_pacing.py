@@ -1,4 +1,4 @@
-"""How often one peer can have a revocation list sent to it, or looked at."""
+"""Limits on how often one peer can have a revocation list sent to it, or verified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import fields_of
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
 from iris.cluster.membership.revocation_pacing import RevocationPacing
 from iris.cluster.mesh.peer import Peer
@@ -24,6 +23,7 @@ from iris.kernel.tasks.background import open_background
 from iris.kernel.wire import kinds
 from iris.security.identity.revocation import NewestRevocations, RevocationList, issue_revocations
 from tests.support.meshes import Fleet, open_meshes
+from tests.support.messages import fields_of
 from tests.support.realms import WALL
 
 A, B = NodeId("aa" * 16), NodeId("bb" * 16)
@@ -97,7 +97,9 @@ def exchange(
     node, realm = fleet[name], fleet.realm.root.public
     revocations = NewestRevocations(realm)
     node.admission.refuse, node.admission.revoked = revocations.check, revocations.reason
-    return RevocationExchange(node.mesh, realm, revocations, path, nursery, look=look)
+    revoking = RevocationExchange(node.mesh, realm, revocations, path, nursery, look=look)
+    node.mesh.observe(revoking)
+    return revoking
 
 
 def issue(fleet: Fleet, number: int) -> RevocationList:

@@ -9,13 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import arrived
 from iris.cluster.mesh.control import PingBarrier
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerTable
 from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived
 from tests.support.realms import seeded_entropy
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.peers = {node: Linked(node, Line()) for node in (ONE, TWO)}
-        self.barriers = PingBarrier(cast("dict[NodeId, Peer]", self.peers), seeded_entropy(1))
+        self.barriers = PingBarrier(cast("PeerTable", self.peers), seeded_entropy(1))
         self.done: list[NodeId] = []
 
     async def wait(self, node: NodeId) -> None:

@@ -1,4 +1,4 @@
-"""Who has proved its name is linked only if its realm is trusted still."""
+"""A peer that has proved its name is linked only if its realm is still trusted."""
 
 from __future__ import annotations
 

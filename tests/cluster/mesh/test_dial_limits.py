@@ -1,4 +1,4 @@
-"""How often a host is dialled in vain: a bucket for each pair of who says that a node is there, and the host."""
+"""Limits on dials of a host in vain: a bucket for each pair of the peer that reported a node there, and the host."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ async def test_a_node_that_is_turned_away_each_time_comes_back_less_and_less_oft
 
 
 class Refusal:
-    """Who is not let in."""
+    """Refusals of peers."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -227,7 +227,7 @@ class Refusal:
 async def test_handshakes_that_one_member_hands_on_are_under_the_limits_of_one_address(
     autojump_clock: MockClock,
 ) -> None:
-    """Any member may say that it hands on a frame; those of gateways are under the limits of all together."""
+    """Any member may say that it forwards a frame; those of gateways are under the limits of all together."""
     async with open_meshes("a") as fleet:
         a = fleet["a"]
         frames = [first_frame(fleet, number) for number in range(1, 302)]  # each once: replays are dropped before

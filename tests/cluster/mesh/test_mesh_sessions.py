@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.cluster.mesh.handshakes import parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
@@ -24,6 +23,7 @@ from iris.kernel.wire import kinds
 from iris.security.channel.handshake import Initiator
 from iris.security.identity.identity import NodeIdentity
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.realms import WALL, TestRealm
 from tests.support.scheduling import seed_scheduler
 
@@ -83,7 +83,7 @@ async def test_only_one_end_begins_a_renewal(autojump_clock: MockClock) -> None:
 
 
 async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock: MockClock) -> None:
-    """The way is full whenever one looks: the flusher and the handshake share what room there is."""
+    """The route is full whenever one looks: the flusher and the handshake share what room there is."""
     config = Config(session_lifetime=2.0, session_rejected=6.0, handshake_timeout=2.0)
     async with open_meshes("a", "b", capacity=2, latency=(0.001, 0.002), config=config) as fleet:
         a, b = fleet["a"], fleet["b"]

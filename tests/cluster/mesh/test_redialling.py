@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.peer import Peer
-from iris.cluster.mesh.reconnect import PAUSES, Reconnector, head_start, patience_of, pauses_of
+from iris.cluster.mesh.peer import Peer, PeerTable
+from iris.cluster.mesh.reconnect import PAUSES, Reconnector, RedialPatience, head_start, patience_of, pauses_of
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -19,27 +19,38 @@ from iris.kernel.transport.port import Refused
 from tests.support.realms import TestRealm
 
 
-def make_peer(*addresses: str) -> Peer:
-    return Peer(TestRealm().identity("store").public(), None, addresses or ("mem://store",), Config())
+def make_peer(*addresses: str, seed: int = 0) -> Peer:
+    return Peer(TestRealm(seed).identity("store").public(), None, addresses or ("mem://store",), Config())
 
 
 class Line:
-    """What the attempts to reach one peer meet, in turn, and what came of them."""
+    """Results of the attempts to reach one peer, in turn, and their effects."""
 
     def __init__(
-        self, nursery: trio.Nursery, outcomes: Iterator[Exception | None], patience: float, refused_grace: float
+        self,
+        nursery: trio.Nursery,
+        outcomes: Iterator[Exception | None],
+        patience: RedialPatience,
+        peer: Peer | None = None,
     ) -> None:
-        self.peer = make_peer()
-        self.peers: dict[NodeId, Peer] = {self.peer.node: self.peer}
+        self.peer = peer or make_peer()
+        self.peers = PeerTable()
+        self.peers.add(self.peer)
         self.outcomes = outcomes
         self.attempts: list[float] = []
         self.dropped: list[str] = []
         self.began = trio.current_time()
-        self.redialling = Reconnector(
-            self.peers, nursery, self.connect, self.drop, patience=patience, refused_grace=refused_grace
-        )
+        self.refused: list[NodeId] = []
+        self.unexpected: list[Exception] = []
+        self.redialling = Reconnector(self, self.peers, nursery, patience)
 
-    async def connect(self, peer: Peer) -> None:
+    def peer_refused(self, peer: Peer) -> None:
+        self.refused.append(peer.node)
+
+    def note_unexpected(self, what: str, error: Exception) -> None:
+        self.unexpected.append(error)
+
+    async def connect_again(self, peer: Peer) -> None:
         assert peer is self.peer
         self.attempts.append(round(trio.current_time() - self.began, 6))
         await trio.lowlevel.checkpoint()
@@ -48,16 +59,16 @@ class Line:
             raise outcome
 
     def drop(self, node: NodeId, reason: str) -> None:
-        assert self.peers.pop(node) is self.peer
+        assert self.peers.remove(node) is self.peer
         self.dropped.append(reason)
 
 
 @asynccontextmanager
 async def open_line(
-    *outcomes: Exception | None, patience: float = 0.5, refused_grace: float = 0.4
+    *outcomes: Exception | None, patience: float = 0.5, refused_grace: float = 0.4, peer: Peer | None = None
 ) -> AsyncIterator[Line]:
     async with trio.open_nursery() as nursery:
-        yield Line(nursery, iter(outcomes), patience, refused_grace)
+        yield Line(nursery, iter(outcomes), RedialPatience(patience, refused_grace, 5.0), peer)
 
 
 def moments(count: int) -> list[float]:
@@ -163,7 +174,7 @@ async def test_a_peer_that_is_dropped_meanwhile_is_not_dialled_any_more(autojump
     async with open_line(*[Refused("nobody")] * 10) as line:
         line.redialling.begin(line.peer)
         await trio.sleep(PAUSES[1] / 2)
-        line.peers.clear()
+        line.peers.remove(line.peer.node)
         await trio.sleep(10)
         assert len(line.attempts) == 1
         assert line.dropped == []
@@ -176,30 +187,29 @@ async def test_nobody_is_called_back_who_has_gone(autojump_clock: MockClock, why
             case "it says goodbye":
                 line.peer.leaving = True
             case "it was dropped":
-                line.peers.clear()
+                line.peers.remove(line.peer.node)
             case _:
-                line.peers[line.peer.node] = make_peer()
+                line.peers.add(make_peer())
         assert not line.redialling.begin(line.peer)
         await trio.sleep(10)
         assert line.attempts == []
 
 
-async def test_pauses_may_be_given_by_others_and_when_they_end_so_do_the_attempts(autojump_clock: MockClock) -> None:
-    async with open_line(*[Refused("nobody")] * 10) as line:
-        line.redialling.pauses = lambda peer: iter([1.0] * 5)
+async def test_a_peer_at_another_site_is_tried_for_as_long_as_there_may_be_a_route_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_line(*[NotSent("no route")] * 30, peer=make_peer(f"site://eu/{7:032x}")) as line:
         line.redialling.begin(line.peer)
         await trio.sleep(10)
-        assert line.attempts == [1, 2, 3, 4, 5]
+        assert line.attempts == [0.25 * number for number in range(21)]
         assert len(line.dropped) == 1
 
 
 async def test_an_error_that_nobody_expects_is_told_and_ends_one_attempt(autojump_clock: MockClock) -> None:
     async with open_line(KeyError("a bug"), None) as line:
-        told: list[Exception] = []
-        line.redialling.failed = told.append
         line.redialling.begin(line.peer)
         await trio.sleep(1)
-        assert [str(error) for error in told] == ["'a bug'"]
+        assert [str(error) for error in line.unexpected] == ["'a bug'"]
         assert line.attempts == moments(2)
         assert not line.dropped
 
@@ -226,11 +236,9 @@ async def test_only_an_address_where_nobody_or_another_listens_speaks_against_a_
     autojump_clock: MockClock, outcome: Exception | None, evidence: int
 ) -> None:
     async with open_line(outcome, None) as line:
-        refused: list[NodeId] = []
-        line.redialling.refused = refused.append
         line.redialling.begin(line.peer)
         await trio.sleep(10)
-        assert refused == [line.peer.node] * evidence
+        assert line.refused == [line.peer.node] * evidence
 
 
 @pytest.mark.parametrize(("peers", "seconds"), [(1, 0.001), (10, 0.01), (99, 0.099), (5000, 0.1)])
@@ -251,7 +259,8 @@ async def test_a_peer_on_this_machine_is_dialled_when_all_have_had_time_to_route
 ) -> None:
     async with open_line(*[Refused("nobody")] * len(PAUSES)) as line:
         line.peer.addresses = ("ipc:///store",)
-        line.peers.update({NodeId(f"{number:032x}"): make_peer() for number in range(1, peers)})
+        for number in range(1, peers):
+            line.peers.add(make_peer(seed=number))
         assert line.redialling.begin(line.peer)
         assert not line.redialling.begin(line.peer)
         await trio.sleep(10)

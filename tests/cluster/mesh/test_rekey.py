@@ -60,7 +60,8 @@ async def test_a_peer_is_given_up_when_its_certificates_end(autojump_clock: Mock
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         until, certificate_until = (50.0, DAY) if what == "delegation" else (DAY, 50.0)
-        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=until, certificate_until=certificate_until)
+        later = with_certificates(fleet, b.mesh.identity, until=until, certificate_until=certificate_until)
+        b.mesh.renew_identity(later)
         await know_new_certificates(fleet, b, a)
         await trio.sleep_until(49.5)
         assert b.id in a.mesh.peers
@@ -82,10 +83,10 @@ async def test_a_peer_that_renews_its_certificates_in_time_is_not_lost(
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         first = with_certificates(fleet, b.mesh.identity, until=100.0)
-        b.mesh.identity = first
+        b.mesh.renew_identity(first)
         await know_new_certificates(fleet, b, a)
         await trio.sleep_until(100 - before)
-        b.mesh.identity = with_certificates(fleet, first, until=DAY)
+        b.mesh.renew_identity(with_certificates(fleet, first, until=DAY))
         assert b.mesh.identity.certificate == first.certificate, "only the delegation is another one"
         await trio.sleep_until(130)
         assert a.log.of(b.id) == b.log.of(a.id) == ["up"]
@@ -97,7 +98,7 @@ async def test_certificates_are_asked_for_more_often_towards_their_end(
 ) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=100.0)
+        b.mesh.renew_identity(with_certificates(fleet, b.mesh.identity, until=100.0))
         await know_new_certificates(fleet, b, a)
         seen: list[object] = []
         while trio.current_time() < 99.5:
@@ -114,7 +115,7 @@ async def test_with_another_certificate_all_sessions_are_replaced_within_seconds
         a, others = fleet["a"], [fleet[name] for name in names]
         await trio.sleep(10)
         sessions = {node.id: node.peer(a).session for node in others}
-        a.mesh.identity = with_certificates(fleet, a.mesh.identity, until=DAY)
+        a.mesh.renew_identity(with_certificates(fleet, a.mesh.identity, until=DAY))
         await trio.sleep(3)
         for node in others:
             assert node.peer(a).identity.certificate == a.mesh.identity.certificate
@@ -138,7 +139,7 @@ async def test_many_sessions_are_replaced_one_batch_after_the_other(
         def replaced() -> int:
             return sum(peer.session is not first[node] for node, peer in a.mesh.peers.items())
 
-        a.mesh.identity = with_certificates(fleet, a.mesh.identity, until=DAY)
+        a.mesh.renew_identity(with_certificates(fleet, a.mesh.identity, until=DAY))
         await trio.sleep(1.1)
         assert 1 <= replaced() <= 3
         await trio.sleep(3)
@@ -149,7 +150,7 @@ async def test_a_linked_node_keeps_its_cluster_and_its_keys(autojump_clock: Mock
     """A node with two credentials speaks for one cluster: rules that name clusters must not depend on the moment."""
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        b.mesh.identity = with_certificates(fleet, b.mesh.identity, until=DAY, cluster="payroll")
+        b.mesh.renew_identity(with_certificates(fleet, b.mesh.identity, until=DAY, cluster="payroll"))
         await trio.sleep(5)
         assert a.peer(b).identity.cluster == "b"
         assert a.mesh.refusals["AuthenticationError"] + a.mesh.refusals["renewal: AuthenticationError"] > 0

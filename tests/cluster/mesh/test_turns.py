@@ -15,6 +15,19 @@ from iris.testing import open_network
 from tests.support.meshes import open_meshes
 
 
+class Lateness:
+    """A node that is late by so much, and how often that was looked at."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self.looks = 0
+
+    @property
+    def lateness(self) -> float:
+        self.looks += 1
+        return self._seconds
+
+
 class Crowd:
     """Tasks that want a turn each, and when they got it."""
 
@@ -41,7 +54,7 @@ class Crowd:
 
 
 async def crowd_of(count: int, seconds: float, *, connect: bool = False) -> Crowd:
-    crowd = Crowd(DialLimiter(5.0), seconds, connect=connect)
+    crowd = Crowd(DialLimiter(5.0, Lateness()), seconds, connect=connect)
     async with trio.open_nursery() as nursery:
         for number in range(count):
             nursery.start_soon(crowd.come, number)
@@ -80,7 +93,7 @@ async def test_those_that_do_not_connect_hold_nobody_up_for_more_than_a_second(a
 
 
 async def test_a_wait_that_is_cancelled_takes_no_place(autojump_clock: MockClock) -> None:
-    turns = DialLimiter(5.0)
+    turns = DialLimiter(5.0, Lateness())
     crowd = Crowd(turns, 0.5)
     async with trio.open_nursery() as nursery:
         for number in range(AT_A_TIME):
@@ -103,7 +116,7 @@ async def fail() -> None:
 async def test_a_turn_ends_however_the_block_ends(
     autojump_clock: MockClock, end: Callable[[], Awaitable[None]]
 ) -> None:
-    turns = DialLimiter(5.0)
+    turns = DialLimiter(5.0, Lateness())
     for _ in range(3 * AT_A_TIME):
         try:
             async with turns.take():
@@ -129,8 +142,7 @@ async def test_hosts_that_do_not_answer_keep_a_node_from_the_others_for_seconds_
 
 @pytest.mark.parametrize(("late", "at_a_time"), [(0.0, AT_A_TIME), (0.019, AT_A_TIME), (0.02, 2), (0.5, 1)])
 async def test_a_node_that_is_late_begins_fewer(autojump_clock: MockClock, late: float, at_a_time: int) -> None:
-    turns = DialLimiter(5.0)
-    turns.lateness = lambda: late
+    turns = DialLimiter(5.0, Lateness(late))
     crowd = Crowd(turns, 0.01)
     async with trio.open_nursery() as nursery:
         for number in range(20):
@@ -140,8 +152,7 @@ async def test_a_node_that_is_late_begins_fewer(autojump_clock: MockClock, late:
 
 @pytest.mark.parametrize(("late", "patience"), [(0.0, 5.0), (0.1, 15.0), (30.0, 30.0)])
 def test_where_processors_are_short_a_handshake_may_take_longer(late: float, patience: float) -> None:
-    turns = DialLimiter(5.0)
-    turns.lateness = lambda: late
+    turns = DialLimiter(5.0, Lateness(late))
     assert turns.patience() == patience
 
 
@@ -175,7 +186,7 @@ async def test_somebody_looks_also_if_the_next_one_to_look_is_cancelled_at_that_
     autojump_clock: MockClock,
 ) -> None:
     for _ in range(20):  # which of two tasks runs first is for trio to say
-        crowd = Crowd(DialLimiter(5.0), 30.0)
+        crowd = Crowd(DialLimiter(5.0, Lateness()), 30.0)
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in range(2 * AT_A_TIME):
@@ -191,7 +202,7 @@ async def test_somebody_looks_also_if_the_next_one_to_look_is_cancelled_at_that_
 async def test_thousands_that_one_source_made_up_keep_nobody_of_another_waiting_for_long(
     autojump_clock: MockClock,
 ) -> None:
-    crowd = Crowd(DialLimiter(5.0), 5.0)  # nobody answers
+    crowd = Crowd(DialLimiter(5.0, Lateness()), 5.0)  # nobody answers
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         for number in range(3000):
@@ -210,8 +221,7 @@ async def test_thousands_that_one_source_made_up_keep_nobody_of_another_waiting_
 
 
 async def test_those_of_one_source_come_in_their_order_and_sources_take_turns(autojump_clock: MockClock) -> None:
-    crowd = Crowd(DialLimiter(5.0), 0.1)
-    crowd.turns.lateness = lambda: 1.0  # one at a time
+    crowd = Crowd(DialLimiter(5.0, Lateness(1.0)), 0.1)  # one at a time
     async with trio.open_nursery() as nursery:
         for number, source in enumerate("aaaabbc"):
             nursery.start_soon(crowd.come, number, source)
@@ -223,7 +233,7 @@ async def test_those_of_one_source_come_in_their_order_and_sources_take_turns(au
 async def test_whoever_of_those_that_wait_gives_up_the_others_still_have_their_turns(
     autojump_clock: MockClock, gone: list[int]
 ) -> None:
-    turns = DialLimiter(5.0)
+    turns = DialLimiter(5.0, Lateness())
     silent, waiting = Crowd(turns, 3600.0), Crowd(turns, 0.01)
     scopes = {number: trio.CancelScope() for number in range(100, 112)}
 
@@ -248,22 +258,14 @@ async def test_whoever_of_those_that_wait_gives_up_the_others_still_have_their_t
 
 
 async def test_of_many_that_wait_one_looks_for_a_place_and_the_others_sleep(autojump_clock: MockClock) -> None:
-    looks = 0
-    turns = DialLimiter(5.0)
-
-    def lateness() -> float:
-        nonlocal looks
-        looks += 1
-        return 0.0
-
-    turns.lateness = lateness
-    crowd = Crowd(turns, 3600.0)
+    lateness = Lateness()
+    crowd = Crowd(DialLimiter(5.0, lateness), 3600.0)
     async with trio.open_nursery() as nursery:
         for number in range(2000):
             nursery.start_soon(crowd.come, number)
         await trio.testing.wait_all_tasks_blocked()
-        looks = 0
+        lateness.looks = 0
         await trio.sleep(10 * PATIENCE - 0.5)
         assert len(crowd.began) == 10 * AT_A_TIME
-        assert looks < 10 * AT_A_TIME * 8
+        assert lateness.looks < 10 * AT_A_TIME * 8
         nursery.cancel_scope.cancel()

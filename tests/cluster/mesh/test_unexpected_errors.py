@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.peer import Peer
+from iris.cluster.mesh.peer import Peer, PeerObserver
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from tests.support.mesh_cases import MARK, Marks, mark, settle
@@ -75,13 +75,20 @@ async def test_one_in_what_a_node_says_to_itself_is_logged_and_counted_and_nothi
 
 
 async def test_one_before_a_message_is_read_costs_the_link_too(autojump_clock: MockClock) -> None:
-    def shortcut(peer: Peer, batch: bytes | memoryview) -> bool:
-        raise ZeroDivisionError("a bug")
+    class BrokenFilter:
+        fails = False
 
-    async with open_meshes("a", "villain") as fleet:
+        def examine(self, peer: Peer, batch: bytes | memoryview) -> bool:
+            if self.fails:
+                raise ZeroDivisionError("a bug")
+            return False
+
+    frames = BrokenFilter()
+    async with open_meshes("villain") as fleet, fleet.open_node("a", frames=frames) as a:
         fleet.has_bugs = True
-        a, villain = fleet["a"], fleet["villain"]
-        a.mesh.shortcut = shortcut
+        await fleet.link()
+        villain = fleet["villain"]
+        frames.fails = True
         mark(villain, a, 1)
         await settle()
         assert a.log.of(villain.id)[:2] == ["up", "down"]
@@ -166,13 +173,13 @@ async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock
         assert a.mesh.own.link.statistics().lost == 1
 
 
-class BrokenObserver:
+class BrokenObserver(PeerObserver):
     """Fails whatever becomes of peers."""
 
     def fail(self, *_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    peer_connected = frames_lost = peer_unreachable = peer_removed = fail
+    peer_connected = frames_lost = peer_unreachable = peer_refused = peer_removed = fail
 
 
 async def test_an_observer_that_fails_keeps_what_becomes_of_peers_from_no_other_one(autojump_clock: MockClock) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import raw
 from iris.cluster.routes.envelope import (
     BEGIN,
     HOPS_AT,
@@ -22,6 +21,7 @@ from iris.cluster.routes.envelope import (
 )
 from iris.kernel import wire
 from iris.kernel.wire import kinds
+from tests.support.messages import raw
 
 NODE, OTHER = bytes(range(16)), bytes(range(16, 32))
 EU_TO_US = Envelope("us", NODE, "eu", OTHER)

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import raw
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.routes.relayed import RelayedConnection, parse_via_url, via_url
@@ -23,6 +22,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport, _Arrival
 from iris.kernel.transport.port import Permit, Transport
 from iris.kernel.wire import kinds
+from tests.support.messages import raw
 from tests.support.stages import Stage, open_stage
 
 NODE = NodeId("ab" * 16)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived, fields_of
 from iris.cluster.swim.anti_entropy import (
     MAX_DIGEST,
     compared_untrusted,
@@ -25,6 +24,7 @@ from iris.cluster.swim.view import View
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from tests.support.membership import node, record
+from tests.support.messages import arrived, fields_of
 
 held = st.dictionaries(st.integers(1, 300), st.tuples(st.integers(1, 3), st.booleans()), max_size=12)
 

@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 
 from iris.cluster.swim.client_view import MAX_LOOKED_UP, ClientView, view_hash
-from iris.cluster.swim.context import Changed, Effect, Routable, Synchronized
+from iris.cluster.swim.context import Changed, Effect, Routable, SwimPorts, Synchronized
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from tests.support.membership import HashTrust, changes, node, record, said, sends
+from tests.support.membership import HashTrust, Links, Work, changes, node, record, said, sends
 
 ME, CONTACT, OTHER = 0, 100, 101
 PROBE = Config().probe_timeout
@@ -23,15 +23,15 @@ PROBE = Config().probe_timeout
 
 def view(*contacts: int, trust: HashTrust | None = None) -> ClientView:
     """Return a client's view that knows nobody; these nodes are linked."""
-    me = ClientView(
+    links = Links()
+    links.linked = {node(number) for number in contacts}
+    return ClientView(
         record=NodeRecord(node=node(ME), name="shop"),
-        trust=trust or HashTrust(node(ME)),
+        ports=SwimPorts(trust=trust or HashTrust(node(ME)), links=links, workload=Work()),
         config=Config(),
         random=Random(1),
         now=0.0,
     )
-    me.contacts = lambda: [node(number) for number in contacts]
-    return me
 
 
 def serving(number: int, *, incarnation: int = 1, clusters: Iterable[str] = ("store",)) -> NodeRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Routable, Send
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal
 from iris.cluster.swim.records import MemberState, NodeRecord
@@ -28,6 +27,7 @@ from tests.support.membership import (
     told,
     updates_in,
 )
+from tests.support.messages import fields_of
 
 
 def test_one_witness_makes_a_suspect_and_closes_no_route() -> None:

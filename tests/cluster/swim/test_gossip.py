@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived
 from iris.cluster.swim.gossip import (
     Accusation,
     Claim,
@@ -20,6 +19,7 @@ from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from tests.support.membership import node, record
+from tests.support.messages import arrived
 
 UPDATES: list[Update] = [
     record(1),

@@ -1,4 +1,4 @@
-"""What a node says about itself, down to its goodbye."""
+"""Statements of a node about itself, down to its goodbye."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.wire import kinds
 from tests.support.membership import (
     HashTrust,
+    Links,
     changes,
     claim,
     gossip,
@@ -61,9 +62,10 @@ def test_every_update_is_sent_at_least_twelve_times_and_then_no_more() -> None:
 
 
 def test_a_change_is_told_to_each_linked_member_at_once_and_then_only_rides_along() -> None:
-    swim = knowing(*range(1, 30))
+    links = Links()
+    swim = knowing(*range(1, 30), links=links)
     run(swim, 10.0, deaf=False)
-    swim.use_links(lambda other: other != node(7), lambda _: False)
+    links.unlinked = {node(7)}
     effects = swim.update_self(10.0, interest_version=1)
     assert {send.node for send in _told_of_itself(swim, effects)} == {node(n) for n in range(1, 30) if n != 7}
     assert swim.settled

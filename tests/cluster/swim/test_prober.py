@@ -1,14 +1,14 @@
-"""Who answers, who does not, and what a broken link means."""
+"""Probes: members that answer, members that do not, and the meaning of a broken link."""
 
 from __future__ import annotations
 
-from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
 from iris.cluster.swim.gossip import Evidence
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from tests.support.membership import (
+    Work,
     changes,
     claim,
     gossip,
@@ -19,11 +19,13 @@ from tests.support.membership import (
     run,
     sends,
 )
+from tests.support.messages import fields_of
 
 
 def test_a_probe_is_answered_with_the_queue_delay() -> None:
-    swim = knowing(1)
-    swim.queue_delay = 0.25
+    work = Work()
+    work.queue_delay = 0.25
+    swim = knowing(1, work=work)
     (answer,) = sends(swim.receive(kinds.Probe(7, 0, 1, ()), node(1), 0.0), kinds.ProbeAnswer)
     assert (answer.node, fields_of(answer.message)[0:2]) == (node(1), (7, 250_000))
 

@@ -1,4 +1,4 @@
-"""How many records are held of each cluster's key, and who makes room."""
+"""Number of records kept of each cluster's key, and the records that make room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from tests.support.membership import HashTrust, changes, gossip, machine, node, record, run
+from tests.support.membership import HashTrust, Links, changes, gossip, machine, node, record, run
 
 FULL = "more records of one cluster's key than records_per_cluster_key"
 
@@ -77,9 +77,9 @@ def test_those_that_leave_as_they_come_do_not_pile_up() -> None:
 
 
 def test_for_a_member_that_is_linked_one_goes_that_is_not() -> None:
-    swim = machine(0, config=Config(records_per_cluster_key=3))
-    linked = {node(1), node(2)}
-    swim.use_links(linked.__contains__, lambda _: False)
+    links = Links()
+    swim = machine(0, config=Config(records_per_cluster_key=3), links=links)
+    links.linked = {node(1), node(2)}
     gossip(swim, made_up(2, "databases"), made_up(10, "databases"), made_up(11, "databases"))
     tell = kinds.State(False, (record(1).as_update(),))
     assert Rejected(sender=node(3), reason=FULL) in swim.receive(tell, node(3), 0.0), "another one's word"
@@ -95,7 +95,6 @@ def test_for_a_member_that_is_linked_one_goes_that_is_not() -> None:
 
 def test_if_all_are_linked_nobody_goes() -> None:
     swim = machine(0, config=Config(records_per_cluster_key=2))
-    swim.use_links(lambda _: True, lambda _: False)
     gossip(swim, record(1), record(2))
     effects = swim.receive(kinds.State(False, (record(3).as_update(),)), node(3), 0.0)
     assert not any(isinstance(effect, Changed) for effect in effects)
@@ -103,8 +102,9 @@ def test_if_all_are_linked_nobody_goes() -> None:
 
 
 def test_a_record_that_is_not_believed_makes_nobody_go() -> None:
-    swim = machine(0, config=Config(records_per_cluster_key=2))
-    swim.use_links(lambda _: False, lambda _: False)
+    links = Links()
+    links.linked = set()
+    swim = machine(0, config=Config(records_per_cluster_key=2), links=links)
     gossip(swim, record(1), record(2))
     forged = structs.replace(record(3), signature=b"")
     swim.receive(kinds.State(False, (forged.as_update(),)), node(3), 0.0)

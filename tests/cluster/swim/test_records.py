@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from benchmarks.messages import arrived, fields_of, raw
 from iris.cluster.swim.records import (
     MAX_CLUSTERS,
     ClusterEntry,
@@ -23,6 +22,7 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import MAX_NUMBER
 from tests.support.membership import node, record
+from tests.support.messages import arrived, fields_of, raw
 
 FULL = NodeRecord(
     node=node(7),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 from msgspec.structs import replace
 
-from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Rejected, Send, Synchronized
 from iris.cluster.swim.gossip import Renewal, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
@@ -35,6 +34,7 @@ from tests.support.membership import (
     told,
     updates_in,
 )
+from tests.support.messages import fields_of
 
 
 def _passed_on(swim: Swim, about: NodeRecord, effects: list[Effect]) -> Counter[object]:

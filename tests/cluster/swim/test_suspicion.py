@@ -1,4 +1,4 @@
-"""How long a suspect has, by witnesses, by size, and by what the witnesses saw."""
+"""Time that a suspect has, by witnesses, by size, and by what the witnesses saw."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived, raw
 from iris.cluster.swim.gossip import Accusation, Renewal
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.swim import Swim
@@ -19,6 +18,7 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import MAX_NUMBER
 from tests.support.membership import (
+    Links,
     changes,
     claim,
     gossip,
@@ -30,6 +30,7 @@ from tests.support.membership import (
     run,
     sends,
 )
+from tests.support.messages import arrived, raw
 
 
 def test_a_stall_of_this_process_makes_nobody_a_suspect() -> None:
@@ -127,22 +128,23 @@ def test_a_node_that_is_late_gossips_less_often() -> None:
 
 
 def test_gossip_passes_over_those_without_a_link_and_counts_nothing_as_told() -> None:
-    swim = knowing(*range(1, 30))
+    links = Links()
+    swim = knowing(*range(1, 30), links=links)
     run(swim, 5.0, deaf=False)
-    linked = {node(1), node(2)}
-    swim.use_links(linked.__contains__, lambda _: False)
+    linked = links.linked = {node(1), node(2)}
     effects = [*gossip(swim, record(100), now=5.01), *(effect for _, effect in run(swim, 60.0, deaf=False))]
     assert {send.node for send in sends(effects, kinds.Gossip)} == linked
     assert swim.settled
-    swim.use_links(lambda _: False, lambda _: False)
+    links.linked = set()
     gossip(swim, record(101), now=61.0)
     assert not any(sends([effect], kinds.Gossip) for _, effect in run(swim, 63.0))
     assert not swim.settled
 
 
 def test_nobody_who_is_being_linked_for_the_first_time_is_found_silent() -> None:
-    swim = knowing(*range(1, 5))
-    swim.use_links(lambda _: True, lambda other: other == node(1))
+    links = Links()
+    links.new = {node(1)}
+    swim = knowing(*range(1, 5), links=links)
     seen = changes([effect for _, effect in run(swim, 30.0)])
     assert {about for about, state, _ in seen if state is MemberState.SUSPECT} == {node(2), node(3), node(4)}
 

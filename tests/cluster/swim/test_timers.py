@@ -1,4 +1,4 @@
-"""What is due when."""
+"""Timers: what is due at which time."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.membership.population import Population
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import View
 from tests.support.membership import node, record
+from tests.support.population import Population
 
 steps = st.lists(
     st.tuples(st.sampled_from(["join", "renew", "die", "leave", "forget"]), st.integers(1, 6)), max_size=40

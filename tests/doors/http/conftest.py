@@ -1,4 +1,4 @@
-"""What tests of the HTTP door start with."""
+"""Fixtures of tests of the HTTP door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the door for MQTT start with."""
+"""Fixtures of tests of the door for MQTT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes in bytes: an independent library agrees, and only the declared error leaves the decoder."""
+"""Decoding of bytes: an independent library agrees, and only the declared error leaves the decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the door for nng start with."""
+"""Fixtures of tests of the door for nng."""
 
 from __future__ import annotations
 

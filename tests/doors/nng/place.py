@@ -27,7 +27,7 @@ NNGCAT = pytest.mark.skipif(shutil.which("nngcat") is None, reason="nngcat is no
 
 GREETINGS = {"req": b"\0SP\0\0\x30\0\0", "surveyor": b"\0SP\0\0\x62\0\0", "push": b"\0SP\0\0\x50\0\0"}
 GREETINGS["sub"] = b"\0SP\0\0\x21\0\0"
-"""What the sockets of nng say first, by the client's protocol."""
+"""First bytes of nng's sockets, by the client's protocol."""
 
 PUBLIC: Any = {"call": (">",), "publish": (">",), "subscribe": (">",)}
 
@@ -98,15 +98,15 @@ class Place:
 
     async def ask(self, message: bytes) -> bytes:
         """Ask as a REQ does, by a socket of its own."""
-        with self.socket(pynng.Req0, "req") as socket:
+        with await self.socket(pynng.Req0, "req") as socket:
             await socket.asend(message)
             return await socket.arecv()
 
-    def socket(self, kind: type[pynng.Socket], protocol: str, **options: Any) -> pynng.Socket:
+    async def socket(self, kind: type[pynng.Socket], protocol: str, **options: Any) -> pynng.Socket:
         """Return a connected socket of nng that takes messages of 1 MiB, as those of C do."""
         options = {"recv_timeout": 30_000, "send_timeout": 30_000, "recv_max_size": 1 << 20, **options}
         socket = kind(**options)
-        socket.dial(self.door.addresses[protocol], block=True)
+        await asyncio.to_thread(socket.dial, self.door.addresses[protocol], block=True)  # the door is in this thread
         return socket
 
     async def nngcat(self, protocol: str, *options: str) -> tuple[int | None, str, str]:

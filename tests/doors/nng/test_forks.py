@@ -1,7 +1,4 @@
-"""Forks: what a child keeps of a door for nng.
-
-nng shuts its sockets down when it closes them, for children as well; a process that is killed does not.
-"""
+"""Forks: what a child keeps of a door for nng."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_nobody_asks_with_a_token_that_has_ended(run: Run, monkeypatch: pytest.M
 def test_a_survey_is_answered_once_with_what_all_say(run: Run) -> None:
     async def work(place: Place) -> None:
         member = str(place.member.id)
-        with place.socket(pynng.Surveyor0, "surveyor", survey_time=30_000) as socket:
+        with await place.socket(pynng.Surveyor0, "surveyor", survey_time=30_000) as socket:
 
             async def survey(message: bytes) -> tuple[bytes, bytes]:
                 await socket.asend(message)
@@ -131,12 +131,12 @@ def test_a_survey_is_answered_once_with_what_all_say(run: Run) -> None:
 
 def test_what_is_larger_than_clients_take_is_told_instead(run: Run) -> None:
     async def work(place: Place) -> None:
-        with place.socket(pynng.Req0, "req") as socket:
+        with await place.socket(pynng.Req0, "req") as socket:
             await socket.asend(b"greeters\n" + bytes((1 << 20) - 20))
             assert len(await socket.arecv()) == (1 << 20) - 10
             await socket.asend(b"greeters\n" + bytes((1 << 20) - 9))
             assert (await socket.arecv()).startswith(b"413 too_large\nthe answer has 1048577 bytes")
-        with place.socket(pynng.Surveyor0, "surveyor", survey_time=20_000) as socket:
+        with await place.socket(pynng.Surveyor0, "surveyor", survey_time=20_000) as socket:
             await socket.asend(b"greeters timeout=10\n" + bytes(900_000))
             assert (await socket.arecv()).startswith(b"413 too_large\nthe answers of 1 members")
 

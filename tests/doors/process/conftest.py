@@ -1,4 +1,4 @@
-"""What tests of the verb ``iris door`` start with."""
+"""Fixtures of tests of the verb ``iris door``."""
 
 from __future__ import annotations
 

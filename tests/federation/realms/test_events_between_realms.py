@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.directory.messages import TOPIC
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
@@ -20,6 +19,7 @@ from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.federations import EVERYTHING, Heard, echo
+from tests.support.messages import raw
 from tests.support.two_realms import Realms, open_realms
 
 ORDERS = ("orders.>",)

@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, TOPIC
 from iris.cluster.routes.copies import ANYBODY
 from iris.cluster.routes.gateway import BUSY, GONE
@@ -18,6 +17,7 @@ from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
 from tests.support.federations import echo
+from tests.support.messages import raw
 from tests.support.two_realms import open_realms
 
 

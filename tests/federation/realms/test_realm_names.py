@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from benchmarks.messages import arrived, decoded, raw
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -23,6 +22,7 @@ from iris.federation.realm_names import inward_untrusted, outward_exports, outwa
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, check_address, cluster_of, is_site, realm_of_site, split_address
 from iris.kernel.wire import encode_batch, kinds
+from tests.support.messages import arrived, decoded, raw
 
 OURS, THEIRS, THIRD = "0a" * 16, "0b" * 16, "0c" * 16
 NODE, OTHER = NodeId("1" * 32), NodeId("2" * 32)

@@ -340,12 +340,12 @@ async def test_what_is_imported_later_is_told_anew_by_gateways_that_had_the_new_
         realms.ours.network.trust(realms.theirs.network.bundle("acme", ">"), imports=("databases", "store"))
         wider = late[0].identity.trusted
         for mesh in late:
-            mesh.identity = dataclasses.replace(mesh.identity, trusted=former)
+            mesh.renew_identity(dataclasses.replace(mesh.identity, trusted=former))
         await trio.sleep(10)
         with pytest.raises(NoSuchCluster):
             await shop.request("acme/store")
         for mesh in late:
-            mesh.identity = dataclasses.replace(mesh.identity, trusted=wider)
+            mesh.renew_identity(dataclasses.replace(mesh.identity, trusted=wider))
         await trio.sleep(2)
         assert await shop.request("acme/store", 1) == 1
         told = realms.ours.gateways["eu-gateway"].statistics().told

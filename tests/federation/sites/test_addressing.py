@@ -1,4 +1,4 @@
-"""Which site is asked: the nearest, the one that is named, and others when that is gone or full."""
+"""Choice of the site for a request: the nearest, the named one, and others when that is gone or full."""
 
 from __future__ import annotations
 

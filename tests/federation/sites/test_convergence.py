@@ -39,7 +39,7 @@ async def test_after_any_change_all_gateways_agree_within_five_seconds(autojump_
         await stack.enter_async_context(store.join("store", echo("store")))
         await agree(federation, {"store": "s1"})
         network = federation.network.memory
-        # A link that carries nothing, with a way round it.
+        # A link that carries nothing, with a route round it.
         network.partition(["s0-gateway"], ["s1-gateway"])
         await agree(federation, {"store": "s1"})
         await trio.sleep(10)

@@ -12,12 +12,12 @@ from msgspec import structs
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import arrived, fields_of
 from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.wire import COPY, HEADER, VERSION, kinds
+from iris.patterns.pubsub import PubSub, SealedReceiver
 from iris.patterns.pubsub.sealed import receiver as opening
 from iris.patterns.pubsub.sealed import sender as casting
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
@@ -25,6 +25,7 @@ from iris.patterns.pubsub.sealed.sender import SealedSender
 from iris.security.channel.sender_key import read_copy_header_untrusted
 from iris.security.identity.revocation import issue_revocations
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
+from tests.support.messages import arrived, fields_of
 
 
 def _ignore(*_: object) -> None:
@@ -34,6 +35,11 @@ def _ignore(*_: object) -> None:
 def copies_of(node: iris.Node) -> SealedSender:
     assert node._parts.pubsub.publishing.abroad is not None
     return node._parts.pubsub.publishing.abroad
+
+
+def receiver_of(pubsub: PubSub) -> SealedReceiver:
+    assert pubsub.heard is not None
+    return pubsub.heard
 
 
 def unknown_frame(size: int) -> bytes:
@@ -124,7 +130,7 @@ async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
                 assert b"orders" not in frame
                 for host in federation.gateways:
                     parts = federation.nodes[host]._parts
-                    assert all(not known.keys for known in parts.pubsub.heard._publishers.values())
+                    assert all(not known.keys for known in receiver_of(parts.pubsub)._publishers.values())
                     for entry in parts.mesh._sessions.values():
                         with pytest.raises(AuthenticationError):
                             entry.session.open_untrusted(frame)
@@ -151,7 +157,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         await trio.sleep(1)
         assert sum(event.site == "third" for event in heard) == 1
         frames = copies_of(publisher).frames
-        former = dict(node._parts.pubsub.heard._publishers[publisher.id].keys)
+        former = dict(receiver_of(node._parts.pubsub)._publishers[publisher.id].keys)
         assert former
         captured = capture(federation, "us-gateway")
         if how == "dies":
@@ -211,7 +217,7 @@ async def test_a_key_that_is_used_up_is_replaced(autojump_clock: MockClock, monk
 
 async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_lost(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = ear._parts.pubsub.heard._publishers[publisher.id]
+        known = receiver_of(ear._parts.pubsub)._publishers[publisher.id]
         for first in (0, 3):  # twice within a second: that it was asked for and came is no reason not to ask again
             known.keys.clear()
             for number in range(first, first + 3):
@@ -225,7 +231,7 @@ async def test_a_frame_waits_for_a_key_that_is_late_and_asks_for_one_that_is_los
 
 async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), heard):
-        known = ear._parts.pubsub.heard._publishers[publisher.id]
+        known = receiver_of(ear._parts.pubsub)._publishers[publisher.id]
         known.keys.clear()
         copies = copies_of(publisher)
         copies._audiences.clear()  # so that it cannot say which key it was
@@ -233,7 +239,7 @@ async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_
         await trio.sleep(PATIENCE + 1)
         assert heard == []
         copies._addressed = None
-        publisher._parts.pubsub.publishing.ways_changed()
+        publisher._parts.pubsub.publishing.routes_changed()
         await publisher.publish("orders.new", "with another")
         await trio.sleep(1)
         assert [(event.payload, event.missed) for event in heard] == [("with another", 0)]
@@ -242,7 +248,7 @@ async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_
 
 async def test_frames_under_a_key_that_never_comes_go_though_nothing_follows(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), __):
-        heard = ear._parts.pubsub.heard
+        heard = receiver_of(ear._parts.pubsub)
         heard.take("us", publisher.id, unknown_frame(size=1000))
         assert heard.waiting_bytes >= 1000
         await trio.sleep(PATIENCE + 1.5)
@@ -255,7 +261,7 @@ async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
 ) -> None:
     monkeypatch.setattr(opening, "MAX_OF_OWNER", 30_000)
     async with publisher_and_ears(1) as (federation, _, (ear,), __):
-        heard = ear._parts.pubsub.heard
+        heard = receiver_of(ear._parts.pubsub)
         publishers: list[iris.Node] = []
         for number in range(4):
             host = f"us-many-{number}"
@@ -290,16 +296,15 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
         federation.nursery.start_soon(keep)
         await trio.sleep(1)
         await publisher.publish("orders.new", "warm", confirm=True)
-        sites = federation.nodes["us-gateway"]._parts.sites
-        assert sites is not None
-        divide, sites.divide = sites.divide, _ignore
+        carrying = federation.gateways["us-gateway"]._carrying
+        divide, carrying.divide = carrying.divide, _ignore  # type: ignore[assignment,method-assign]
 
         async def confirmed() -> None:
             await publisher.publish("orders.new", "lost on its way", confirm=True)
 
         federation.nursery.start_soon(confirmed)
         await trio.sleep(0.1)
-        sites.divide = divide
+        carrying.divide = divide  # type: ignore[method-assign]
         await publisher.publish("orders.new", "next")
         await trio.sleep(1)
         assert sorted(map(str, kept)) == ["lost on its way", "next", "warm"]
@@ -348,9 +353,9 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         frame = fields_of(captured[-1])[4]
         heard.clear()
         forged = frame[:-64] + bytes(64)
-        ears[0]._parts.pubsub.heard.take("us", publisher.id, forged)
-        ears[0]._parts.pubsub.heard.take("us", ears[1].id, frame)
-        ears[0]._parts.pubsub.heard.take("us", publisher.id, b"short")
+        receiver_of(ears[0]._parts.pubsub).take("us", publisher.id, forged)
+        receiver_of(ears[0]._parts.pubsub).take("us", ears[1].id, frame)
+        receiver_of(ears[0]._parts.pubsub).take("us", publisher.id, b"short")
         await trio.sleep(1)
         assert heard == []
         refusals = ears[0]._parts.mesh.refusals

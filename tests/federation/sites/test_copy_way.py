@@ -7,7 +7,6 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.copies import CopyRoute
@@ -17,6 +16,7 @@ from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
+from tests.support.messages import array
 
 OWN, ONE, TWO = (NodeId(f"{number:032x}") for number in range(1, 4))
 EAR = bytes(range(16))
@@ -28,9 +28,12 @@ class Place:
 
     def __init__(self) -> None:
         self.links: dict[NodeId, Link] = {node: Link(node, Config()) for node in (ONE, TWO)}
-        self.way = CopyRoute(("own", OWN), self._route, self.links.get)
+        self.way = CopyRoute(("own", OWN), self)
 
-    def _route(self, site: str) -> SitePath | None:
+    def link_to(self, neighbour: NodeId) -> Link | None:
+        return self.links.get(neighbour)
+
+    def path(self, site: str) -> SitePath | None:
         return SitePath(ROUTES[site], (Hop(site, ROUTES[site]),)) if site in ROUTES else None
 
     def posted(self, node: NodeId) -> int:
@@ -48,7 +51,7 @@ def sent(link: Link) -> list[Any]:
 
 async def test_sites_behind_one_gateway_share_a_message() -> None:
     place = Place()
-    place.way.targets = {"eu": EAR, "us": EAR + EAR, "ap": EAR}
+    place.way.address({"eu": EAR, "us": EAR + EAR, "ap": EAR})
     assert place.way.send_nowait(b"frame")
     own = bytes.fromhex(OWN)
     assert sent(place.links[ONE]) == [(0x66, 16, "own", own, (("eu", EAR), ("us", EAR + EAR)), b"frame")]
@@ -57,7 +60,7 @@ async def test_sites_behind_one_gateway_share_a_message() -> None:
 
 async def test_what_no_route_leads_to_is_counted_and_holds_up_nobody() -> None:
     place = Place()
-    place.way.targets = {"nowhere": EAR + EAR, "ap": EAR}
+    place.way.address({"nowhere": EAR + EAR, "ap": EAR})
     assert place.way.send_nowait(b"frame")
     assert place.way.lost == {"no route": 2}
     assert (place.posted(ONE), place.posted(TWO)) == (0, 1)
@@ -71,7 +74,7 @@ async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClo
     full = place.links[TWO]
     while full.has_room():
         full.post(array(1, bytes(64 * KIB)), 64 * KIB)
-    place.way.targets = {"eu": EAR, "ap": EAR}
+    place.way.address({"eu": EAR, "ap": EAR})
     assert not place.way.send_nowait(b"frame")
     assert place.posted(ONE) == 0, "a frame goes to all or to nobody"
     await place.way.wait_writable()
@@ -85,7 +88,7 @@ async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClo
 
 async def test_a_pause_lasts_until_it_is_ended_or_over(autojump_clock: MockClock) -> None:
     place = Place()
-    place.way.targets = {"eu": EAR}
+    place.way.address({"eu": EAR})
     place.way.pause()
     assert not place.way.send_nowait(b"frame")
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""How gateways dial each other: again and again, and never without a pause."""
+"""Dials between gateways: again and again, and never without a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that leaves has everybody turn to other gateways first: nothing that is on its way is lost."""
+"""A gateway that leaves has all nodes turn to other gateways first: no message in flight is lost."""
 
 from __future__ import annotations
 

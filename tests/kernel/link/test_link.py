@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
@@ -23,6 +22,7 @@ from tests.support.links import (
     fill,
     open_link,
 )
+from tests.support.messages import array
 from tests.support.subscriptions import Ticking
 
 # -- batching ----------------------------------------------------------------------------------------------
@@ -424,6 +424,16 @@ async def test_what_is_posted_after_a_cut_travels_in_another_frame() -> None:
         nursery.cancel_scope.cancel()
 
 
+class Failures:
+    """The owner of a link, and what it was told."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def link_failed(self, link: Link, error: Exception) -> None:
+        self.errors.append(error)
+
+
 # -- what cannot be encoded --------------------------------------------------------------------------------
 
 
@@ -432,29 +442,27 @@ async def test_messages_that_cannot_be_encoded_are_lost_and_those_behind_them_le
     autojump_clock: MockClock, count: int
 ) -> None:
     way = Way()
-    failures: list[Exception] = []
-    async with open_link(way=way) as link:
-        link.failed = failures.append
+    failures = Failures()
+    async with open_link(way=way, owner=failures) as link:
         for _ in range(count):
             link.post(array(1, 2**64), 10)
         await wait_all_tasks_blocked()
         link.post(array(1, 7), 10)
         await wait_all_tasks_blocked()
         assert way.messages == [(1, 7)]
-        assert [type(error) for error in failures] == [OverflowError]
+        assert [type(error) for error in failures.errors] == [OverflowError]
         statistics = link.statistics()
         assert (statistics.posted, statistics.sent, statistics.lost, statistics.waiting) == (count + 1, 1, count, 0)
 
 
 async def test_one_that_somebody_waits_for_and_cannot_be_encoded_is_lost_as_well(autojump_clock: MockClock) -> None:
     way = Way()
-    failures: list[Exception] = []
-    async with open_link(way=way) as link:
-        link.failed = failures.append
+    failures = Failures()
+    async with open_link(way=way, owner=failures) as link:
         await trio.sleep(1)
         link.post(array(1, 2**64), 10, flush=True)
         link.post(array(1, 7), 10, flush=True)
         await wait_all_tasks_blocked()
         assert way.messages == [(1, 7)]
-        assert len(failures) == 1
+        assert len(failures.errors) == 1
         assert link.statistics().lost == 1

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.wire.codec import encode_batch
 from tests.support.links import NODE, SMALL, PlainSession, Way, check, open_link
+from tests.support.messages import array
 
 
 def batch(number: int) -> bytes:

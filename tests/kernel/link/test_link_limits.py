@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array, arrays
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
@@ -26,6 +25,7 @@ from tests.support.links import (
     open_link,
     steps,
 )
+from tests.support.messages import array, arrays
 from tests.support.scheduling import seed_scheduler
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.messages import array
 from iris.kernel.link.link import Link
 from iris.kernel.wire.kinds import Message
 from tests.support.links import NODE, SMALL, PlainSession, Way
+from tests.support.messages import array
 
 
 class Compared:

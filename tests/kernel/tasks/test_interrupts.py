@@ -16,9 +16,6 @@ from trio.lowlevel import currently_ki_protected
 from trio.testing import MockClock
 
 import iris
-from benchmarks import interrupts
-from benchmarks.messages import array
-from benchmarks.requests.kill import own_realm
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
@@ -28,12 +25,15 @@ from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.request.attempt import Attempt
 from iris.testing import open_network
 from tests.support.calls import call_to
+from tests.support.messages import array
+from tests.support.processes import open_realm
+from tests.support.programs import interrupted
 
 # -- marks --------------------------------------------------------------------------------------------------
 
 
 def is_protected(code: types.CodeType) -> bool:
-    """As trio finds it when a signal comes, and nothing around this code is marked."""
+    """Return what trio finds when a signal comes, and nothing around this code is marked."""
     marks: Any = trio._core._ki._CODE_KI_PROTECTION_STATUS_WMAP
     try:
         return bool(marks[code])
@@ -271,10 +271,10 @@ class Tasks(trio.abc.Instrument):
                 self.unmarked.add(f"{name}: {frame.f_code.co_name}")
 
 
-@pytest.mark.parametrize("program", [interrupts.work_nearby, interrupts.work_abroad])
+@pytest.mark.parametrize("program", [interrupted.work_nearby, interrupted.work_abroad])
 def test_every_task_that_iris_begins_is_protected(program: Callable[[], Awaitable[None]]) -> None:
     tasks = Tasks()
-    with own_realm():
+    with open_realm():
         trio.run(program, instruments=[tasks])
     assert tasks.unmarked == set()
     assert tasks.marked > 50
@@ -317,7 +317,7 @@ def interrupted_at(number: int, file: str, main: Callable[[], Awaitable[None]]) 
     try:
         trio.run(traced)
     except BaseException as error:
-        ends = {type(leaf) for leaf in interrupts.leaves(error)}
+        ends = {type(leaf) for leaf in interrupted.leaves(error)}
         if ends != {KeyboardInterrupt}:
             raise
         return True
@@ -425,3 +425,32 @@ async def test_a_block_that_is_not_entered_by_async_with_says_what_to_write(
 ) -> None:
     with pytest.raises(TypeError, match=rf"^open_node.* opens a block and is not for '{used}': use 'async with'"):
         await attempt(iris.open_node())
+
+
+# -- at random moments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.long)])
+def test_no_interruption_of_a_program_that_uses_everything_has_another_end(count: int) -> None:
+    shown = interrupted.run(count, seed=3)
+    assert shown.faults == []
+    assert shown.outcomes["interrupted"] == count - 1
+    assert shown.outcomes["command interrupted"] == 1
+
+
+def test_what_ends_otherwise_is_found() -> None:
+    """A program whose handler swallows the interruption and fails with another error."""
+    interrupter = interrupted.Interrupter()
+
+    async def fail() -> None:
+        try:
+            interrupter.arm(0)
+            while True:
+                pass
+        except KeyboardInterrupt:
+            raise RuntimeError("what should not have come") from None
+
+    outcome, fault = interrupted.run_one(fail, None, interrupter)
+    assert outcome == "RuntimeError"
+    assert fault is not None
+    assert "what should not have come" in fault

@@ -1,4 +1,4 @@
-"""What the child of a fork keeps of its parent's connections: nothing."""
+"""The child of a fork keeps none of its parent's connections."""
 
 from __future__ import annotations
 

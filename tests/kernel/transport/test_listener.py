@@ -281,7 +281,7 @@ def test_an_error_that_lasts_is_logged_once_whatever_it_is(caplog: pytest.LogCap
 
 
 class FullPoll:
-    """What watches descriptors, in a system that has no room for one more."""
+    """A poll of descriptors, in a system that has no room for one more."""
 
     def register(self, descriptor: object, events: int) -> None:
         raise OSError(errno.ENOSPC, "")

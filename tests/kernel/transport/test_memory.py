@@ -12,7 +12,7 @@ from iris.kernel.transport.port import Refused
 
 
 class Ends:
-    """Two transports and a way from the first to the second."""
+    """Two transports and a route from the first to the second."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
@@ -35,7 +35,7 @@ async def receive(transport: MemoryTransport) -> bytes:
 
 
 async def drain(transport: MemoryTransport) -> list[bytes]:
-    """Return everything that comes until nothing is on the way any more."""
+    """Return everything that comes until nothing is in flight any more."""
     frames: list[bytes] = []
     with trio.move_on_after(10):
         while True:
@@ -103,7 +103,7 @@ async def test_a_reader_that_does_not_read_is_felt_by_its_writer(autojump_clock:
 
 
 async def test_every_task_that_waits_to_write_is_woken(autojump_clock: MockClock) -> None:
-    """The flusher of a link and a handshake may wait for the same way."""
+    """The flusher of a link and a handshake may wait for the same route."""
     ends = Ends(MemoryNetwork(capacity=1))
     way = await ends.connect()
     way.send_nowait(b"x")

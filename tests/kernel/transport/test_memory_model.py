@@ -19,7 +19,7 @@ CAPACITY = 3
 
 @dataclasses.dataclass
 class ModelWay:
-    """What is known of one way without looking inside."""
+    """State of one route that is known without looking inside."""
 
     source: str
     target: str

@@ -165,11 +165,11 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
 
 
 def admit_nobody(_: socket.socket, __: str | None, ___: Greeting) -> None:
-    """As the reader of a node, which nobody reaches here."""
+    """Stand in for the reader of a node, which no peer reaches here."""
 
 
 def turn_nobody_away(_: int) -> None:
-    """As ``admit_nobody``."""
+    """Stand in for the reader as well, like ``admit_nobody``."""
 
 
 def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def open_descriptors() -> int:
 
 
 def resident() -> int:
-    """Bytes of memory that this process really holds."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 

@@ -54,7 +54,7 @@ class Ends:
 
 
 def resident() -> int:
-    """Bytes of memory that this process really holds."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 

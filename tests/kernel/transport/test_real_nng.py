@@ -1,4 +1,4 @@
-"""What nodes say over TCP and Unix sockets, real nng understands, and they understand it."""
+"""Real nng understands what nodes send over TCP and Unix sockets, and they understand it."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
-from benchmarks.messages import array, arrays, arrived, decoded
 from iris.kernel import wire
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
 from iris.kernel.wire import Message, kinds
+from tests.support.messages import array, arrays, arrived, decoded
 
 LIMIT = MIB
 

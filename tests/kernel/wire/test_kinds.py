@@ -1,12 +1,12 @@
-"""What the types of messages refuse, no matter who sends it."""
+"""Values that the types of messages refuse, no matter which peer sends them."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import arrived
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
+from tests.support.messages import arrived
 
 
 @pytest.mark.parametrize("number", [0, 1, 2**62])

@@ -15,11 +15,11 @@ from iris.testing.faults import Broken, Crash, Fault, Faults, Flapping, Lossy, P
 
 FAILURES = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
 SECONDS = 15
-"""Of faults; of the long ones 60."""
+"""Seconds of faults; 60 in the long tests."""
 
 
 class Counted:
-    """What the members of a cluster have really had, by node."""
+    """Messages that the members of a cluster have really received, by node."""
 
     def __init__(self) -> None:
         self.broadcasts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The books through gateways: of receivers at another site, with the gateways killed and the way cut."""
+"""Accounting through gateways: receivers at another site, with the gateways killed and the route cut."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.kernel.wire import kinds
+from iris.node.operators import ask_books
 from iris.node.realm.checks import fault_of_books
 from iris.node.report import BooksOrder
 from iris.patterns.books.columns import Columns
@@ -47,7 +48,7 @@ async def test_a_receiver_that_lies_falsifies_its_own_rows_only(autojump_clock: 
             assert {row.name for row in books.rows} <= {"news.a", "(other)"}
             assert all(row.sent < 8 * _LARGEST for row in books.rows)
             # What it says is on its rows, and the operators' report of the honest sender can be sent and is believed.
-            report = await honest._ask_books(BooksOrder(pattern=">", settle=0.0), shop.id, 5.0)
+            report = await ask_books(honest, BooksOrder(pattern=">", settle=0.0), shop.id, 5.0)
             assert fault_of_books(report) is None
         stage.forget_accounts()
 

@@ -1,4 +1,4 @@
-"""Who may do what: rules of a service, of a subscription, and of certificates, seen from both sides."""
+"""Permissions: rules of a service, of a subscription, and of certificates, seen from both sides."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_narrower_certificate_counts_for_what_was_subscribed_to_before(a
                 rights=Rights(subscribes=("orders.>",)),
             ),
         )
-        reader._mesh.identity = narrow.renew_identity(reader._mesh.identity, network.wall_clock())
+        reader._mesh.renew_identity(narrow.renew_identity(reader._mesh.identity, network.wall_clock()))
         await trio.sleep(5)
         await shop.publish("prices.a", 2)
         await shop.publish("orders.a", 3)

@@ -7,11 +7,10 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
-from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 PATIENCE = iris.Config().broadcast_patience
@@ -402,12 +401,13 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
         membership = liar._serving.memberships["cache"]
         messages = [raw(kinds.BroadcastCredit, "cache", *granted)] if granted else []
 
-        def report(node: NodeId, _: wire.Message) -> bool:
-            for message in messages:
-                liar._parts.mesh.post(node, message, 0)
-            return True
+        class Liar:
+            def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+                for message in messages:
+                    liar._parts.mesh.post(node, message, 0)
+                return True
 
-        membership.broadcasts._post = report
+        membership.broadcasts._reporter = Liar()
         began = trio.current_time()
         for number in range(2000):
             await shop.broadcast("cache", number)

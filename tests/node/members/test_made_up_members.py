@@ -21,7 +21,7 @@ _FIELD = "somewhere"
 
 @final
 class Bystander:
-    """Who happens to be at an address, and is no node: hangs up on everybody, and counts them."""
+    """A listener at an address that is no node: closes every connection, and counts them."""
 
     def __init__(self, network: Network, host: str) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Who serves what, as a program sees it: members, changes, waiting, draining, sites, several services on one node."""
+"""Membership as a program sees it: members, changes, waiting, draining, sites, several services on one node."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "allow": lambda value: is_empty(value) or value == ["x"] or value == {"x": 1},
     **dict.fromkeys(("idempotent", "essential", "confirm", "retain", "strict", "durable"), lambda value: value is True),
 }  # fmt: skip
-"""For each argument, which of the values are right, or come to nothing.  No value fits those that are not named."""
+"""Values that are right for each argument, or have no effect.  No value fits arguments that are not named."""
 
 
 async def store_events(events: iris.Subscription) -> None:
@@ -130,7 +130,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "watch_losses": (iris.Node.watch_losses, at_once(iris.Node.watch_losses), {}),
     "consume": (iris.Node.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
-"""What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
+"""Callables: whose parameters to read, what to call, and the arguments besides the one that is wrong."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "confirming publish": ("topic", "payload", "key", "headers", "expires"),

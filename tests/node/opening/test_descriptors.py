@@ -21,9 +21,6 @@ class Links:
         self.peers: dict[int, None] = {}
         self.watch: DescriptorWatch | None = None
 
-    def observe(self, watch: DescriptorWatch) -> None:
-        self.watch = watch
-
     def link(self) -> None:
         assert self.watch is not None
         self.peers[len(self.peers)] = None
@@ -38,7 +35,7 @@ def test_the_warning_comes_once_and_in_time_and_counting_is_rare(limit: int, cap
         counts.append(20 + DESCRIPTORS_PER_LINK * len(links.peers))
         return counts[-1], limit
 
-    DescriptorWatch(links, count)  # type: ignore[arg-type]
+    links.watch = DescriptorWatch(links, count)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, "iris"):
         while 20 + DESCRIPTORS_PER_LINK * len(links.peers) < 0.75 * limit:
             links.link()

@@ -67,7 +67,7 @@ class Town:
 
     @property
     def revocations(self) -> Path:
-        """Where the shop looks for the list; the others, which leave no files, do not."""
+        """Path at which the shop looks for the list; the others, which leave no files, do not."""
         return private_home("revocations", "revocations") / self.shop.realm_id
 
     async def at_once(self, call: Callable[[], T], /) -> T:

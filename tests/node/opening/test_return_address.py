@@ -17,7 +17,7 @@ from tests.support.realms import WALL, seeded_entropy
 
 
 class Machine:
-    """Which address of loopback faces the others."""
+    """A machine with an address of loopback that faces the others."""
 
     def __init__(self) -> None:
         self.address: str | None = "127.0.0.2"

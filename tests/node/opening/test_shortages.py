@@ -1,4 +1,4 @@
-"""What a running node does where the machine has no thread or descriptor left, or no ``/proc``."""
+"""A running node on a machine that has no thread or descriptor left, or no ``/proc``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
 
     async def at_once(call: Callable[..., object], *args: object, **_: object) -> object:
-        """In a thread virtual time would run on."""
+        """Call at once: in a thread virtual time would run on."""
         await trio.lowlevel.checkpoint()
         return call(*args)
 

@@ -1,4 +1,4 @@
-"""What the nodes of a realm have lost since the last look: each loss once, also where an answer was missing."""
+"""Losses of the nodes of a realm since the last look: each loss once, also where an answer was missing."""
 
 from __future__ import annotations
 

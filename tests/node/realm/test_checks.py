@@ -11,6 +11,7 @@ from trio.testing import MockClock
 import iris
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.node.operators import ask_report
 from iris.node.realm import RealmSurvey
 from iris.node.realm.checks import fault_of, of_members_only
 from iris.node.report import BridgeLag, ClusterReport, GatewayTraffic, LatencyReport, LinkReport, NodeReport
@@ -124,13 +125,13 @@ def test_what_a_node_says_of_clusters_that_it_is_not_in_is_left_out() -> None:
 async def test_one_that_lies_is_named_and_counted_and_the_others_are_shown(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Node._ask_report
+    original = ask_report
     lies: dict[NodeId, dict[str, Any]] = {}
 
-    async def ask(self: Node, member: NodeId, timeout: float) -> NodeReport:
-        return structs.replace(await original(self, member, timeout), **lies.get(member, {}))
+    async def ask(node: Node, member: NodeId, timeout: float) -> NodeReport:
+        return structs.replace(await original(node, member, timeout), **lies.get(member, {}))
 
-    monkeypatch.setattr(Node, "_ask_report", ask)
+    monkeypatch.setattr("iris.node.realm.survey.ask_report", ask)
     service = iris.Service("store")
 
     @service.request

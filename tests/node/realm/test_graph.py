@@ -6,6 +6,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from iris.node.operators import linked
 from iris.node.realm import RealmSurvey
 from iris.node.report import MOST_LINKS, LinkReport, report_of
 from iris.testing import open_network
@@ -70,5 +71,5 @@ async def test_links_to_other_sites_come_first_in_a_report(autojump_clock: MockC
             await federation.node("us", f"more{number}")
         await shop.request("store", b"x" * 1000)
         gateway: iris.Node = federation.nodes["us-gateway"]
-        assert [link.site for link in gateway._linked()] == ["eu", "us", "us", "us", "us"]
-        assert [link.site for link in shop._linked()] == ["eu", "us", "us", "us", "us"]
+        assert [link.site for link in linked(gateway)] == ["eu", "us", "us", "us", "us"]
+        assert [link.site for link in linked(shop)] == ["eu", "us", "us", "us", "us"]

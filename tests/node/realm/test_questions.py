@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.node.operators import ask_report
 from iris.node.realm import open_survey
 from iris.node.report import NodeReport
 from iris.testing import open_network
@@ -16,14 +17,14 @@ from iris.testing import open_network
 async def test_a_slow_node_is_late_and_the_others_are_shown_in_time(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Node._ask_report
+    original = ask_report
     slow: dict[NodeId, float] = {}
 
-    async def ask(self: Node, member: NodeId, timeout: float) -> NodeReport:
+    async def ask(node: Node, member: NodeId, timeout: float) -> NodeReport:
         await trio.sleep(slow.get(member, 0.0))
-        return await original(self, member, timeout)
+        return await original(node, member, timeout)
 
-    monkeypatch.setattr(Node, "_ask_report", ask)
+    monkeypatch.setattr("iris.node.realm.survey.ask_report", ask)
     async with (
         open_network() as network,
         network.open_node("quick", host="quick") as quick,

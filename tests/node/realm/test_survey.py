@@ -13,6 +13,7 @@ from msgspec import to_builtins
 import iris
 from iris.kernel.names import NodeId
 from iris.kernel.wire import payload_size
+from iris.node.operators import ask_report
 from iris.node.realm import RealmSurvey
 from iris.node.report import MOST, report_of
 from iris.patterns.payloads import encoded
@@ -179,7 +180,7 @@ async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:
     async with open_network() as network, network.open_node("app") as node:
         assert (await RealmSurvey(node).take()).nodes == ()
         with pytest.raises(iris.DeliveryError):
-            await node._ask_report(NodeId("0" * 32), 1.0)
+            await ask_report(node, NodeId("0" * 32), 1.0)
 
 
 async def test_a_node_that_is_lost_is_gone_with_the_reason_and_where_it_ran(autojump_clock: object) -> None:

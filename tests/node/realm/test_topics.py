@@ -1,4 +1,4 @@
-"""Who subscribes to what and who publishes it, as a survey finds it."""
+"""Subscribers and publishers of each topic, as a survey finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.kernel.wire.payload import payload_size
-from iris.node.node import Node
 from iris.node.realm import TopicsSurvey
 from iris.node.realm.checks import fault_of_topics
 from iris.node.report import MOST_TOPICS, PublishedReport, SubscriptionReport, TopicsReport, topics_of
@@ -120,7 +119,7 @@ async def test_a_report_that_cannot_be_is_refused(
     async def lie(*_: object) -> TopicsReport:
         return report
 
-    monkeypatch.setattr(Node, "_ask_topics", lie)
+    monkeypatch.setattr("iris.node.realm.topics.ask_topics", lie)
     async with open_network() as network, network.open_node("shop") as liar, network.open_node("operator") as operator:
         await trio.sleep(1)
         view = await TopicsSurvey(operator).take()

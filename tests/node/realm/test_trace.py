@@ -1,4 +1,4 @@
-"""The way of one request: the member that answered, the gateways on the way, and the time to each of them."""
+"""The route of one request: the member that answered, the gateways on the route, and the time to each of them."""
 
 from __future__ import annotations
 

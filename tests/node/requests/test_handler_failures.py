@@ -1,4 +1,4 @@
-"""What handlers raise is logged where it happened: with a traceback, for whom, and not more than people can read."""
+"""Errors of handlers are logged where they happened: with a traceback, the caller, and at a readable rate."""
 
 from __future__ import annotations
 

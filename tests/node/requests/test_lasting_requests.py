@@ -44,7 +44,7 @@ class Store:
 
 
 class Outcome:
-    """What becomes of something that is done in the background."""
+    """Outcome of work in the background."""
 
     def __init__(self, nursery: trio.Nursery, work: Callable[[], Awaitable[object]]) -> None:
         self._over = trio.Event()

@@ -13,13 +13,14 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.wire import kinds
-from iris.patterns.multicast.survey import StopRules, Surveys
+from iris.patterns.multicast.answers import StopRules
+from iris.patterns.multicast.survey import Surveys
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import raw
 
 
 class Store:
@@ -40,7 +41,7 @@ class Store:
 
 
 class Outcomes:
-    """What callers get, and when."""
+    """Outcomes of callers, with their times."""
 
     def __init__(self) -> None:
         self.of: dict[object, tuple[str, float]] = {}

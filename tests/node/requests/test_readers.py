@@ -1,4 +1,4 @@
-"""Who asks one thing at a time, and who answers at once, read frames themselves: nobody else goes without them."""
+"""Callers with one request at a time, and members that answer at once, read frames themselves: others miss none."""
 
 from __future__ import annotations
 

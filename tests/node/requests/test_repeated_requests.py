@@ -1,4 +1,4 @@
-"""What an idempotent request came to is remembered, whatever it is, so that a repetition has no second effect."""
+"""Outcomes of idempotent requests are remembered, so that a repetition has no second effect."""
 
 from __future__ import annotations
 

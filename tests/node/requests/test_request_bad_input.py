@@ -13,14 +13,14 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array, raw
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import array, raw
 from tests.support.stages import open_stage
 
 
 def make_store() -> iris.Service:
-    """A service that gives back what it gets; ``wait`` takes half a second for it."""
+    """A service that echoes; ``wait`` needs half a second for it."""
     store = iris.Service("store")
 
     @store.request
@@ -302,7 +302,7 @@ async def test_an_error_whose_text_cannot_travel_is_the_callers_like_any_other(
 
 
 class NoError(BaseException):
-    """As the cancellation of asyncio is none, which a handler that runs it in a thread may raise."""
+    """No ``Exception``, like the cancellation of asyncio, which a handler that runs it in a thread may raise."""
 
 
 @pytest.mark.parametrize("error", [NoError("mine"), BaseExceptionGroup("mine", [NoError()])])

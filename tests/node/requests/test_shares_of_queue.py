@@ -99,6 +99,42 @@ async def test_a_caller_that_fills_the_queue_leaves_the_others_their_share(
         assert statistics.received == statistics.served + statistics.refused == 27
 
 
+async def test_a_flood_of_important_requests_leaves_the_others_every_second_turn(autojump_clock: MockClock) -> None:
+    async with open_desk(queue=100) as desk:
+        desk.seconds = 0.01
+
+        async def flood_on(caller: Node) -> None:
+            for _ in range(30):
+                await desk.ask(caller, "flood", priority="high")
+
+        async with (
+            desk.network.open_node("flood") as flood,
+            desk.network.open_node("shop") as shop,
+            trio.open_nursery() as nursery,
+        ):
+            for node in (flood, shop):
+                await node.wait_for("desk")
+            for _ in range(3):
+                nursery.start_soon(flood_on, flood)
+            nursery.start_soon(partial(desk.ask, flood, "normal"))  # which nobody has to wait for longer
+            for _ in range(10):
+                nursery.start_soon(partial(desk.ask, shop, "shop"))
+            await desk.settle()
+            desk.go.set()
+        assert Counter(desk.served[:24])["shop"] == 10, desk.served
+        assert Counter(desk.served) == {"flood": 90, "shop": 10, "normal": 1}
+
+
+async def test_important_requests_of_one_caller_alone_all_go_first(autojump_clock: MockClock) -> None:
+    async with open_desk(queue=100) as desk, desk.network.open_node("shop") as shop, trio.open_nursery() as nursery:
+        await shop.wait_for("desk")
+        for name in ("first", *["normal"] * 5, *["high"] * 5):
+            nursery.start_soon(partial(desk.ask, shop, name, priority="high" if name == "high" else None))
+            await desk.settle()
+        desk.go.set()
+    assert desk.served == ["first", *["high"] * 5, *["normal"] * 5]
+
+
 async def test_shares_are_counted_in_bytes_as_well(autojump_clock: MockClock) -> None:
     async with open_desk(queue=100, queue_bytes=100_000) as desk:
         async with (

@@ -78,7 +78,7 @@ class Readers:
             assert len(numbers) + missed == published, f"{host} got {len(numbers)} and was told of {missed}"
 
     def relays(self) -> dict[str, int]:
-        """Return how many copies each node was to hand on."""
+        """Return how many copies each node was to forward."""
         return {host: node.statistics().relayed.sent for host, node in self.nodes.items()}
 
 

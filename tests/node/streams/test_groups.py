@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.publish.group_ledger import LOST_ON_THE_WAY, LOST_WITH_MEMBER
+from tests.support.messages import raw
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 REPORTED = 0.2

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import raw
 from iris.kernel.errors import NotSent
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.messages import END
+from tests.support.messages import raw
 
 WINDOW = 64 * 1024
 PAYLOAD = 32 * 1024
@@ -22,7 +22,7 @@ Hostile = list[Message]
 
 
 def chunks(numbers: range, size: int, flags: int = END) -> Hostile:
-    """What an opener would send through its first tunnel."""
+    """Return the chunks that an opener would send through its first tunnel."""
     return [kinds.TunnelChunk(1, number, flags, bytes(size), 0) for number in numbers]
 
 

@@ -408,7 +408,7 @@ async def test_both_ends_of_a_cut_get_an_error(
 async def test_a_tunnel_whose_opener_never_hears_that_it_was_taken_is_an_error_at_the_handler_too(
     autojump_clock: MockClock, network: Network, nodes: Nodes
 ) -> None:
-    """The network is cut while the opening is on its way, and who asked has given up long before the verdict."""
+    """The network is cut while the opening is in flight, and the caller has given up long before the verdict."""
     shop, member, store = nodes
     async with trio.open_nursery() as nursery:
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 import iris
+from iris.node.operators import unready
 from iris.node.telemetry.families import samples
 from iris.node.telemetry.metrics import Exposition
 from iris.spark_bridge.server.bridge import open_bridge
@@ -26,9 +27,9 @@ async def test_a_member_of_a_bridge_says_how_far_its_readers_are_behind(tmp_path
         network.open_node("bridge") as node,
         network.open_node("shop") as shop,
     ):
-        assert node._unready(member=True) == "member of no cluster"
+        assert unready(node, member=True) == "member of no cluster"
         async with open_bridge(node, topics=["orders.>"], directory=tmp_path) as bridge:
-            assert node._unready(member=True) is None
+            assert unready(node, member=True) is None
             for number in range(5):
                 await shop.publish("orders.new", number, confirm=True)
             (state,) = bridge.states.values()
@@ -48,7 +49,7 @@ async def test_a_gateway_says_what_it_has_carried_and_to_how_many_sites() -> Non
         shop = await federation.two_sites(echo("store"))
         assert await shop.request("store", b"over there") == b"over there"
         node = federation.nodes["us-gateway"]
-        assert node._unready(member=True) is None
+        assert unready(node, member=True) is None
         found = await values(node)
         assert found["iris_gateway_sites", ()] == 1
         assert found["iris_gateway_neighbours", ()] == 1

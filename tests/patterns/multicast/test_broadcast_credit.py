@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -23,6 +22,7 @@ from iris.patterns.multicast.broadcast_credit import (
     ReceiveWindows,
     cost,
 )
+from tests.support.messages import arrived
 
 WINDOW: Final = 4 * MIB
 SMALL: Final = OVERHEAD
@@ -37,7 +37,7 @@ def credit(seen: int, queued: int, size: int, refused: int) -> kinds.BroadcastCr
 
 
 class World:
-    """One sender and some members, with what is on its way between them."""
+    """One sender and some members, with the messages in flight between them."""
 
     def __init__(self, members: int = 1, *, seed: int = 0, loss: float = 0.0, limit: int = 64 * MIB) -> None:
         self.random = random.Random(seed)
@@ -86,7 +86,7 @@ class World:
         self.flow.receive(node, self.reports[node].popleft())
 
     def ask(self, node: NodeId) -> None:
-        """What follows a long wait, or a loss that was noticed: everything before it has come or is lost."""
+        """Ask a member after a long wait, or a loss that was noticed: everything before it has come or is lost."""
         while self.coming[node]:
             self.arrive(node)
         end = self.flow.windows[node].end
@@ -97,7 +97,7 @@ class World:
         return sum(price for _, price in self.waiting[node])
 
     def steps(self) -> list[tuple[str, NodeId]]:
-        """What can happen next."""
+        """Return the steps that can happen next."""
         return [
             *(("arrive", node) for node in self.members if self.coming[node]),
             *(("take", node) for node in self.members if self.waiting[node]),

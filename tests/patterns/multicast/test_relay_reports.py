@@ -1,4 +1,4 @@
-"""What a relay reports is believed within the bounds of what it was given: books balance, whatever it says."""
+"""Reports of a relay count within the bounds of what it received: accounting balances, whatever it reports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from iris.patterns.books import Tally
 from iris.patterns.multicast.relay import RelayPlan
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import raw
 
 BEHIND = 2
 """Nodes behind the relay."""

@@ -1,4 +1,4 @@
-"""When a survey ends, by each rule alone and together."""
+"""End of a survey, by each rule alone and together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from iris.kernel.errors import ConfigError
-from iris.patterns.multicast.survey import StopRules
+from iris.patterns.multicast.answers import StopRules
 
 
 @pytest.mark.parametrize(

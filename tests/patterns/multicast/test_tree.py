@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.messages import arrived, decoded
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import encode_batch, kinds
@@ -28,6 +27,7 @@ from iris.patterns.multicast.tree import (
     is_current,
     relay_size,
 )
+from tests.support.messages import arrived, decoded
 
 ORIGIN = NodeId("00" * 16)
 SIGNATURE = bytes(64)

@@ -1,4 +1,4 @@
-"""What nobody could subscribe to by its name is not published on, whichever way."""
+"""Topics that no name can subscribe to are not published on, by any call."""
 
 from __future__ import annotations
 

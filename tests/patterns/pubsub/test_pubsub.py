@@ -341,7 +341,7 @@ async def test_a_malformed_pattern_is_the_callers_error(autojump_clock: MockCloc
 
 
 EACH = Terms("t.0", None, False).size
-"""What such a pattern takes at a publisher."""
+"""Size of such a pattern at a publisher."""
 
 
 async def test_more_patterns_than_others_take_are_the_callers_error(autojump_clock: MockClock) -> None:

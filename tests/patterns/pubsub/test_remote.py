@@ -12,6 +12,7 @@ import pytest
 from iris.cluster.directory.directory import RemoteSubscriber
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub import remote as foreign_subscribers
+from iris.patterns.pubsub.interest import InterestTable
 from iris.patterns.pubsub.remote import RemoteSubscribers
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Elsewhere:
 
 
 class Local:
-    """What of the mesh is needed."""
+    """The part of the mesh that is needed."""
 
     identity = None
 
@@ -57,10 +58,17 @@ class Local:
         self.refusals: Counter[str] = Counter()
 
 
+class Uncounted:
+    """A publisher whose events are not counted."""
+
+    def count_unlinked(self, topic: str, nodes: int) -> None:
+        pass
+
+
 async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_subscribers, "MAX_SITE_SHAPES", 4)
     sites, mesh = Elsewhere(), Local()
-    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: False, lambda _, __: None)
+    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), InterestTable(1000), Uncounted())
     patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
     many = [RemoteSubscriber("far", NODE, pattern) for pattern in patterns]
     one, other = RemoteSubscriber("other", NODE, "a.*.a.>"), RemoteSubscriber("far", NODE, "b.c")

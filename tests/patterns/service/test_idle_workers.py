@@ -14,13 +14,38 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
+from iris.kernel.wire import kinds
+from iris.patterns.bridge_protocol import Bridges
+from iris.patterns.observer import Observer
 from iris.patterns.receive_limits import Arriving
+from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
 from tests.support.realms import TestRealm
 
 TRIALS = 32
 """trio takes the tasks of one turn in random order: so often at least once in each of both."""
+
+
+class Host:
+    """The node of a worker pool: notes which requests are answered."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.reading = InboxReader(MemoryNetwork().transport("store"), lambda _: None)
+        self.arriving = Arriving(Counter(), NodeId("0" * 32), self.config)
+        self.observer: Observer | None = None
+        self.bridges: Bridges | None = None
+        self.answered: list[int] = []
+
+    def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
+        self.answered.append(job.identifier)
+
+    def forget(self, job: PendingRequest) -> None:
+        pass
+
+    def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
+        return True
 
 
 async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_one_ends(
@@ -32,37 +57,20 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
     async def greet(request: iris.Request) -> object:
         return request.payload
 
-    answered: list[int] = []
-
-    def answer(job: PendingRequest, reply: wire.Message, size: int) -> None:
-        del reply, size
-        answered.append(job.identifier)
-
+    host = Host()
     handler = service.requests[None]
     peer = Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
     async with trio.open_nursery() as nursery:
-        membership = WorkerPool(
-            "greeters",
-            service,
-            Config(),
-            nursery,
-            Limits(concurrency=1),
-            reading=InboxReader(MemoryNetwork().transport("store"), lambda _: None),
-            answer=answer,
-            forget=lambda _: None,
-            report=lambda _, __: True,
-            arriving=Arriving(Counter(), NodeId("0" * 32), Config()),
-        )
+        membership = WorkerPool("greeters", service, Limits(concurrency=1), nursery, host)
         now = trio.current_time()
         for identifier in range(TRIALS):
             deadline = now + 1.0
             payload = wire.encode_payload(identifier, 1000)
-            assert membership.accept(
-                PendingRequest(peer, identifier, None, handler, now, deadline, {}, payload, idempotent=False)
-            )
+            request = kinds.Request(identifier, "greeters", None, 1000, 0, None, payload)
+            assert membership.accept(PendingRequest(peer, request, handler, {}, now))
             await trio.sleep_until(deadline)
             now = deadline
         await trio.sleep(1.0)
         nursery.cancel_scope.cancel()
-    assert answered == list(range(TRIALS))
+    assert host.answered == list(range(TRIALS))
     assert membership.statistics().served == TRIALS

@@ -1,4 +1,4 @@
-"""What always holds of shedding, adaptive limits and second requests, whatever the load."""
+"""Properties of shedding, adaptive limits and second requests under any load."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Bridge:
     def __init__(self) -> None:
         self.table = LeaseTable(0, {}, 0.0)
         self.at = ""
-        """Where it says that it grants leases; empty: where it was asked."""
+        """Cluster at which it says that it grants leases; empty: the one that was asked."""
         self.slow = 0.01
         """Seconds that its next answer takes."""
         self.cut = False
@@ -67,9 +67,22 @@ class Bridge:
                 raise AssertionError(request)
 
     def lease(self, holder: int, *, ttl: float = 10.0, timeout: float = 60.0) -> AbstractAsyncContextManager[Lease]:
-        return open_lease(
-            self.ask, "bridge", "workers", "scheduler", ttl, timeout, bytes([holder]) * 16, random.Random(holder)
-        )
+        bridges = Bridges(self, holder)
+        return open_lease(bridges, "bridge", "workers", "scheduler", ttl, timeout, random.Random(holder))
+
+
+class Bridges:
+    """The bridge, as one node asks it."""
+
+    def __init__(self, bridge: Bridge, holder: int) -> None:
+        self.bridge = bridge
+        self.holder = holder
+
+    async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+        return await self.bridge.ask(cluster, request, timeout)
+
+    def entropy(self, size: int, /) -> bytes:
+        return bytes([self.holder]) * size
 
 
 async def test_a_lease_is_held_as_long_as_it_is_renewed(autojump_clock: MockClock) -> None:
@@ -163,14 +176,15 @@ async def test_a_lease_is_renewed_and_given_back_where_it_was_granted(autojump_c
 
 
 async def test_members_that_send_a_caller_to_each_other_are_not_asked_without_end(autojump_clock: MockClock) -> None:
-    bridge = Bridge()
 
-    async def ask(cluster: str, request: Ask[R], _timeout: float, /) -> R:
-        bridge.asked.append(cluster)
-        return read_answer(request, {"elsewhere": "bridge.0" if cluster == "bridge" else "bridge"})
+    class Elsewhere(Bridge):
+        async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+            self.asked.append(cluster)
+            return read_answer(request, {"elsewhere": "bridge.0" if cluster == "bridge" else "bridge"})
 
+    bridge = Elsewhere()
     with pytest.raises(RequestTimeout, match="not free within 5 s"):
-        async with open_lease(ask, "bridge", "workers", "x", 10, 5, bytes(16), random.Random(1)):
+        async with bridge.lease(1, timeout=5):
             pass
     assert len(bridge.asked) < 50
 
@@ -210,7 +224,7 @@ _HOLDERS = 3
 
 
 class Resource:
-    """What only a holder may change: it refuses tokens smaller than one it has seen."""
+    """A resource that only a holder may change: it refuses tokens smaller than one it has seen."""
 
     def __init__(self) -> None:
         self.greatest = 0

@@ -24,15 +24,30 @@ from iris.patterns.state.entries import (
     WRITERS,
     Edit,
     Entry,
+    check_entries_untrusted,
     encode,
     read_edit_untrusted,
-    read_entries_untrusted,
+    read_untrusted,
     write_value,
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.sync import Header, Snapshot
-from tests.support.states import ALL, EDITS, NOW, absorb, attack, content, edit, forged, give, mutated, replica, send
+from tests.support.states import (
+    ALL,
+    EDITS,
+    NOW,
+    absorb,
+    attack,
+    content,
+    edit,
+    forged,
+    give,
+    merging,
+    mutated,
+    replica,
+    send,
+)
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, EDITS + 3), st.integers(0, 2)),
@@ -130,7 +145,7 @@ def test_a_large_document_is_merged_in_steps_and_seen_at_once() -> None:
             SharedMap(other, "")[f"key.{number}"] = 2
         else:
             del SharedMap(other, "")[f"key.{number}"]
-    steps = one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()})
+    steps = merging(other, one)
     longest, began = 0.0, time.thread_time()
     seen: set[tuple[Any, ...]] = set()
     for _ in steps:
@@ -154,7 +169,7 @@ def test_a_value_of_many_lists_is_read_without_looks_for_garbage() -> None:
             came = encode([Entry(WRITERS, VALUE, "", "", "k", b"\xdd" + count.to_bytes(4) + b"\x90" * count)])
             looks = sum(generation["collections"] for generation in gc.get_stats())
             with refusal:
-                read_entries_untrusted(came)
+                check_entries_untrusted(read_untrusted(came, list[Entry], "entries"))
             assert sum(generation["collections"] for generation in gc.get_stats()) - looks < 10
     finally:
         gc.set_threshold(*thresholds)
@@ -397,7 +412,7 @@ def test_an_entry_that_somebody_could_not_read_is_refused(entry: Entry) -> None:
     with pytest.raises(RemoteProtocolError, match="an entry is malformed"):
         read_edit_untrusted(data)
     with pytest.raises(RemoteProtocolError, match="an entry is malformed"):
-        read_entries_untrusted(encode([entry]))
+        check_entries_untrusted(read_untrusted(encode([entry]), list[Entry], "entries"))
 
 
 @pytest.mark.parametrize(

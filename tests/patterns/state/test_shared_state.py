@@ -97,7 +97,7 @@ async def test_what_one_member_writes_all_have(autojump_clock: MockClock, docume
         limits = state.map("limits")
         assert (dict(limits), int(limits.counter("hits")), set(limits.set("names"))) == ({"most": 9}, 4, {"y"})
     counted = one.statistics()
-    assert (counted.keys, counted.writers, counted.edits, counted.applied) == (1, 3, 1, 2)
+    assert (counted.keys, counted.writers, counted.edits, counted.received) == (1, 3, 1, 2)
     assert documents.nodes["one"].statistics().states == {"prices": counted}
 
 
@@ -278,7 +278,7 @@ async def test_a_large_edit_is_fetched(autojump_clock: MockClock, documents: Doc
         one[f"large.{number}"] = "x" * 250_000
     await one.settled(3, timeout=30)
     assert len(two) == len(three) == 12
-    assert one.statistics().announced == 1
+    assert two.statistics().early == three.statistics().early == 1
 
 
 async def test_what_is_written_between_two_waits_is_one_change(autojump_clock: MockClock, documents: Documents) -> None:

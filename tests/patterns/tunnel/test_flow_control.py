@@ -1,4 +1,4 @@
-"""How much tunnel data is on the way: enough for any link, and little that only queues."""
+"""Flow control: tunnel data in flight is enough for any link, with little that only queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pipe:
     """A link of some rate and latency in front of which data queues, and a sender that always has some."""
 
     rate: float
-    """Bytes per second."""
+    """Rate of the link, in bytes per second."""
     latency: float
     """Seconds there and back with an empty queue."""
     jitter: float = 0.0

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -19,6 +18,7 @@ from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
 from iris.patterns.tunnel.states import TunnelState
+from tests.support.messages import arrived, fields_of
 from tests.support.tunnel_wire import SMALL, TwoMachines
 
 
@@ -304,7 +304,7 @@ ACTIONS = {
     "wait": [0, 1, 16],
 }
 Step = tuple[str, int, int]
-"""What to do, at or behind which end, and how much."""
+"""Step of a run: what to do, at or behind which end, and how much."""
 STEP = st.sampled_from(sorted(ACTIONS)).flatmap(
     lambda what: st.tuples(st.just(what), st.sampled_from([0, 1]), st.sampled_from(ACTIONS[what]))
 )

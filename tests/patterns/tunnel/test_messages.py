@@ -1,4 +1,4 @@
-"""What a tunnel takes from the other end: the form of its messages, and what ends up in logs."""
+"""Messages that a tunnel accepts from the other end: their form, and what ends up in logs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks.messages import arrived, raw
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.patterns.tunnel.messages import CloseCode, Refusal, close_message
+from tests.support.messages import arrived, raw
 
 MALFORMED: list[Any] = [
     raw(kinds.TunnelOpen, 1, "c", None, None, 4095, 1),

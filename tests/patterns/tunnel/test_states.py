@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import arrived
 from iris.kernel.config import Config
 from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
 from iris.patterns.tunnel.states import LOCAL_INPUTS, TRANSITIONS, Input, TunnelState, following
+from tests.support.messages import arrived
 
 OPENING, OPEN, SENT, GOT, ENDED, CLOSED = TunnelState
 

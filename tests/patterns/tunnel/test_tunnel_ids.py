@@ -1,4 +1,4 @@
-"""Which tunnels a peer has opened."""
+"""Ids of the tunnels that a peer has opened."""
 
 from __future__ import annotations
 

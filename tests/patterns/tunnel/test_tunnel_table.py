@@ -11,7 +11,6 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from benchmarks.messages import fields_of, raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import NodeId
@@ -21,6 +20,7 @@ from iris.patterns.tunnel import table as tunnel_table
 from iris.patterns.tunnel.messages import CloseCode, Refusal
 from iris.patterns.tunnel.states import TunnelState
 from iris.patterns.tunnel.tunnel import Tunnel
+from tests.support.messages import fields_of, raw
 from tests.support.tunnels import TunnelNode, open_nodes
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=6000)

@@ -1,4 +1,4 @@
-"""What the owner of a realm does with its keys, and that rotations fail nobody on the way."""
+"""Work of a realm's owner with its keys: rotations fail no node meanwhile."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.damage import damaged
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER
@@ -18,6 +17,7 @@ from iris.security.channel.handshake import CIPHERTEXT_SIZE, Initiator, Responde
 from iris.security.noise import handshake_state as noise
 from iris.security.noise.handshake_state import HandshakeState
 from iris.security.noise.suites import Suite
+from tests.support.damage import damaged
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, start
 

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType]  # it is half typed
 )
 
-from benchmarks.damage import damaged
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
@@ -28,6 +27,7 @@ from iris.kernel.wire.header import DATA, HEADER, HEADER_SIZE
 from iris.security.channel import session as session_module
 from iris.security.channel.session import EPOCH_FRAMES, MAX_EPOCH, MAX_EPOCH_SKIP, Session, SessionStatistics
 from iris.security.noise.suites import Suite
+from tests.support.damage import damaged
 from tests.support.sessions import INITIATOR_INDEX, RESPONDER_INDEX, sessions
 
 SHORT_EPOCH = 8

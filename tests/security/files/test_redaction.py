@@ -18,7 +18,6 @@ from typing import cast
 import pytest
 from msgspec import structs
 
-from benchmarks.damage import damaged
 from iris.kernel.errors import IrisError
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
@@ -28,6 +27,7 @@ from iris.security.identity.credential import Credential, SealedKeys, seal_crede
 from iris.security.identity.signing import SigningKey
 from iris.security.noise.handshake_state import KeyPair
 from iris.security.secret import Secret
+from tests.support.damage import damaged
 from tests.support.realms import WALL, seeded_entropy
 from tests.support.sessions import finish
 

@@ -30,7 +30,7 @@ WORDS = {
     "error": "dugong-is-out-of-order",
     "goodbye": "the node was closed",
 }
-"""What may be read nowhere; each is said at least once."""
+"""Texts that may be readable nowhere; each is sent at least once."""
 
 
 def stock() -> iris.Service:

@@ -1,4 +1,4 @@
-"""What the Noise core does beyond the vectors: errors, turns, junk."""
+"""The Noise core beyond the vectors: errors, turns, junk."""
 
 from __future__ import annotations
 

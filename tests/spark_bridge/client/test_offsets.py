@@ -36,7 +36,7 @@ def extents(**following: int) -> dict[str, Extent]:
 
 
 def through_spark(offsets: Offsets) -> Offsets:
-    """As it comes back from a checkpoint."""
+    """Return the offsets as they come back from a checkpoint."""
     return parse_offsets(json.loads(json.dumps(offsets.to_json())))
 
 

@@ -1,4 +1,4 @@
-"""What may go wrong with copies: both sides of a cut network live, disks are full, promotions cross each other."""
+"""Faults of copies: both sides of a cut network live, disks are full, promotions cross each other."""
 
 from __future__ import annotations
 

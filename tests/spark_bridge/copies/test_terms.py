@@ -1,4 +1,4 @@
-"""Which events of another log are those of this one."""
+"""Events of another log that are those of this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader may subscribe to is what it gets from a bridge, unless the bridge was started for it."""
+"""A reader gets from a bridge what it may subscribe to, unless the bridge was started for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
 
 PUBLIC = tuple(range(0, 60, 3))
-"""Offsets of the events on public topics: every third one."""
+"""Events on public topics, by offset: every third one."""
 
 
 @asynccontextmanager

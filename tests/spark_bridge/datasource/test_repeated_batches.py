@@ -52,7 +52,7 @@ async def open_members(
 
 @asynccontextmanager
 async def open_writer(network: Network) -> AsyncIterator[BridgeClient]:
-    """What a driver that begins anew has: nothing that an earlier one knew."""
+    """Open the client of a driver that begins anew: it has nothing that an earlier one knew."""
     async with network.open_node("bridge") as node:
         yield BridgeClient(node, "bridge", patience=20)
 

@@ -1,4 +1,4 @@
-"""What a query has read and writes again is the same event: payload, encoding, key, and a value that is none."""
+"""An event that a query reads and writes again is the same: payload, encoding, key, and a value that is none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def events_on(bridge: BridgeMember, topic: str) -> pa.Table:
 
 
 async def copy(bridge: BridgeMember, client: BridgeClient, delivery: str) -> None:
-    """What ``select key, value, headers`` into the sink does."""
+    """Copy events as ``select key, value, headers`` into the sink does."""
     for batch in events_on(bridge, "in").to_batches():
         rows = to_rows(unpack(batch).select(["key", "value", "headers"]), SinkOptions(topic="out"))
         if delivery == "at-least-once":

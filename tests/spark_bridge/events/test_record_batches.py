@@ -32,7 +32,7 @@ from tests.support.arrivals import fake_event, stored
 from tests.support.staged import open_pair, part
 
 PREFIX = 8
-"""Bytes before the metadata of a message."""
+"""Size of what is before the metadata of a message, in bytes."""
 
 
 def batch_of(*rows: Mapping[str, object]) -> pa.RecordBatch:
@@ -63,7 +63,7 @@ def bomb(compression: str) -> bytes:
 
 
 _POOLS: list[pa.MemoryPool] = []
-"""What was allocated in one may live on."""
+"""Memory pools of earlier tests: what was allocated in one may live on."""
 
 
 @contextmanager

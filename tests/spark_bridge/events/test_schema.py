@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.kernel.wire.payload import encode_payload, join_payload
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe.events import EventRun
@@ -146,6 +147,7 @@ def test_what_is_no_batch_is_refused(data: bytes) -> None:
 
 def test_headers_and_key_that_a_run_shares_count_for_each_of_its_events() -> None:
     sender = Sender("publishers", NodeId("a" * 32))
-    run = EventRun(sender, "t", 0, 0, {"h": "x" * 1000}, "k" * 50, (b"",) * 100, 0, plain=True)
+    events = kinds.Events("t", 0, 0, None, None, "k" * 50, (b"",) * 100, ())
+    run = EventRun(sender, events, {"h": "x" * 1000}, 0, plain=True)
     columns = encode_events([run], shard=0, first=0, timestamp=0).nbytes
     assert columns / 2 < stored_size(run) <= columns

@@ -1,4 +1,4 @@
-"""What of a topic is missing: never an event that is there, is still to come, or was never there."""
+"""Missing events of a topic: never one that is there, is still to come, or was never there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept in memory of publishers: so many bytes for each cluster, and for all."""
+"""Memory for publishers: so many bytes for each cluster, and for all."""
 
 from __future__ import annotations
 

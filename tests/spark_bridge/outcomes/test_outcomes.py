@@ -11,6 +11,8 @@ import pytest
 import trio
 
 import iris
+from iris.node.calls import Calls
+from iris.node.operators import gather_reports
 from iris.patterns.bridge_protocol import Ask
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
@@ -64,7 +66,7 @@ async def test_a_key_has_one_outcome_at_all_members(tmp_path: Path) -> None:
             assert refused.value.code == "key_reused"
             assert joined.statistics().replayed == 2
         assert ran == [("ten", 1, "k"), ("poor", 1, "l")]
-        statistics = (await bridge._gather_reports())["outcomes"]
+        statistics = (await gather_reports(bridge))["outcomes"]
         assert (statistics.keys, statistics.claimed, statistics.replayed, statistics.reused) == (2, 2, 3, 1)
 
 
@@ -73,26 +75,29 @@ def _bridge_has_met_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iris.spark_bridge.outcomes.keeper._MEETING", 0.0)
 
 
-def dying(network: Network, node: iris.Node, host: str, step: str) -> None:
+def dying(monkeypatch: pytest.MonkeyPatch, network: Network, node: iris.Node, host: str, step: str) -> None:
     """Have a member be cut off at a step of the protocol."""
-    asked = node._serving.asking
-    assert asked is not None
+    original = Calls.ask
 
-    async def ask(bridge: str, request: Ask[R], within: float, /) -> R:
+    async def ask(calls: Calls, bridge: str, request: Ask[R], within: float, /) -> R:
+        if calls is not node._calls:
+            return await original(calls, bridge, request, within)
         operation = request.operation
         if operation == {"claim": "key.claim", "ran": "key.record"}.get(step):
             network.memory.crash(host)
-        answer = await asked[0](bridge, request, within)
+        answer = await original(calls, bridge, request, within)
         if operation == {"granted": "key.claim", "recorded": "key.record"}.get(step):
             network.memory.crash(host)
         return answer
 
-    node._serving.asking = ask, asked[1]
+    monkeypatch.setattr(Calls, "ask", ask)
 
 
 @pytest.mark.parametrize("rerun", [False, True])
 @pytest.mark.parametrize("step", ["claim", "granted", "ran", "recorded"])
-async def test_a_member_that_dies_at_each_step(tmp_path: Path, step: str, rerun: bool) -> None:
+async def test_a_member_that_dies_at_each_step(
+    tmp_path: Path, step: str, rerun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[Any] = []
     async with (
         open_network() as network,
@@ -101,7 +106,7 @@ async def test_a_member_that_dies_at_each_step(tmp_path: Path, step: str, rerun:
         network.open_node("bank", host="one", config=iris.Config(drain_timeout=0.1)) as one,
         network.open_node("bank") as two,
     ):
-        dying(network, one, "one", step)
+        dying(monkeypatch, network, one, "one", step)
         async with one.join("bank", bank(ran, rerun=rerun)):
             await desk.wait_for("bank")
             async with two.join("bank", bank(ran, rerun=rerun)):
@@ -192,7 +197,7 @@ async def test_what_was_cancelled_in_the_middle_is_in_doubt_and_what_was_not_beg
             with pytest.raises(iris.Unknown, match="in the middle"):
                 await desk.request("bank", idempotency_key="l")
             assert ran == ["one", "one"]
-            assert (await bridge._gather_reports())["outcomes"].doubtful == 2
+            assert (await gather_reports(bridge))["outcomes"].doubtful == 2
         with pytest.raises(iris.RequestTimeout):
             await desk.request("bank", idempotency_key="m", timeout=0.5)
         assert len(ran) == 2
@@ -234,7 +239,7 @@ async def test_a_bridge_that_is_away_is_waited_for(tmp_path: Path) -> None:
                     while not replies:  # noqa: ASYNC110 -- the nursery ends with it, and the bridge would be gone
                         await trio.sleep(0.01)
                 assert await desk.request("bank", idempotency_key="k") == "paid"
-                assert (await bridge._gather_reports())["outcomes"].recorded == 1
+                assert (await gather_reports(bridge))["outcomes"].recorded == 1
     assert replies == ["paid"]
 
 
@@ -429,7 +434,9 @@ async def test_events_of_an_outbox_are_stored_with_the_outcome_once_or_not_at_al
 
 
 @pytest.mark.parametrize("step", ["granted", "ran", "recorded"])
-async def test_of_a_member_that_dies_nothing_is_stored_twice(tmp_path: Path, step: str) -> None:
+async def test_of_a_member_that_dies_nothing_is_stored_twice(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         open_network() as network,
         open_keeper(network, tmp_path),
@@ -437,7 +444,7 @@ async def test_of_a_member_that_dies_nothing_is_stored_twice(tmp_path: Path, ste
         network.open_node("bank", host="one", config=iris.Config(drain_timeout=0.1)) as one,
         network.open_node("bank") as two,
     ):
-        dying(network, one, "one", step)
+        dying(monkeypatch, network, one, "one", step)
         async with one.join("bank", ledger(rerun=True)), two.join("bank", ledger(rerun=True)):
             await desk.wait_for("bank", 2)
             assert await desk.request("bank", 30, idempotency_key="k", prefer=one.id, timeout=20) == "paid"

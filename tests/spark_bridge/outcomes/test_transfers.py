@@ -82,7 +82,7 @@ def test_the_terminals_of_saga_md_show_what_it_says(postgres: dict[str, str]) ->
 
 
 class Trouble:
-    """What goes wrong in the banks, by a seed.
+    """Faults in the banks, by a seed.
 
     Args:
         seed: of it.

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 import iris
+from iris.node.operators import gather_reports
 from iris.spark_bridge.queues import queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
@@ -56,7 +57,7 @@ async def test_questions_for_any_number_of_queues_leave_the_others_their_places_
             with pytest.raises(iris.RemoteError, match="may not subscribe to 'jobs'"):
                 await ask(curious, "queue", "jobs")
             assert [cursor.group for cursor in bridge.store.cursors()] == ["queue/jobs"]
-            reports = (await node._gather_reports())["queues"]
+            reports = (await gather_reports(node))["queues"]
             assert len(reports) <= 3
             assert (await ask(desk, "queue", "jobs"))["done"] == 9
 
@@ -127,6 +128,6 @@ async def test_a_queue_that_was_only_looked_at_is_forgotten(tmp_path: Path, monk
         assert await do_one(desk, "jobs.kept", 1) == 1
         await ask(desk, "queue", "jobs.seen")
         with trio.fail_after(20):
-            while [status.queue for status in (await node._gather_reports())["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- there is no event
+            while [status.queue for status in (await gather_reports(node))["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
         assert set(bridge.store.owners("group")) == {"queue/jobs.kept"}

@@ -1,4 +1,4 @@
-"""Who gets which job, for how long, and what becomes of it: no clock, no network, no disk."""
+"""The worker of each job, its lease, and its outcome: no clock, no network, no disk."""
 
 from __future__ import annotations
 

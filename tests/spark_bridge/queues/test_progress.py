@@ -1,4 +1,4 @@
-"""Which offsets of a shard are done."""
+"""Offsets of a shard that are done."""
 
 from __future__ import annotations
 

@@ -598,7 +598,7 @@ async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
         raise SystemExit(3)
 
     async def run_program() -> int:
-        """As if the program was started again; returns the attempt of the job."""
+        """Run the worker as if the program was started again; return the attempt of the job."""
         async with network.open_node("desk") as worker:
             await worker.wait_for("bridge")
             attempt = 0

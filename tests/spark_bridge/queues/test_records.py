@@ -1,4 +1,4 @@
-"""What the log knows of a queue: written in its transactions, and noticed where it is not what was written."""
+"""The log's record of a queue: written in its transactions, and noticed where it is not what was written."""
 
 from __future__ import annotations
 

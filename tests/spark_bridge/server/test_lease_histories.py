@@ -1,6 +1,6 @@
 """Leases of a bridge whose primaries are cut off, killed and followed by others: never two holders, in any history.
 
-The leases and their holders are the real ones, on a virtual clock.  The log and its copies are played: a change is told
+The leases and their holders are the real ones, on a virtual clock.  The log and its copies are played: a grant counts
 when the copies have it, and a primary of a former term is followed by none of them.
 """
 
@@ -21,7 +21,6 @@ from iris.patterns.bridge_protocol import Ask
 from iris.patterns.state import Lease, open_lease
 from iris.spark_bridge.server.leases import Leases
 
-Q = TypeVar("Q")
 R = TypeVar("R")
 
 _HOLDERS = 3
@@ -97,14 +96,14 @@ class World:
         self.rng = random.Random(seed)
         self.nursery = nursery
         self.copied: Mapping[bytes, bytes] = {}
-        """What the copies have."""
+        """Records that the copies have."""
         self.term = 1
-        """That the copies have promised to follow."""
+        """Term that the copies have promised to follow."""
         self.cut: set[Primary] = set()
         self.healed = trio.Event()
         self.primaries = [Primary(self, 1)]
         self.reached = dict.fromkeys(range(_HOLDERS), 0)
-        """For each holder the number of the primary that it reaches."""
+        """Number of the primary that each holder reaches."""
         self.held: dict[int, Lease] = {}
         self.tokens: list[int] = []
         self.lost = 0
@@ -138,14 +137,11 @@ class World:
 
     async def hold(self, number: int) -> None:
         rng = random.Random(f"{number} {self.rng.random()}")
-
-        async def ask(_cluster: str, request: Ask[Q], timeout: float, /) -> Q:
-            return await self.ask(number, request, timeout)
-
+        bridges = Bridges(self, number, rng)
         while True:
             with suppress(LeaseLost, RequestTimeout):
                 ttl = rng.choice((2.0, 5.0, 10.0))
-                async with open_lease(ask, "bridge", "workers", "x", ttl, 30.0, rng.randbytes(16), rng) as lease:
+                async with open_lease(bridges, "bridge", "workers", "x", ttl, 30.0, rng) as lease:
                     self.held[number] = lease
                     self.tokens.append(lease.token)
                     self.check()
@@ -172,6 +168,19 @@ class World:
                     await trio.sleep(self.rng.random())
                     self.primaries.append(Primary(self, self.term))
             self.check()
+
+
+class Bridges:
+    """The bridge, as one holder reaches it."""
+
+    def __init__(self, world: World, number: int, rng: random.Random) -> None:
+        self.world, self.number, self.rng = world, number, rng
+
+    async def ask(self, _cluster: str, request: Ask[R], timeout: float, /) -> R:
+        return await self.world.ask(self.number, request, timeout)
+
+    def entropy(self, size: int, /) -> bytes:
+        return self.rng.randbytes(size)
 
 
 async def run_history(seed: int) -> World:

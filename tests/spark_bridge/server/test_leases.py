@@ -16,6 +16,7 @@ import trio
 
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
+from iris.node.operators import gather_reports
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log import IndexView, Store
@@ -131,9 +132,7 @@ async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: P
                 pass
         async with two.lease("scheduler", ttl=2) as later:
             assert later.token > lease.token
-            assert (await bridge._gather_reports())["leases"] == LeaseStatistics(
-                held=1, granted=4, released=3, expired=0
-            )
+            assert (await gather_reports(bridge))["leases"] == LeaseStatistics(held=1, granted=4, released=3, expired=0)
 
 
 async def test_each_cluster_has_its_own_leases_and_others_get_none_of_them(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def open_member(network: Network, directory: Path, **options: Any) -> Asyn
 async def open_members(
     network: Network, directory: Path, count: int, **options: Any
 ) -> AsyncIterator[list[BridgeMember]]:
-    """As many members, each with one shard."""
+    """Open so many members, each with one shard."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(

@@ -1,4 +1,4 @@
-"""Who may call which operation of a bridge: one table for the code and the documentation."""
+"""Rights to call each operation of a bridge: one table for the code and the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one cluster may have of a bridge, and do at a time, so that others find room."""
+"""Limits of what one cluster may have of a bridge, and do at a time, so that others find room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's tasks leave at a bridge until the driver commits it."""
+"""Parts that Spark's tasks leave at a bridge until the driver commits them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine that fails has on its disk, and one whose disk is full."""
+"""Disk of a machine that fails, and of one whose disk is full."""
 
 from __future__ import annotations
 

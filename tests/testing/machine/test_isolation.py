@@ -1,4 +1,4 @@
-"""What programs take from their machine is the simulation's, also where they do not know of it."""
+"""Programs get the simulation's machine, also where they do not know of it."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from iris.cli.operators.dash.feed import MAX_PAGES, Feed
 from iris.kernel.errors import AuthenticationError, IrisError
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.node.operators import order_drain
 from iris.security.identity import MAX_LIST
 
 _log: Final = logging.getLogger("iris")
@@ -118,7 +119,7 @@ class _Actions:
         """``POST /drain``: have one member take no new work, or work again."""
         match _object(await _body(request, _MAX_ORDER)):
             case {"node": str(member), "cluster": str(cluster), "draining": bool(draining)}:
-                await self._node._order_drain(NodeId(member), cluster, draining=draining)
+                await order_drain(self._node, NodeId(member), cluster, draining=draining)
                 return Response(status_code=204)
             case _:
                 raise HTTPException(400, "say node, cluster and draining")

@@ -14,14 +14,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from msgspec import Struct
 
 from iris.cluster.directory import Border
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.config import KIB, Config
+from iris.kernel.config import KIB
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_name
@@ -35,6 +35,7 @@ from iris.patterns.pubsub.interest.durable_names import (
     read_record_untrusted,
     sign_record,
 )
+from iris.patterns.pubsub.interest.retry import InterestRetry
 from iris.patterns.pubsub.interest.table import InterestTable
 from iris.security.identity import CLOCK_TOLERANCE, PeerIdentity, covers
 
@@ -71,6 +72,15 @@ _INSISTED: Final = 16
 other theirs, one gives in."""
 
 
+class PublishedCount(Protocol):
+    """Count of the events of a publisher."""
+
+    @property
+    def published(self) -> int:
+        """Number of events that it has published in all."""
+        ...
+
+
 @final
 class _Claim:
     """Claim of this node to a name."""
@@ -89,26 +99,24 @@ class DurableSubscribers:
     Args:
         mesh: mesh whose links it uses.
         interest: table of the nodes that are there and subscribe.
-        published: returns the number of events that this node has published in all.
-        untold: called with a peer without room on its link, and why; ``tell_everything`` is to be called again for it.
-        changed: called when publishers may have to wait for somebody else.
+        count: number of events that this node has published in all.
+        retry: notes peers without room on their links; ``tell_everything`` is to be called again for them.
+        border: border of this node's site: the topics that may leave it.  None if it is at no site.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         interest: InterestTable,
-        config: Config,
-        *,
-        published: Callable[[], int],
-        untold: Callable[[Peer, str], None],
-        changed: Callable[[], None],
+        count: PublishedCount,
+        retry: InterestRetry,
+        border: Border | None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
-        self._published = published
-        self._untold = untold
-        self._changed = changed
+        self._count = count
+        self._retry = retry
+        self._border = border
         self._listeners: list[Callable[[], None]] = []
         self._claims: dict[str, _Claim] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
@@ -118,9 +126,7 @@ class DurableSubscribers:
         """Subscribers among these whose absence was logged."""
         self._away_since: dict[tuple[NodeId, str], int] = {}
         """Numbers of events published when this node's own names left, as publishers report them."""
-        self.names: Final = DurableNames(config.durable_bytes)
-        self.border: Border | None = None
-        """Border of this node's site: the topics that may leave it.  None if it is at no site."""
+        self.names: Final = DurableNames(mesh.config.durable_bytes)
         mesh.register(kinds.Durable, self._receive)
         mesh.register(kinds.DurableAway, self._receive_away)
 
@@ -139,7 +145,7 @@ class DurableSubscribers:
 
     def _may_leave(self, record: DurableRecord, topic: str) -> bool:
         """Return whether events of a topic would go to a subscriber at another site if it were there."""
-        border = self.border
+        border = self._border
         return border is not None and any(
             border.may_leave(pattern) for pattern in record.patterns if covers(pattern, topic)
         )
@@ -200,7 +206,7 @@ class DurableSubscribers:
             self._left.pop(record.id, None)
             self._said.discard(record.id)
         elif not self.is_present(record):
-            self._left.setdefault(record.id, self._published())
+            self._left.setdefault(record.id, self._count.published)
 
     def _say_back(self, record: DurableRecord) -> None:
         if record.id in self._said:
@@ -340,7 +346,10 @@ class DurableSubscribers:
     # -- for those who keep them ----------------------------------------------------------------------------
 
     def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` whenever ``records`` returns something else; return the function that ends that."""
+        """Call ``listener`` whenever ``records`` returns something else; return the function that ends that.
+
+        Then publishers may have to wait for somebody else, too.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -404,7 +413,7 @@ class DurableSubscribers:
             size += wire.CHECK * _SIGNATURES * len(records)
             peer.link.post(kinds.Durable(tuple(records)), size, CONTROL_RESERVE)
         except NotSent:
-            self._untold(peer, "durable subscribers without room on the link")
+            self._retry.note(peer, "durable subscribers without room on the link")
 
     def _receive(self, peer: Peer, message: kinds.Durable) -> None:
         for signed in message.records:
@@ -458,6 +467,5 @@ class DurableSubscribers:
                 self._tell_all(own)
 
     def _tell_listeners(self) -> None:
-        self._changed()
         for listener in self._listeners:
             listener()

@@ -21,15 +21,10 @@ _PAUSE: Final = 0.1
 
 @final
 class InterestRetry:
-    """Nodes to which the full interest, or the end of a pause, has to be sent again.
+    """Nodes to which the full interest, or the end of a pause, has to be sent again."""
 
-    Args:
-        tell: sends a node everything; calls ``note`` if that is too much again.
-    """
-
-    def __init__(self, mesh: Mesh, tell: Callable[[Peer], None]) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._tell = tell
         self._nodes: set[NodeId] = set()
         self._news = Wakeup()
 
@@ -39,15 +34,19 @@ class InterestRetry:
         self._nodes.add(peer.node)
         self._news.wake()
 
-    async def run(self) -> None:
-        """Send to those whose links have room again; run it in exactly one task."""
+    async def run(self, send: Callable[[Peer], None]) -> None:
+        """Send to those whose links have room again; run it in exactly one task.
+
+        Args:
+            send: sends a node everything; calls ``note`` if that is too much again.
+        """
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)
             nodes, self._nodes = self._nodes, set()
             for peer in filter(None, map(self._mesh.peer, nodes)):
                 if peer.link.has_room():
-                    self._tell(peer)
+                    send(peer)
                 else:
                     self._nodes.add(peer.node)
             if self._nodes:

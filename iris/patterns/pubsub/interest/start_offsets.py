@@ -98,7 +98,7 @@ class StartOffsets:
             known = self._publishers[node] = ([], [])
         versions, counts = known
         if versions and version <= versions[-1]:
-            return  # told again, after a reset
+            return  # sent again, after a reset
         if counts and counts[-1] == published:
             versions[-1] = version
             return

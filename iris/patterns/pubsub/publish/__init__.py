@@ -5,16 +5,18 @@ reason; a confirmed event is sent again under its number until it is acknowledge
 subscriber's queue (iris.patterns.pubsub.subscribe).
 """
 
+from iris.patterns.pubsub.publish.accounts import EventAccounts
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.publish.acks import REPEATED, Acknowledgements
 from iris.patterns.pubsub.publish.group_ledger import GroupReports
 from iris.patterns.pubsub.publish.loss_reports import LossReports, PublishStatistics, ReportedLosses
 from iris.patterns.pubsub.publish.publisher import Publisher
-from iris.patterns.pubsub.publish.retained import RetainedExchange, check_retained_untrusted
+from iris.patterns.pubsub.publish.retained import RetainedSender, check_retained_untrusted
+from iris.patterns.pubsub.publish.retaining import RetainedPublishing
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 
 __all__ = (
-    "MAX_ROTATIONS", "REPEATED", "Acknowledgements", "ConfirmedEvents", "GroupReports", "LossReports",
-    "PublishStatistics", "Publisher", "ReportedLosses", "RetainedExchange", "Rotation",
+    "MAX_ROTATIONS", "REPEATED", "Acknowledgements", "ConfirmedEvents", "EventAccounts", "GroupReports", "LossReports",
+    "PublishStatistics", "Publisher", "ReportedLosses", "RetainedPublishing", "RetainedSender", "Rotation",
     "check_retained_untrusted", "open_confirmed_events",
 )  # fmt: skip

@@ -7,7 +7,7 @@ Events are posted in runs.  The bridge stores and confirms a run as one.  At 1 K
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, final
 
@@ -18,6 +18,7 @@ from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError
 from iris.kernel.names import check_key
 from iris.kernel.tasks import Wakeup, open_background, protected_context
+from iris.patterns.books import WaitGuard
 from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
@@ -72,14 +73,14 @@ class ConfirmedEvents:
         foreign: RemoteSubscribers | None = None,
         *,
         observer: Observer | None = None,
-        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        guard: WaitGuard | None = None,
     ) -> None:
         self._confirming = confirming
         self._observer = observer
         self._config = config
         self._timeout = timeout
         self._foreign = foreign
-        self._waiting = waiting
+        self._guard = guard
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
         self._opened = Wakeup()
@@ -222,6 +223,9 @@ class ConfirmedEvents:
         if self._error is not None:
             raise self._error
 
+    def _waiting(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._guard is None else self._guard.waiting()
+
     def forget(self) -> None:
         """Wait for nothing any more."""
         for run, _ in self._window:
@@ -237,14 +241,14 @@ async def open_confirmed_events(
     foreign: RemoteSubscribers | None = None,
     *,
     observer: Observer | None = None,
-    waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    guard: WaitGuard | None = None,
 ) -> AsyncIterator[ConfirmedEvents]:
     """See ``Node.confirming``.
 
     Args:
-        waiting: returns the block around what waits; it raises ``trio.ClosedResourceError`` when the node is closed.
+        guard: guard of what waits.  None for a node that is not closed before.
     """
-    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer, waiting=waiting)
+    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer, guard=guard)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

@@ -12,14 +12,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, final
 
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
@@ -34,7 +33,9 @@ from iris.patterns.pubsub.interest import (
     promotion_advice,
     stable_hash,
 )
-from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, envelope_size, group_id
+from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, group_id
+from iris.patterns.pubsub.publish.retained import envelope_size
+from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.sealed import Audience
 
 REPEATED: Final = ""
@@ -66,7 +67,7 @@ class Unconfirmed:
     Attributes:
         first: number of the first event among all that this node wants confirmed.
         size: bytes on the wire.
-        pending: for each node, the events that it has confirmed, as bits.
+        pending: events that each node has confirmed, as bits, by node; nodes that have confirmed all are in ``done``.
         is_confirmed: True once every durable subscriber has all of it.
         told: ranges that were withdrawn when it was sent first.  None before that.
     """
@@ -139,7 +140,12 @@ class Unconfirmed:
 
 @final
 class Acknowledgements:
-    """All publishes of this node that wait for acknowledgements."""
+    """All publishes of this node that wait for acknowledgements.
+
+    Args:
+        roster: directory in which copies are found that could stand in for a bridge that is away.
+        foreign: subscribers at other sites.  None if this node is at no site.
+    """
 
     def __init__(
         self,
@@ -147,16 +153,16 @@ class Acknowledgements:
         interest: InterestTable,
         durable: DurableSubscribers,
         publishing: Publisher,
-        config: Config,
-        roster: ServedClusters | None = None,
+        roster: ServedClusters,
+        foreign: RemoteSubscribers | None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
         self._durable = durable
         self._publishing = publishing
-        self._config = config
+        self._config = mesh.config
         self._roster = roster
-        """Directory in which copies are found that could stand in for a bridge that is away."""
+        self._foreign = foreign
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -167,8 +173,6 @@ class Acknowledgements:
         """Patterns of durable subscriptions that have begun or ended since those were last looked for."""
         self._delays: dict[NodeId, str] = {}
         """Reasons that nodes report for not confirming."""
-        self.look_abroad: Callable[[str], None] = lambda _: None
-        """Callback with a topic, now and then, while a durable subscriber of it at another site is away."""
         mesh.register(kinds.Confirmed, self._receive_confirmed)
         mesh.register(kinds.ConfirmDelayed, self._receive_delayed)
 
@@ -285,8 +289,9 @@ class Acknowledgements:
             stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())
             absent = [one for one in outstanding.values() if not one.members]
             pause = _RETRY if stuck else math.inf
-            if any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent):
-                self.look_abroad(run.topic)
+            away = any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent)
+            if away and self._foreign is not None:
+                self._foreign.begin(run.topic)
                 pause = min(pause, _LOOK_ABROAD)
             with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                 await run.news.wait()
@@ -388,10 +393,7 @@ class Acknowledgements:
         return f"no durable subscriber of {run.topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
 
     def _remedy(self, away: DurableRecord) -> str:
-        advice = None
-        if self._roster is not None:
-            advice = promotion_advice(self._roster, away.id[0], away.share[1:])
-        return advice or (
+        return promotion_advice(self._roster, away.id[0], away.share[1:]) or (
             f"start it again, or if it is not to come back, 'iris bridge forget {away.name}' has publishers wait for "
             "it no more"
         )

@@ -13,8 +13,7 @@ arrived by then is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -55,18 +54,26 @@ class Ledger:
         return self.sent - self.settled - self.missing
 
 
+class GroupSender(Protocol):
+    """Publisher of events for groups."""
+
+    def count_group_lost(self, reason: str, copies: int) -> None:
+        """Count events as lost that were handed over to links.  Does not block."""
+        ...
+
+
 @final
 class GroupBooks:
     """The publisher's side: one ledger for each node.
 
     Args:
         mesh: mesh whose links it uses.
-        lost: called with a reason and the number of events that were sent and are lost.
+        sender: publisher whose events they are.
     """
 
-    def __init__(self, mesh: Mesh, lost: Callable[[str, int], None]) -> None:
+    def __init__(self, mesh: Mesh, sender: GroupSender) -> None:
         self._mesh = mesh
-        self._lost = lost
+        self._sender = sender
         self._ledgers: dict[NodeId, Ledger] = {}
         self._number = 0
         mesh.register(kinds.GroupSettled, self._receive)
@@ -96,13 +103,13 @@ class GroupBooks:
         """Count the events that a node had not settled as lost with it: nobody knows more."""
         ledger = self._ledgers.pop(node, None)
         if ledger is not None and ledger.outstanding:
-            self._lost(LOST_WITH_MEMBER, ledger.outstanding)
+            self._sender.count_group_lost(LOST_WITH_MEMBER, ledger.outstanding)
 
     def _tell(self, node: NodeId, ledger: Ledger) -> bool:
         try:
             self._mesh.post(node, kinds.GroupSent(ledger.number, ledger.sent), 16, CONTROL_RESERVE)
         except NotSent:
-            return False  # it is told with the next event
+            return False  # it is sent with the next event
         return True
 
     def _receive(self, peer: Peer, message: kinds.GroupSettled) -> None:
@@ -113,7 +120,7 @@ class GroupBooks:
         more = min(message.missing - ledger.missing, ledger.outstanding)
         if more > 0:
             ledger.missing += more
-            self._lost(LOST_ON_THE_WAY, more)
+            self._sender.count_group_lost(LOST_ON_THE_WAY, more)
 
 
 @final

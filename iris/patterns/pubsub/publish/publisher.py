@@ -28,16 +28,18 @@ import trio
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.config import KIB, Config
+from iris.kernel.config import KIB
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, SendLedger, Tally
+from iris.patterns.books import Crowd, Tally
 from iris.patterns.payloads import encoded
+from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import (
     MAX_WITHDRAWN,
+    DurableSubscribers,
     InterestTable,
     Matcher,
     Milestones,
@@ -46,7 +48,9 @@ from iris.patterns.pubsub.interest import (
     check_topic,
     stable_hash,
 )
+from iris.patterns.pubsub.publish.accounts import EventAccounts, TopicRun, note_lost
 from iris.patterns.pubsub.publish.group_ledger import GroupBooks
+from iris.patterns.pubsub.publish.retained import RetainedSender, envelope_size
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 from iris.patterns.pubsub.sealed import SealedSender
 from iris.patterns.pubsub.tree import EventTrees, Outlet
@@ -247,7 +251,7 @@ class Topic:
 
 
 @final
-class _Run(OpenRun):
+class _Run(TopicRun):
     """An open record batch: events that were posted as one message, which may still grow.
 
     Attributes:
@@ -256,16 +260,14 @@ class _Run(OpenRun):
         missed: routes that did not accept it.
     """
 
-    __slots__ = ("_publishing", "missed", "payloads", "skipped", "state", "taken", "topic")
+    __slots__ = ("_publishing", "missed", "skipped", "state", "taken")
 
     def __init__(
         self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
     ) -> None:
-        super().__init__(room)
+        super().__init__(topic, payloads, room)
         self._publishing = publishing
         self.state = state
-        self.topic = topic
-        self.payloads = payloads
         self.taken = self.skipped = 0
         self.missed: tuple[Outlet, ...] = ()
 
@@ -278,31 +280,37 @@ class _Run(OpenRun):
 
 @final
 class Publisher:
-    """The publisher of one node: all its topics."""
+    """The publisher of one node: all its topics.
+
+    Args:
+        durable: durable subscribers, of which some are away.
+        health: nodes that are to get no new work now.
+        sealed: sender of events for nodes of other sites.  None if this node is at no site.
+    """
 
     def __init__(
         self,
         mesh: Mesh,
         interest: InterestTable,
-        config: Config,
-        ledger: SendLedger,
-        avoid: Callable[[NodeId], bool] = lambda _: False,
+        durable: DurableSubscribers,
+        accounts: EventAccounts,
+        health: MemberHealth,
+        sealed: SealedSender | None,
     ) -> None:
-        self._tally = Tally()
-        self._ledger = ledger
-        self._published = 0
+        config = mesh.config
+        self._accounts = accounts
+        self._tally = accounts.tally
+        self._ledger = accounts.ledger
         self.unheard = 0
         """Events without a subscriber."""
         self._mesh = mesh
-        self._avoid = avoid
+        self._health = health
         self._interest = interest
+        self._durable = durable
         self._config = config
         self._topics: OrderedDict[str, Topic] = OrderedDict()
         """Topics by name; the one that was published on last stands last."""
         self._room = min(_MAX_RUN, config.max_payload)
-        self._run = _Run(self, Topic(), "", [], 0)
-        """Run that was published last: an older one must not grow, or its events would overtake others."""
-        self._run.is_open = False
         self._since_yield = 0
         self._crowded = False
         """True if a link had no room, so that the publisher is to wait."""
@@ -324,51 +332,40 @@ class Publisher:
         of that owner receive does not, or it could have its nodes ask for a pause one after the other."""
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
-        self.trees: Final = EventTrees(
-            mesh,
-            config,
-            terms_of=interest.terms_of,
-            needs_link=interest.needs_link,
-            avoid=avoid,
-            changed=self.ways_changed,
-            lost=self._count_lost,
-        )
-        self.groups: Final = GroupBooks(mesh, self._count_group_lost)
-        self.abroad: SealedSender | None = None
+        self.trees: Final = EventTrees(mesh, interest, health, self)
+        self.groups: Final = GroupBooks(mesh, self)
+        self.retention: Final = RetainedSender(mesh, interest, self)
+        """This node's own retained values."""
+        self.abroad: Final = sealed
         """Sender of events for nodes of other sites.  None if this node is at no site."""
-        self.left: Callable[[str], Mapping[NameId, int]] = lambda _: {}
-        """Function that returns the durable subscribers of a topic that are away, with ``published`` when they left."""
-        self.owned: Callable[[str], Collection[GroupId]] = lambda _: ()
-        """Function that returns the groups that store a topic and are one cluster's."""
         mesh.register(kinds.Hold, self._receive_hold)
 
     @property
     def tally(self) -> Tally:
         """Counters, one for each event and node that it goes to."""
-        self._run.end()
+        self._accounts.run.end()
         return self._tally
 
     @property
     def published(self) -> int:
         """Events handed to ``publish``."""
-        self._run.end()
-        return self._published
+        return self._accounts.published
 
-    def ways_changed(self) -> None:
+    def routes_changed(self) -> None:
         """Resolve the routes of all topics anew: the interest, the peers or the pauses have changed."""
         self._ways_version += 1
         self._rotations.clear()
-        self._run.end()
+        self._accounts.run.end()
 
     def last_number(self, topic: str) -> int:
         """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
-        self._run.end()
+        self._accounts.run.end()
         state = self._topics.get(topic)
         return 0 if state is None else state.sequence
 
     def topics(self) -> Iterator[tuple[str, int, int]]:
         """Yield each topic that is not forgotten, with its number of published events and of lost copies."""
-        self._run.end()
+        self._accounts.run.end()
         for topic, state in self._topics.items():
             yield topic, state.sequence - state.milestones[0], state.lost
 
@@ -376,12 +373,12 @@ class Publisher:
         """Count events that did not reach a subscriber, one for each; return whether the topic is known."""
         state = self._topics.get(topic)
         if state is not None:
-            state.lost = wire.saturated(state.lost + copies)
+            note_lost(state, copies)
         return state is not None
 
     def take_losses(self, topic: str) -> int:
         """Return how many events of a topic were lost since this was last asked, one for each subscriber."""
-        self._run.end()
+        self._accounts.run.end()
         state = self._topics.get(topic)
         if state is None:
             return 0
@@ -393,7 +390,7 @@ class Publisher:
 
     def extend(self, topic: str, payload: wire.Payload, size: int) -> bool:
         """Publish an event without key and headers, if it can go along with the one before; else do nothing."""
-        run = self._run
+        run = self._accounts.run
         if run.is_open and run.topic == topic:
             grown = run.grown + size + _EVENT_OVERHEAD
             if grown <= run.room:
@@ -419,7 +416,7 @@ class Publisher:
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         check_key(key)
         state = self.look_up(topic)
-        self._run.end()  # which counts what it has grown by
+        self._accounts.run.end()  # which counts what it has grown by
         if self._since_yield >= _YIELD_BYTES:
             # Before this event, and not after it: it would go alone, while the flusher now sends a batch that is full.
             self._since_yield = 0
@@ -449,7 +446,7 @@ class Publisher:
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
-            run = self._run = _Run(self, state, topic, payloads, self._room)
+            run = self._accounts.run = _Run(self, state, topic, payloads, self._room)
         self.note_patient(state, topic)
         taken = skipped = 0
         missed: tuple[Outlet, ...] = ()
@@ -470,25 +467,22 @@ class Publisher:
             if owner is not None:
                 self.post_to_one(state, owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
-                state.lost += 1
-                self._tally.sent += 1
-                self._tally.lost["nobody has the shard"] += 1
-                self._ledger.row("event", topic).lose("nobody has the shard")
+                self._accounts.lose(state, topic, "nobody has the shard")
         if not (state.every or state.linked_past):
             self.unheard += 1
 
     def is_fit(self, node: NodeId) -> bool:
         """Return whether a member of a group is to get events now: it is not suspected gone, and its link moves."""
         peer = self._mesh.peer(node)
-        return peer is not None and not self._avoid(node) and not peer.link.is_stalled(STALLED)
+        return peer is not None and not self._health.is_suspected(node) and not peer.link.is_stalled(STALLED)
 
     def number(self, state: Topic, count: int = 1) -> int:
         """Return the number of the next event of a topic, having counted ``count`` events that begin there.
 
         No run grows any more: what is posted next comes after it.
         """
-        self._run.end()
-        self._published += count
+        self._accounts.run.end()
+        self._accounts.count += count
         first = state.sequence + 1
         state.sequence += count
         return first
@@ -497,7 +491,7 @@ class Publisher:
         """Count the events that a run has grown by."""
         more = len(run.payloads) - 1
         run.state.sequence += more
-        self._published += more
+        self._accounts.count += more
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
@@ -507,9 +501,7 @@ class Publisher:
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
-        self._tally.sent += nodes
-        self._tally.lost["no link to another site yet"] += nodes
-        self._ledger.row("event", topic).lose("no link to another site yet", nodes)
+        self._accounts.lose(None, topic, "no link to another site yet", count=nodes)
 
     def note_patient(self, state: Topic, topic: str, count: int = 1) -> None:
         """Count events for patient subscribers: those that get them, and those that they are published past."""
@@ -527,10 +519,7 @@ class Publisher:
 
     def _pass(self, topic: str, node: NodeId, count: int) -> None:
         """Count events that were published past a subscriber which asks for a pause."""
-        self.count_lost(topic, count)
-        self._tally.sent += count
-        self._tally.lost[_PAST] += count
-        self._ledger.row("event", topic, node).lose(_PAST, count)
+        self._accounts.lose(self._topics.get(topic), topic, _PAST, (node,), count)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; return whether its link accepted it."""
@@ -589,10 +578,7 @@ class Publisher:
 
     def _lose(self, way: Outlet, topic: str, reason: str, count: int) -> None:
         """Count events that a route did not accept."""
-        self.count_lost(topic, count * way.copies)
-        self._tally.lost[reason] += count * way.copies
-        for node in _nodes_of(way):
-            self._ledger.row("event", topic, node).lose_posted(reason, count)
+        self._accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(way), count)
 
     def _book(self, state: Topic, topic: str) -> None:
         """Count in the books what the links of a topic accept, for the nodes that they lead to."""
@@ -607,16 +593,21 @@ class Publisher:
             self._ledger.end_crowd(state.crowd)
             state.crowd = None
 
-    def _count_lost(self, topic: str, copies: int) -> None:
-        """Count copies that a tree had accepted, and that one of its first links did not."""
-        self.count_lost(topic, copies)
-        self._tally.handed_over -= copies
-        self._tally.lost["link full"] += copies
+    def count_tree_lost(self, topic: str, copies: int) -> None:
+        """See ``TreeSender``."""
+        self._accounts.lose_handed_over(self._topics.get(topic), "link full", copies)
 
-    def _count_group_lost(self, reason: str, copies: int) -> None:
-        """Count as lost events for groups that links had accepted."""
-        self._tally.handed_over -= copies
-        self._tally.lost[reason] += copies
+    def count_group_lost(self, reason: str, copies: int) -> None:
+        """See ``GroupSender``."""
+        self._accounts.lose_handed_over(None, reason, copies)
+
+    def send_retained(self, peer: Peer) -> None:
+        """See ``TreeSender``."""
+        self.retention.frames_lost(peer)
+
+    def way_to(self, peer: Peer) -> Outlet:
+        """See ``RetainedOutlet``."""
+        return self.trees.way_to(peer)
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
@@ -713,7 +704,7 @@ class Publisher:
                 continue
             every[peer.link] = None
             if owned is None:
-                owned = self.owned(topic)
+                owned = self._durable.groups(topic)
             group = group_id(peer, terms.group, owned)
             if terms.share:
                 of, *shards = terms.share
@@ -731,7 +722,7 @@ class Publisher:
             if patient_far:
                 patient.update(audiences)
         self._book(state, topic)
-        state.note_receivers(before, self.published, self.left(topic))
+        state.note_receivers(before, self.published, self._durable.left(topic))
         state.grouped = tuple((group, self._rotation(group, nodes)) for group, nodes in sorted(grouped.items()))
         state.shared = shared or _UNSHARED
         state.every = tuple({**dict.fromkeys(state.links), **every})
@@ -793,7 +784,7 @@ class Publisher:
         if pattern not in patterns:
             entry = patterns[pattern] = (peer.node, pattern)
             self._holds.add(pattern, entry)
-            self.ways_changed()
+            self.routes_changed()
 
     def _release(self, node: NodeId, pattern: str) -> None:
         patterns = self._held.get(node, {})
@@ -805,7 +796,7 @@ class Publisher:
             if not patterns:
                 del self._held[node]
             self._released.unpark_all()
-            self.ways_changed()
+            self.routes_changed()
 
     async def wait_released(self, topic: str, key: str | None = None, *, confirm: bool = False) -> None:
         """Wait until no subscriber that is to get an event on a topic, with this key, asks for a pause.
@@ -838,7 +829,7 @@ class Publisher:
         if pauses:
             self._past.update(pauses)
             self._released.unpark_all()
-            self.ways_changed()
+            self.routes_changed()
 
     def interest_ended(self, node: NodeId) -> None:
         """End the pauses of a node for what it no longer subscribes to, whether it has ended them or not."""
@@ -865,7 +856,7 @@ class Publisher:
         self.release_all(node)
         self._resumed.discard(node)
         self.trees.peer_gone(node)
-        self.ways_changed()
+        self.routes_changed()
 
     def release_all(self, node: NodeId) -> None:
         """End every pause that a node has asked for."""
@@ -882,11 +873,6 @@ def group_id(peer: Peer, group: str, owned: Collection[GroupId]) -> GroupId:
 def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
     """Return the node of a group that events with a key go to."""
     return max(nodes, key=lambda node: stable_hash(f"{key}\0{node}"))
-
-
-def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
-    """Return the size of an event besides its payload, in bytes."""
-    return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))
 
 
 def _nodes_of(way: Outlet) -> tuple[NodeId, ...]:

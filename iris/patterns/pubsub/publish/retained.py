@@ -12,22 +12,19 @@ The values are bounded.  They lie in a tree of topic tokens, so a pattern finds 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import NodeId, check_key
+from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Headers, Payload, kinds
-from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.interest import (
     InterestTable,
     Milestones,
@@ -37,8 +34,7 @@ from iris.patterns.pubsub.interest import (
     is_topic,
     milestones_untrusted,
 )
-from iris.patterns.pubsub.publish.acks import Acknowledgements
-from iris.patterns.pubsub.publish.publisher import Publisher, envelope_size
+from iris.patterns.pubsub.tree import Outlet
 
 
 class RetainedEvent(NamedTuple):
@@ -238,70 +234,39 @@ class _Late:
         self.again = True
 
 
-@final
-class RetainedExchange:
-    """The exchange of retained values: keeps this node's own, sends them to new subscribers."""
+class RetainedOutlet(Protocol):
+    """Publisher that sends retained values.  No method blocks."""
 
-    def __init__(
-        self, mesh: Mesh, interest: InterestTable, publishing: Publisher, confirming: Acknowledgements, config: Config
-    ) -> None:
-        self.events: Final = RetainedEvents(config.retained_events, config.retained_bytes)
+    def last_number(self, topic: str) -> int:
+        """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
+        ...
+
+    def way_to(self, peer: Peer) -> Outlet:
+        """Return the route by which a node gets its events."""
+        ...
+
+    def post_apart(self, way: Outlet, message: kinds.Retained, size: int) -> bool:
+        """Post a value, counted; return whether the route accepted it."""
+        ...
+
+
+@final
+class RetainedSender:
+    """This node's own retained values: keeps them, sends them to new subscribers.
+
+    Args:
+        outlet: publisher that sends them.
+    """
+
+    def __init__(self, mesh: Mesh, interest: InterestTable, outlet: RetainedOutlet) -> None:
+        self.events: Final = RetainedEvents(mesh.config.retained_events, mesh.config.retained_bytes)
         self._mesh = mesh
         self._interest = interest
-        self._publishing = publishing
-        self._confirming = confirming
-        self._config = config
+        self._outlet = outlet
         self._asked: dict[NodeId, _Asked] = {}
         self._late: dict[NodeId, _Late] = {}
         self._someone_late = Wakeup()
         mesh.register(kinds.RetainedWanted, self._receive_wanted)
-
-    # -- publishing -----------------------------------------------------------------------------------------
-
-    async def publish(
-        self,
-        topic: str,
-        payload: object,
-        *,
-        key: str | None,
-        headers: Mapping[str, str] | None,
-        within: float | None,
-    ) -> None:
-        """See ``Node.publish`` with ``retain=True``; ``within`` is the timeout of a confirmed event."""
-        body = encoded(payload, self._config.max_payload)
-        flat = wire.encode_headers(headers, self._config.max_headers)
-        check_key(key)
-        publishing = self._publishing
-        deadline = math.inf if within is None else trio.current_time() + within
-        confirm = within is not None
-        if publishing.look_up(topic).waits_for(key, confirm=confirm):
-            with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic, key, confirm=confirm)
-            if scope.cancelled_caught:
-                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
-        size = wire.payload_size(body) + envelope_size(topic, flat, key)
-        self.events.check(topic, size)
-        former, last = self.events.get(topic), publishing.last_number(topic)
-        # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
-        began = publishing.look_up(topic).milestones[:1]
-        self.events.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
-        try:
-            if within is None:
-                await publishing.publish(topic, payload, key=key, headers=headers)
-            else:
-                left = deadline - trio.current_time()
-                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
-        except BaseException:
-            if publishing.last_number(topic) == last:
-                self._put_back(topic, former)
-            raise
-
-    def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
-        """Restore the former value: the event was not published."""
-        if former is None:
-            self.events.forget(topic)
-        else:
-            self.events.keep(former)
 
     # -- those who come later -------------------------------------------------------------------------------
 
@@ -398,13 +363,13 @@ class RetainedExchange:
         for event in events:
             if event.topic not in sent:
                 sent.add(event.topic)
-                last = max(event.sequence, self._publishing.last_number(event.topic))
+                last = max(event.sequence, self._outlet.last_number(event.topic))
                 message = kinds.Retained(
                     event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
-                way = self._publishing.trees.way_to(peer)
-                self._publishing.post_apart(way, message, event.size)
+                way = self._outlet.way_to(peer)
+                self._outlet.post_apart(way, message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 
@@ -422,6 +387,11 @@ class RetainedExchange:
 def _is_given(terms: Terms) -> bool:
     """Return whether subscriptions with these terms get last values."""
     return terms.group is None and not terms.durable
+
+
+def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
+    """Return the size of an event besides its payload, in bytes."""
+    return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))
 
 
 def check_retained_untrusted(message: kinds.Retained) -> int:

@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, cast, final
+from typing import Any, Final, NamedTuple, Protocol, Self, cast, final
 
 import trio
 
@@ -44,6 +44,24 @@ class Reporting(Protocol):
 
 
 @final
+class ReceivedJob(NamedTuple):
+    """A job as a bridge has sent it; see ``Job`` for the fields."""
+
+    queue: str
+    place: Place
+    attempt: int
+    deadline: float
+    """Time at which it expires, on trio's clock; infinity if never."""
+    key: str | None
+    headers: Mapping[str, str]
+    sender: str
+    timestamp: float
+    payload: Any
+    shard: str
+    """Id of its shard; empty if the bridge is of a former version and sends none."""
+
+
+@final
 class Job:
     """A job that this worker has begun.  Made by iterating over ``WorkQueue.take``.
 
@@ -62,39 +80,25 @@ class Job:
         "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        reporting: Reporting,
-        queue: str,
-        place: Place,
-        *,
-        attempt: int,
-        deadline: float,
-        key: str | None,
-        headers: Mapping[str, str],
-        sender: str,
-        timestamp: float,
-        payload: Any,
-        shard: str = "",
-    ) -> None:
-        self.queue: Final = queue
-        self.payload: Final = payload
+    def __init__(self, reporting: Reporting, received: ReceivedJob) -> None:
+        self.queue: Final = received.queue
+        self.payload: Final = received.payload
         """Value that was put, as it travelled."""
-        self.key: Final = key
-        self.headers: Final = headers
-        self.sender: Final = sender
+        self.key: Final = received.key
+        self.headers: Final = received.headers
+        self.sender: Final = received.sender
         """The cluster that has put it, as its certificate proves."""
-        self.attempt: Final = attempt
+        self.attempt: Final = received.attempt
         """Number of the attempt, 1 for the first one."""
-        self.timestamp: Final = timestamp
+        self.timestamp: Final = received.timestamp
         """Time at which the bridge stored it, in seconds since 1970."""
         self.is_lost = False
         """True once its lease has run out, or the bridge has it back for another reason: another worker may have it."""
         self._reporting = reporting
-        self._place: Final = place
-        self._shard: Final = shard
+        self._place: Final = received.place
+        self._shard: Final = received.shard
         """Id of its shard; empty if the bridge is of a former version and sends none."""
-        self._deadline: Final = deadline
+        self._deadline: Final = received.deadline
         """Time at which it expires, on trio's clock; infinity if never."""
         self._outcome: JobOutcome | None = None
         self._failure: tuple[str, bool] = ("", False)

@@ -22,7 +22,7 @@ from iris.patterns.bridge_protocol import (
     TakeJobs,
     read_reply,
 )
-from iris.patterns.pubsub.queues.job import Job, JobOutcome
+from iris.patterns.pubsub.queues.job import Job, JobOutcome, ReceivedJob
 from iris.patterns.pubsub.queues.member_stream import MemberStream, number_of, receive_value_untrusted
 from iris.patterns.tunnel import Tunnel
 
@@ -312,10 +312,9 @@ class MemberLink(MemberStream):
         self._receiver.arrived(fresh)
 
     async def _job(self, sent: SentJob, tunnel: Tunnel) -> Job:
-        return Job(
-            self,
-            self._queue,
-            Place(sent.shard, sent.offset),
+        received = ReceivedJob(
+            queue=self._queue,
+            place=Place(sent.shard, sent.offset),
             attempt=sent.attempt,
             deadline=math.inf if sent.expires is None else sent.expires + self._offset,
             key=sent.key,
@@ -325,3 +324,4 @@ class MemberLink(MemberStream):
             payload=await receive_value_untrusted(sent.value, sent.encoding, tunnel),
             shard=self._shards.get(sent.shard, ""),
         )
+        return Job(self, received)

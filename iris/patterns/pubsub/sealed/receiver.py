@@ -13,7 +13,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh import Mesh, MessageReceiver, Peer
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
@@ -78,13 +78,11 @@ class _Publisher:
 class SealedReceiver:
     """Opens the frames that publishers of other sites have sealed for several nodes, this one among them.
 
-    Args:
-        receive: called with each EVENTS message and its publisher.
+    What is in them goes to the mesh's receiver of events.
     """
 
-    def __init__(self, mesh: Mesh, receive: MessageReceiver) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
         self._decoder: Final = wire.BatchDecoder(kinds.Events)
         self._lossy: set[NodeId] = set()
@@ -270,7 +268,7 @@ class SealedReceiver:
             for events in self._decoder.decode_untrusted(body):
                 if events.group is not None:
                     raise RemoteProtocolError("a copy holds events for subscribers of no group")
-                self._receive(peer, events)
+                self._mesh.deliver(peer, events)
         except RemoteProtocolError:
             self._mesh.refusals["message of kind Copy"] += 1
         except Exception as error:  # noqa: BLE001 -- it is the publisher's doing, and not that of the gateway that brought it

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from functools import partial
 from typing import Final, final
 
 import trio
@@ -72,7 +71,7 @@ class Audience:
 
     def is_stalled(self, after: float) -> bool:
         """See ``Link.is_stalled``."""
-        return self._of.link.is_stalled(after)
+        return self._of.is_stalled(after)
 
     async def wait_room(self) -> None:
         """See ``Link.wait_room``."""
@@ -89,7 +88,7 @@ class SealedSender:
     """
 
     def __init__(self, mesh: Mesh, way: CopyRoute, config: Config, entropy: Entropy) -> None:
-        self.link: Final = Link(mesh.node, config)
+        self.link: Final = Link(mesh.node, config, self)
         """The queue.  What is posted goes to the audience that was addressed last."""
         self._mesh = mesh
         self._way = way
@@ -100,10 +99,8 @@ class SealedSender:
         self._addressed: Audience | None = None
         self._turns: deque[tuple[int, Audience, SendingKey]] = deque()
         """Audiences in the queue, each with its key and the number of frames before its first one."""
-        self.link.failed = partial(mesh.note_unexpected, "copies of events")
         self.link.use(self)
         self.link.attach(way)
-        way.suppress_stall_until = self.link.suppress_stall_until
         mesh.register(kinds.SenderKeyWanted, self._receive_wanted)
 
     def __repr__(self) -> str:
@@ -118,6 +115,14 @@ class SealedSender:
     def keys(self) -> int:
         """Keys made."""
         return self._keys
+
+    def is_stalled(self, after: float) -> bool:
+        """Return whether events wait, nothing has left for ``after`` seconds, and no gateway had asked for a pause."""
+        return self.link.is_stalled(after) and trio.current_time() - self._way.pause_end > after
+
+    def link_failed(self, link: Link, error: Exception) -> None:  # noqa: ARG002 -- there is one
+        """See ``LinkOwner.link_failed``."""
+        self._mesh.note_unexpected("copies of events", error)
 
     def audiences(self, peers: Collection[Peer]) -> tuple[Audience, ...]:
         """Return the audience that consists of these nodes, or the several."""
@@ -177,7 +182,7 @@ class SealedSender:
         self._sealed += 1
         # Gateways learn for which nodes the frame is, and nothing of the events: these are under the sender key, which
         # travels over end-to-end sessions only.
-        self._way.targets = audience.targets
+        self._way.address(audience.targets)
         return key.seal(body, self._sealed, self._mesh.identity.sign)
 
     # -- who has the key ------------------------------------------------------------------------------------

@@ -4,14 +4,18 @@ Promises: a queue is bounded in messages and bytes; what it drops is shown as ``
 reported to the publisher.  Not here: which subscriptions match (iris.patterns.pubsub.interest).
 """
 
-from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, labels_size, most_sharing
+from iris.patterns.pubsub.subscribe.events import (
+    Event, EventRun, check_run_untrusted, labels_size, most_sharing, single_run,
+)  # fmt: skip
 from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after, with_expiry
 from iris.patterns.pubsub.subscribe.losses import ToldLosses
+from iris.patterns.pubsub.subscribe.open_subscriptions import OpenSubscriptions
 from iris.patterns.pubsub.subscribe.subscription import (
-    Overflow, Subscription, SubscriptionLimits, SubscriptionStatistics,
+    Overflow, QueueLimits, Subscription, SubscriptionLimits, SubscriptionOptions, SubscriptionStatistics, Upstream,
 )  # fmt: skip
 
 __all__ = (
-    "EXPIRES", "Event", "EventRun", "Overflow", "Subscription", "SubscriptionLimits", "SubscriptionStatistics",
-    "ToldLosses", "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "with_expiry",
+    "EXPIRES", "Event", "EventRun", "OpenSubscriptions", "Overflow", "QueueLimits", "Subscription",
+    "SubscriptionLimits", "SubscriptionOptions", "SubscriptionStatistics", "ToldLosses", "Upstream",
+    "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "single_run", "with_expiry",
 )  # fmt: skip

@@ -27,6 +27,10 @@ _BYTES: Final = {bytes}
 class EventRun:
     """Consecutive events of one topic from one publisher, as they arrived.
 
+    Args:
+        events: the events as they travelled, under the topic as this node names it.
+        headers: their headers, decoded.
+
     Attributes:
         account: account of its publisher in the books of this node.
         first: number of the first event on its topic.
@@ -64,32 +68,27 @@ class EventRun:
     def __init__(
         self,
         sender: Sender,
-        topic: str,
-        first: int,
-        confirm: int,
+        events: kinds.Events,
         headers: Mapping[str, str],
-        key: str | None,
-        payloads: Sequence[wire.Payload],
         size: int,
         *,
         plain: bool,
-        milestones: Milestones = (),
         account: Account = UNCOUNTED,
     ) -> None:
         self.account = account
         self.sender = sender
-        self.topic = topic
-        self.first = first
-        self.confirm = confirm
+        self.topic = events.topic
+        self.first = events.sequence
+        self.confirm = events.confirm
         self.headers = headers
-        self.key = key
-        self.payloads = payloads
+        self.key = events.key
+        self.payloads: Sequence[wire.Payload] = events.payloads
         self.size = size
         self.plain = plain
         self.next = 0
         self.missed = 0
         self.retained = False
-        self.milestones = milestones
+        self.milestones: Milestones = events.milestones
         self.owed = 0
         self.deadline = math.inf
 
@@ -102,19 +101,12 @@ class EventRun:
         """Yield its events, each as a run: those that expire are taken one at a time, and those too large dropped."""
         labels = self.size - sum(map(payload_bytes, self.payloads))
         for at, payload in enumerate(self.payloads):
-            one = EventRun(
-                self.sender,
-                self.topic,
-                self.first + at,
-                self.confirm and self.confirm + at,
-                self.headers,
-                self.key,
-                [payload],
-                payload_bytes(payload) + labels,
-                plain=self.plain,
-                milestones=self.milestones,
-                account=self.account,
+            confirm = self.confirm and self.confirm + at
+            events = kinds.Events(
+                self.topic, self.first + at, confirm, None, None, self.key, (payload,), self.milestones
             )
+            size = payload_bytes(payload) + labels
+            one = EventRun(self.sender, events, self.headers, size, plain=self.plain, account=self.account)
             one.owed, one.deadline = self.owed, self.deadline
             yield one
 
@@ -194,6 +186,14 @@ class Event(tuple[Any, int, EventRun, int]):
         """Number that grows with each confirmed event of the publisher; 0 if no confirmation is wanted."""
         first = self[2].confirm
         return first + self[3] if first else 0
+
+
+def single_run(
+    sender: Sender, topic: str, headers: Mapping[str, str], key: str | None, payload: wire.Payload
+) -> EventRun:
+    """Return one event that no publisher has numbered, as a run: what a bridge stores by itself."""
+    events = kinds.Events(topic, 0, 0, None, None, key, (payload,), ())
+    return EventRun(sender, events, headers, payload_bytes(payload), plain=type(payload) is bytes)
 
 
 def labels_size(headers: wire.Headers, key: str | None) -> int:

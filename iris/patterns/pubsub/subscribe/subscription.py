@@ -14,7 +14,7 @@ import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast, final
+from typing import Any, Final, Literal, Protocol, cast, final
 
 import trio
 from msgspec import Struct, structs
@@ -126,6 +126,76 @@ class SubscriptionStatistics:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionOptions:
+    """Options of a subscription; see ``Node.subscribe``.
+
+    Raises:
+        ConfigError: ``overflow`` is none of the three.
+    """
+
+    group: str | None = None
+    overflow: Overflow = "drop_oldest"
+    durable: bool = False
+    allow: frozenset[str] | None = None
+    """Clusters whose events are received.  None: all."""
+    owner: str | None = None
+    """Name of the durable subscriber that it is.  None if it has none."""
+
+    def __post_init__(self) -> None:
+        if self.overflow not in ("drop_oldest", "drop_newest", "wait"):
+            raise ConfigError(f"overflow={self.overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Limits of what waits for one subscriber."""
+
+    events: int
+    bytes: int
+
+
+class Upstream(Protocol):
+    """The way back from a subscription to the publishers of its events.  No method blocks.
+
+    Called while events arrive, while a consumer receives them, and when the subscription ends.
+    """
+
+    def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
+        """Send publishers the numbers that are confirmed: first and last of each range."""
+        ...
+
+    def delay(self, publishers: Iterable[NodeId], reason: str) -> None:
+        """Send publishers the reason why their events are not confirmed."""
+        ...
+
+    def pause(self, pattern: str, *, paused: bool) -> None:
+        """Ask the publishers of a pattern for a pause, or end one.  Called in turns, with ``paused=True`` first."""
+        ...
+
+    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Report events that were dropped for want of room, or refused."""
+        ...
+
+    def settled(self, publisher: NodeId, count: int) -> None:
+        """Report events for a group that were received by their consumer, or dropped."""
+        ...
+
+    def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
+        """Count an event whose payload cannot be decoded."""
+        ...
+
+    def published(self, owner: str | None, publisher: NodeId, version: int) -> int | None:
+        """Return how many events a node had published when it knew of this node's interest of a version.
+
+        Args:
+            owner: name of a durable subscriber, which may have been away.  None if it has none.
+        """
+        ...
+
+
+@final
 class _Numberings:
     """The numberings of one publisher, by topic.
 
@@ -151,9 +221,7 @@ class Subscription:
     __slots__ = (
         "_allow",
         "_closed",
-        "_confirm",
         "_current",
-        "_delay",
         "_delivered",
         "_dropped",
         "_events",
@@ -161,7 +229,6 @@ class Subscription:
         "_followed",
         "_forgotten",
         "_gaps",
-        "_hold",
         "_holding",
         "_malformed",
         "_max_bytes",
@@ -170,20 +237,18 @@ class Subscription:
         "_news",
         "_numberings",
         "_observer",
+        "_owner",
         "_payloads",
-        "_published",
         "_received",
         "_refused",
-        "_report",
         "_run_left",
         "_runs",
-        "_settled",
         "_settling",
         "_skipped",
         "_turn_began",
         "_turn_events",
-        "_unreadable",
         "_untaken",
+        "_upstream",
         "_waiting",
         "_waiting_bytes",
         "durable",
@@ -196,40 +261,22 @@ class Subscription:
     def __init__(
         self,
         pattern: str,
-        *,
-        group: str | None,
-        overflow: Overflow,
-        durable: bool,
-        allow: frozenset[str] | None,
-        max_events: int,
-        max_bytes: int,
-        confirm: Callable[[Mapping[NodeId, Sequence[int]]], None],
-        delay: Callable[[Iterable[NodeId], str], None],
-        hold: Callable[[bool], None],
-        report: Callable[[NodeId, str, int, int], None],
-        published: Callable[[NodeId, int], int | None],
-        settled: Callable[[NodeId, int], None],
-        unreadable: Callable[[EventRun, RemoteProtocolError], None],
+        options: SubscriptionOptions,
+        limits: QueueLimits,
+        upstream: Upstream,
         observer: Observer | None = None,
     ) -> None:
-        if overflow not in ("drop_oldest", "drop_newest", "wait"):
-            raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
         self.pattern: Final = pattern
-        self.group: Final = group
-        self.durable: Final = durable
-        self.overflow: Final = overflow
-        self._allow = allow
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-        self._confirm = confirm
-        self._delay = delay
-        self._hold = hold
-        self._report = report
-        self._published = published
-        self._settled = settled
+        self.group: Final = options.group
+        self.durable: Final = options.durable
+        self.overflow: Final = options.overflow
+        self._allow = options.allow
+        self._owner = options.owner
+        self._max_events = limits.events
+        self._max_bytes = limits.bytes
+        self._upstream = upstream
         self._settling: dict[NodeId, int] = {}
         """Events that this member of a group has received, and may still be at, by publisher."""
-        self._unreadable = unreadable
         self._observer = observer
         self.version: int | None = None
         """Version of the node's interest from which on publishers know of this subscription.  None if it is unknown."""
@@ -312,7 +359,7 @@ class Subscription:
                 self._waiting * 2 > self._max_events or self._waiting_bytes * 2 > self._max_bytes
             ):
                 self._holding = True
-                self._hold(True)
+                self._upstream.pause(self.pattern, paused=True)
         elif self._waiting + count <= self._max_events and self._waiting_bytes + size <= self._max_bytes:
             self._runs.append(run)
             self._waiting += count
@@ -346,7 +393,7 @@ class Subscription:
         if self.version is None:
             return run.first
         node, milestones = run.sender.node, run.milestones
-        published = self._published(node, self.version)
+        published = self._upstream.published(self._owner, node, self.version)
         if published is not None and node in self._forgotten:
             # It may be a numbering of which events have come, unless the topic began after all that are forgotten.
             published, milestones = max(published, self._forgotten[node]), milestones[:1]
@@ -448,7 +495,12 @@ class Subscription:
         """Count events of a run as lost in the books, and report them to their publisher."""
         run.account.dropped += dropped
         run.account.refused += refused
-        self._report(run.sender.node, run.topic, dropped, refused)
+        self._report(run, dropped, refused)
+
+    def _report(self, run: EventRun, dropped: int, refused: int) -> None:
+        self._upstream.report(run.publisher, run.topic, dropped, refused)
+        if self.group is not None:
+            self._upstream.settled(run.publisher, dropped + refused)
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -517,7 +569,7 @@ class Subscription:
         """Settle the events that were received: the consumer has come back for the next one."""
         settling, self._settling = self._settling, {}
         for publisher, count in settling.items():
-            self._settled(publisher, count)
+            self._upstream.settled(publisher, count)
 
     def _next_run(self) -> EventRun:
         run = self._runs.popleft()
@@ -570,16 +622,16 @@ class Subscription:
         numberings = self._numberings.get(run.sender.node)
         if missed and not left and numberings is not None and run.topic in numberings.expected:
             numberings.expected[run.topic] -= missed  # the next event of the numbering is to tell of them
-        self._unreadable(run, error)
+        self._upstream.unreadable(run, error)
         self._lose(run, refused=1)
         if run.confirm:
-            self._delay((run.sender.node,), f"the payload cannot be read: {error}"[:256])
+            self._upstream.delay((run.sender.node,), f"the payload cannot be read: {error}"[:256])
 
     def _go_on(self) -> None:
         """Let publishers go on when little waits any more."""
         if self._holding and self._waiting * 4 <= self._max_events and self._waiting_bytes * 4 <= self._max_bytes:
             self._holding = False
-            self._hold(False)
+            self._upstream.pause(self.pattern, paused=False)
 
     def _gap(self, run: EventRun) -> int:
         """Return how many events are missing before the run, and expect what follows it."""
@@ -678,11 +730,11 @@ class Subscription:
             publishers: their nodes.
             reason: text that follows "node X says: ", up to 256 characters.
         """
-        self._delay(publishers, reason)
+        self._upstream.delay(publishers, reason)
 
     async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         """Confirm numbers, by publisher: first and last of each range.  Cancelled, it has sent them."""
-        self._confirm(ranges)
+        self._upstream.confirm(ranges)
         await trio.lowlevel.checkpoint()
 
     @property
@@ -718,9 +770,9 @@ class Subscription:
         self._dropped += len(run.payloads)
         run.account.ended += len(run.payloads)
         if run.confirm:
-            self._settled(run.publisher, len(run.payloads))
+            self._upstream.settled(run.publisher, len(run.payloads))
         else:
-            self._report(run.publisher, run.topic, len(run.payloads), 0)
+            self._report(run, len(run.payloads), 0)
 
     def _end_books(self) -> None:
         """Count what waits as ended, though it may still be received: the block of the subscription was left."""
@@ -740,7 +792,7 @@ class Subscription:
         """Ask publishers to pause no longer."""
         if self._holding:
             self._holding = False
-            self._hold(False)
+            self._upstream.pause(self.pattern, paused=False)
 
     def _close(self) -> None:
         """Let the consumer receive what waits and then end its iteration."""

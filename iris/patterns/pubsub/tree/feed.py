@@ -6,12 +6,12 @@ there is no timer: what has been collected when the scheduler comes round to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, final
+from collections.abc import Iterator
+from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.mesh import Mesh
+from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import NotSent
@@ -69,6 +69,25 @@ class TreeLink:
         await self._feed.wait_room()
 
 
+class TreeSender(Protocol):
+    """Publisher whose events go over trees.  No method blocks."""
+
+    def routes_changed(self) -> None:
+        """Resolve the routes of all topics anew.  Called when a tree is begun to be used, or left, or wanted."""
+        ...
+
+    def count_tree_lost(self, topic: str, copies: int) -> None:
+        """Count copies of a topic's events that the first nodes of a tree could not be given."""
+        ...
+
+    def send_retained(self, peer: Peer) -> None:
+        """Send a node the retained values again: a node that should have forwarded events to it has died.
+
+        Called before what is sent to the node next.
+        """
+        ...
+
+
 Outlet = Link | TreeLink | Audience
 """Route by which events of a publisher leave."""
 
@@ -81,13 +100,11 @@ class TreeFeed:
         mesh: mesh whose links it uses.
         tree: number of the tree.
         shape: nodes of the tree, and those to which each forwards.
-        lost: called with a topic and the number of copies of its events that the first nodes could not be given.
+        sender: publisher whose events it sends.
         news: woken when there is something to flush.
     """
 
-    def __init__(
-        self, mesh: Mesh, tree: int, shape: TreeShape, *, lost: Callable[[str, int], None], news: Wakeup
-    ) -> None:
+    def __init__(self, mesh: Mesh, tree: int, shape: TreeShape, sender: TreeSender, news: Wakeup) -> None:
         self.tree: Final = tree
         self.shape: Final = shape
         self.places: Final[dict[NodeId, TreePosition]] = dict(shape.places)
@@ -99,7 +116,7 @@ class TreeFeed:
         self.told: Final[dict[NodeId, wire.Message]] = {}
         """Confirmations of interest that went over the tree, by node."""
         self._mesh = mesh
-        self._lost = lost
+        self._sender = sender
         self._news = news
         self._ways: dict[int, TreeLink] = {}
         self._number = 0
@@ -152,9 +169,9 @@ class TreeFeed:
         for missed in self._send(self._mask, wire.encode_batch(messages)):
             for message in messages:
                 if isinstance(message, kinds.Events):
-                    self._lost(message.topic, missed * len(message.payloads))
+                    self._sender.count_tree_lost(message.topic, missed * len(message.payloads))
                 elif isinstance(message, kinds.Retained):
-                    self._lost(message.topic, missed)
+                    self._sender.count_tree_lost(message.topic, missed)
 
     def end(self) -> None:
         """Send what has gathered, and the end of the tree."""

@@ -8,9 +8,7 @@ link refused are counted here and reported to the publisher, like events that a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import final
+from typing import Protocol, final
 
 import trio
 
@@ -22,6 +20,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.books import Tally
+from iris.patterns.pubsub.interest import InterestTable
 from iris.patterns.pubsub.tree.reorder import ReorderBuffer
 from iris.patterns.pubsub.tree.topology import (
     CARRIED,
@@ -35,6 +34,46 @@ _Branch = tuple[NodeId, int]
 """A publisher and the number of its tree."""
 
 
+class RelayReceiver(Protocol):
+    """Receiver of the messages that come over trees.  No method blocks."""
+
+    def receive_relayed(self, peer: Peer, message: wire.Message) -> None:
+        """Receive a message that came over a tree, or waited for one that did, in its turn.
+
+        Raises:
+            RemoteProtocolError: it is refused.
+        """
+        ...
+
+    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
+        """Report copies of a publisher's events that could not be forwarded."""
+        ...
+
+
+@final
+class _Incoming:
+    """See ``OrderedReceiver``: the events of one publisher."""
+
+    def __init__(self, relays: EventRelays, peer: Peer) -> None:
+        self._relays = relays
+        self._peer = peer
+
+    def receive(self, message: wire.Message) -> None:
+        self._relays._take_one(self._peer, message)
+
+    def receive_body(self, body: bytes) -> None:
+        self._relays._open_body(self._peer, body)
+
+    def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
+        self._relays._hand_on(relayed, children)
+
+    def refuse(self, reason: str) -> None:
+        self._relays._refuse(reason)
+
+    def ended(self, tree: int) -> None:
+        self._relays._report(self._peer.node, tree, ENDED)
+
+
 @final
 class EventRelays:
     """The relay of one node: receives over the trees of others, delivers, forwards.
@@ -42,25 +81,15 @@ class EventRelays:
     Args:
         mesh: mesh whose links it uses.
         tally: counters, one for each body that this node forwards for others, and node behind it.
-        take: called with each message in its turn, and the publisher's peer.
-        hears: returns whether a node subscribes, or did: nothing is forwarded to others.
-        lost: called with a publisher, a topic and the number of copies of its events that could not be forwarded.
+        interest: table of the nodes that subscribe, or did: nothing is forwarded to others.
+        receiver: receiver of what comes over trees.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        tally: Tally,
-        *,
-        take: Callable[[Peer, wire.Message], None],
-        hears: Callable[[NodeId], bool],
-        lost: Callable[[NodeId, str, int, int], None],
-    ) -> None:
+    def __init__(self, mesh: Mesh, tally: Tally, interest: InterestTable, receiver: RelayReceiver) -> None:
         self._mesh = mesh
         self._tally = tally
-        self._take = take
-        self._hears = hears
-        self._lost = lost
+        self._interest = interest
+        self._receiver = receiver
         self._incoming: dict[NodeId, ReorderBuffer] = {}
         self._crowded: dict[_Branch, set[Link]] = {}
         self._nursery: trio.Nursery | None = None
@@ -83,13 +112,7 @@ class EventRelays:
     def _from(self, peer: Peer) -> ReorderBuffer:
         known = self._incoming.get(peer.node)
         if known is None:
-            known = self._incoming[peer.node] = ReorderBuffer(
-                take=partial(self._take_one, peer),
-                open_body=partial(self._open_body, peer),
-                hand_on=self._hand_on,
-                refuse=self._refuse,
-                ended=partial(self._report, peer.node, state=ENDED),
-            )
+            known = self._incoming[peer.node] = ReorderBuffer(_Incoming(self, peer))
         return known
 
     def _refuse(self, reason: str) -> None:
@@ -146,7 +169,7 @@ class EventRelays:
 
     def _take_one(self, peer: Peer, message: wire.Message) -> None:
         try:
-            self._take(peer, message)
+            self._receiver.receive_relayed(peer, message)
         except RemoteProtocolError:
             self._refuse(f"message of kind {type(message).__name__}")
         except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
@@ -164,7 +187,7 @@ class EventRelays:
             self._tally.sent += copies
             peer = self._mesh.peers.get(node)
             why = "no link"
-            if peer is not None and (peer.foreign or not self._hears(node)):
+            if peer is not None and (peer.foreign or not self._interest.has_subscribed(node)):
                 why = "a node that subscribes to nothing"
             elif peer is not None:
                 why = "no room on the link"
@@ -190,7 +213,7 @@ class EventRelays:
             return  # its receivers would have refused it
         for message in messages:
             if isinstance(message, kinds.Events):
-                self._lost(relayed.publisher, message.topic, copies * len(message.payloads), 0)
+                self._receiver.report(relayed.publisher, message.topic, copies * len(message.payloads), 0)
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
         """Ask a publisher to pause until a link has room again."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Final, cast, final
+from typing import Final, Protocol, cast, final
 
 from msgspec.msgpack import Ext
 from msgspec.structs import astuple
@@ -64,32 +63,40 @@ def _weight(message: object) -> int:
     return weight
 
 
+class OrderedReceiver(Protocol):
+    """Receiver of the events of one publisher.  No method blocks."""
+
+    def receive(self, message: wire.Message) -> None:
+        """Receive a message that came directly, in its turn."""
+        ...
+
+    def receive_body(self, body: bytes) -> None:
+        """Receive a body that came over a tree and is for this node, in its turn."""
+        ...
+
+    def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
+        """Forward events to nodes behind this one, its children in that tree.  Called as they come."""
+        ...
+
+    def refuse(self, reason: str) -> None:
+        """Count a message that is dropped."""
+        ...
+
+    def ended(self, tree: int) -> None:
+        """Note that everything has come over a tree."""
+        ...
+
+
 @final
 class ReorderBuffer:
     """Reorder buffer of one publisher.
 
     Args:
-        take: called with each message that came directly, in its turn.
-        open_body: called with each body that came over a tree and is for this node, in its turn.
-        hand_on: called with events for nodes behind this one, as they come, and with its children in that tree.
-        refuse: called with the reason for each message that is dropped.
-        ended: called with a tree over which everything has come.
+        receiver: receiver of the events in their order.
     """
 
-    def __init__(
-        self,
-        *,
-        take: Callable[[wire.Message], None],
-        open_body: Callable[[bytes], None],
-        hand_on: Callable[[RelayedEvents, tuple[Child, ...]], None],
-        refuse: Callable[[str], None],
-        ended: Callable[[int], None],
-    ) -> None:
-        self._take = take
-        self._open_body = open_body
-        self._hand_on = hand_on
-        self._refuse = refuse
-        self._tell_ended = ended
+    def __init__(self, receiver: OrderedReceiver) -> None:
+        self._receiver = receiver
         self._roles: dict[int, TreeRole] = {}
         self._turn = 0  # the last one that was announced
         self._tree = 0  # the last one that was turned to
@@ -153,25 +160,25 @@ class ReorderBuffer:
             self._early_bytes += weight
             if self._early and self._early_bytes > _HELD_BYTES:  # one finds room, however large it is
                 self._early_bytes -= weight
-                self._refuse(STRAY)
+                self._receiver.refuse(STRAY)
                 return
             if not self._early:
                 self._early_until = now + PATIENCE
             self._early.append(relayed)
         elif relayed.tree < self._tree or self._ended or relayed.number <= self._number:
-            self._refuse(LATE)
+            self._receiver.refuse(LATE)
         else:
             role = self._roles[self._tree]
             self._number = relayed.number
             if role.children:
-                self._hand_on(relayed, role.children)
+                self._receiver.forward(relayed, role.children)
             if relayed.mask & role.bit:
                 if relayed.body == END:
                     self._ended = True
-                    self._tell_ended(self._tree)
+                    self._receiver.ended(self._tree)
                     self._go_on(now)
                 else:
-                    self._open_body(relayed.body)
+                    self._receiver.receive_body(relayed.body)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -181,7 +188,7 @@ class ReorderBuffer:
         if way.tree <= self._tree:
             return  # directly; a tree is used once
         if way.tree not in self._roles:
-            self._refuse(STRAY)
+            self._receiver.refuse(STRAY)
             self._turn = way.turn - 1  # it was announced in frames that are lost: the publisher sends both again
             return
         self._tree, self._number, self._ended = way.tree, 0, False
@@ -203,7 +210,7 @@ class ReorderBuffer:
                 self._go(first, now)
             else:
                 self._behind.popleft()
-                self._take(first)
+                self._receiver.receive(first)
         self._behind_bytes = 0
         self._behind_until = math.inf
 
@@ -217,7 +224,7 @@ class ReorderBuffer:
             self._wait_no_longer(now)
         if now >= self._early_until:
             for _ in self._early:
-                self._refuse(STRAY)
+                self._receiver.refuse(STRAY)
             self._early.clear()
             self._early_bytes, self._early_until = 0, math.inf
 

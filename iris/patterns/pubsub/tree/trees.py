@@ -13,21 +13,21 @@ Always directly: nodes with a subscription that publishers wait for (``overflow=
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, final
 
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.interest import Terms
-from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed
+from iris.patterns.picker import MemberHealth
+from iris.patterns.pubsub.interest import InterestTable
+from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed, TreeSender
 from iris.patterns.pubsub.tree.topology import MAX_PLACES, TreeRole, TreeShape, shaped
 
 READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
@@ -58,36 +58,17 @@ class EventTrees:
 
     Args:
         mesh: mesh whose nodes it reaches.
-        config: config with the number of nodes from which on there is a tree, and its width.
-        terms_of: returns the terms of a node.
-        needs_link: returns whether publishers have to deal with a node directly.
-        avoid: returns whether a node is not to be given work now.
-        changed: called when routes have changed.
-        lost: called with a topic and the number of copies of its events that could not be sent.
-
-    Attributes:
-        cut_off: called with each node that events may not have reached because another one died.
+        interest: table of the nodes that subscribe.
+        health: nodes that are to get no new work now.
+        sender: publisher whose tree it is.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        config: Config,
-        *,
-        terms_of: Callable[[NodeId], Collection[Terms]],
-        needs_link: Callable[[NodeId], bool],
-        avoid: Callable[[NodeId], bool],
-        changed: Callable[[], None],
-        lost: Callable[[str, int], None],
-    ) -> None:
-        self.cut_off: Callable[[Peer], None] = lambda _: None
+    def __init__(self, mesh: Mesh, interest: InterestTable, health: MemberHealth, sender: TreeSender) -> None:
         self._mesh = mesh
-        self._config = config
-        self._terms_of = terms_of
-        self._needs_link = needs_link
-        self._avoid = avoid
-        self._changed = changed
-        self._lost = lost
+        self._config: Final = mesh.config
+        self._interest = interest
+        self._health = health
+        self._sender = sender
         self._feed: TreeFeed | None = None
         self._next: tuple[int, TreeShape, set[NodeId], float] | None = None
         """Proposal: its number and shape, the nodes not ready yet, and their deadline.  None if there is none."""
@@ -187,13 +168,18 @@ class EventTrees:
     def _is_eligible(self, node: NodeId) -> bool:
         """Return whether a node can be in a tree at all."""
         peer = self._mesh.peers.get(node)
-        terms = self._terms_of(node)
-        return peer is not None and bool(terms) and not peer.foreign and not self._needs_link(node)
+        terms = self._interest.terms_of(node)
+        return peer is not None and bool(terms) and not peer.foreign and not self._interest.needs_link(node)
 
     def _is_well(self, node: NodeId, now: float) -> bool:
         """Return whether nothing keeps such a node from being in a tree now."""
         link = self._mesh.peers[node].link
-        return link.is_up and link.has_room() and not self._avoid(node) and self._resting.get(node, now) <= now
+        return (
+            link.is_up
+            and link.has_room()
+            and not self._health.is_suspected(node)
+            and self._resting.get(node, now) <= now
+        )
 
     def _want(self) -> None:
         self._wanted = True
@@ -208,7 +194,7 @@ class EventTrees:
         if not all(self._is_eligible(node) and self._is_well(node, now) for node in shape.places):
             self._want()  # without those that are no longer fit
             return
-        self._go(TreeFeed(self._mesh, tree, shape, lost=self._lost, news=self._news))
+        self._go(TreeFeed(self._mesh, tree, shape, self._sender, self._news))
 
     def _leave(self, *broken: NodeId) -> None:
         """Return to direct links; ``broken`` forward nothing any more."""
@@ -218,7 +204,7 @@ class EventTrees:
 
     def _go(self, feed: TreeFeed | None, broken: Collection[NodeId] = ()) -> None:
         former, self._feed = self._feed, feed
-        self._changed()  # no run grows any more, so that none gets longer behind what is announced now
+        self._sender.routes_changed()  # no run grows any more, so that none gets longer behind what is announced now
         self._turn += 1
         before: Mapping[NodeId, object] = {}
         cut = 0
@@ -243,7 +229,7 @@ class EventTrees:
         for node, place in feed.places.items():
             peer = self._mesh.peers.get(node)
             if place.bit & mask and peer is not None:
-                self.cut_off(peer)
+                self._sender.send_retained(peer)
                 if node in feed.told:
                     self._post(node, feed.told[node], 0)
 
@@ -302,13 +288,13 @@ class EventTrees:
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
             return
-        terms = self._terms_of(node)
-        if self._needs_link(node) or (not terms and (place.children or self._is_deserted(feed))):
+        terms = self._interest.terms_of(node)
+        if self._interest.needs_link(node) or (not terms and (place.children or self._is_deserted(feed))):
             self._leave()
 
     def _is_deserted(self, feed: TreeFeed) -> bool:
         """Return whether so few of a tree's nodes subscribe to anything that it is of no use."""
-        return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
+        return 2 * sum(1 for node in feed.places if self._interest.terms_of(node)) < self._config.relay_above
 
     def frames_lost(self, node: NodeId) -> None:
         """Announce the tree to a node again: messages to and from it may be lost."""
@@ -381,7 +367,7 @@ class EventTrees:
         self._resting = {node: until for node, until in self._resting.items() if until > now}
         if self._wanted and now >= self._not_before and self._next is None:
             self._wanted = False
-            self._changed()
+            self._sender.routes_changed()
 
     def _trouble(self, feed: TreeFeed, now: float) -> list[NodeId]:
         """Return the nodes that hold up the tree."""
@@ -392,7 +378,7 @@ class EventTrees:
             harmful = feed.shape.places[child.node].children or (peer is not None and not peer.link.has_room())
             if harmful and peer is not None and peer.link.is_stalled(STALLED):
                 found.append(child.node)
-        found += [node for node, place in feed.places.items() if place.children and self._avoid(node)]
+        found += [node for node, place in feed.places.items() if place.children and self._health.is_suspected(node)]
         return list(dict.fromkeys(found))
 
     def _rights_changed(self, feed: TreeFeed) -> bool:

@@ -2,10 +2,10 @@
 
 A copy is physical, as a standby of PostgreSQL is: the same records in the index, the same bytes at the same places of
 the same segment files.  So everything that a transaction holds together stays together in the copy: events, what
-repeats are known by, cursors of groups, batches of Spark's.  What stands in a record or in a chunk is nobody's business
+repeats are known by, cursors of groups, batches of Spark's.  The contents of a record or of a chunk do not matter
 here.
 
-Chunks of a large transaction are handed on before it is committed, so that a copy writes them at the same time as the
+Chunks of a large transaction are forwarded before it is committed, so that a copy writes them at the same time as the
 primary.  Like those in the primary's own files they count when a record names them, and are overwritten else.
 """
 
@@ -77,7 +77,7 @@ class LogChange:
 
 
 ABANDONED: Final = LogChange(ChangeHead(0, False, (), (), ()), ())
-"""Marker: the transaction of which chunks were handed on will not be committed."""
+"""Marker: the transaction of which chunks were forwarded will not be committed."""
 
 
 _EARLY: Final = 1536 * KIB
@@ -130,7 +130,7 @@ class Journal:
         self.data: list[bytes | memoryview] = []
         self._size = 0
         self._is_begun = False
-        """True once chunks of the present transaction were handed on."""
+        """True once chunks of the present transaction were forwarded."""
 
     def write(
         self, shard: int, epoch: str, segment: int, position: int, parts: Sequence[bytes | memoryview], revision: int

@@ -176,7 +176,7 @@ class Replication:
             self._index.journal = self._files.journal = None
 
     def cuts(self, held: Sequence[HeldShard], forks: Mapping[int, int]) -> list[Cut]:
-        """Return how far a copy is the same as this log.
+        """Return up to where a copy is the same as this log.
 
         Args:
             held: what it has.
@@ -376,7 +376,7 @@ class Replication:
     def _tidy(
         self, gone: set[tuple[int, int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]
     ) -> None:
-        """Remove segments that no record names any more, and give back the room behind those that are full."""
+        """Remove segments that no record names any more, and free the room behind those that are full."""
         for number, first, revision in gone:
             if number in epochs:
                 self._files.remove(number, epochs[number], first, revision)
@@ -426,7 +426,7 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
 def _left_to_tier(
     view: IndexView, number: int, *, behind: int = 0, before: int | None = None, whole: bool = False
 ) -> tuple[list[tuple[str, bytes, bytes]], list[Journaled]]:
-    """Return the records of a shard's segments that only a tier has, and what they take the place of.
+    """Return the records of a shard's segments that only a tier has, and the ranges that they replace.
 
     Args:
         view: view of the log.

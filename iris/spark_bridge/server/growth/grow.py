@@ -50,7 +50,7 @@ async def grow(client: BridgeClient, of: int, *, patience: float = 3.0) -> Growt
     Raises:
         ConfigError: the bridge cannot grow so; the message says what to do.
         NotAllowed: the node speaks for another cluster.
-        NotCopied: a member has begun the new generation, and not enough of its copies have heard of that: grow again.
+        NotCopied: a member has begun the new generation, and not enough of its copies know that: grow again.
         BridgeUnreachable: a member went away meanwhile: start it, and grow again.
     """
     bridge = client.bridge

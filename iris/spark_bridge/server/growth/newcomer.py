@@ -46,7 +46,7 @@ def newcomers_cluster(bridge: str) -> str:
 
 
 async def grown_members(node: Node, bridge: str) -> Sequence[RemoteShard]:
-    """Return the shards of the members that are there and divide their events; who does not answer is left out."""
+    """Return the shards of reachable members that divide their events; those that do not answer are left out."""
     found: list[RemoteShard] = []
     with suppress(NoSuchCluster):
         async with node.survey(bridge, None, operation=ListShards.operation, timeout=2.0) as answers:

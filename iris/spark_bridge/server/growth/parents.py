@@ -17,7 +17,7 @@ from iris.spark_bridge.protocol import FindPosition
 _log: Final = logging.getLogger("iris")
 
 _PAUSE: Final = 0.25
-"""Seconds between looks how far a group is."""
+"""Seconds between looks at a group's progress."""
 
 
 @final
@@ -66,7 +66,7 @@ class Parents:
         return any([(await self._position(group, shard, mark))[0] <= mark for shard, mark in self._after.items()])
 
     async def _position(self, group: str, shard: str, mark: int) -> tuple[int, int]:
-        """Return where a group began in a shard, and how far it is, as soon as it is known there."""
+        """Return the offsets at which a group began in a shard and to which it has come, once it is known there."""
         while True:
             address = self._address(number_of(shard))
             if not address:

@@ -21,7 +21,7 @@ _FACTS: Final = {"reason": REASON, "topic": "_topic", "shard": "_shard", "offset
 _PLACE: Final = "array_sort(filter(headers, h -> h.key IN ('bad-shard', 'bad-offset'))).value"
 """The shard and the offset of a letter's event, by which it is known."""
 _COPIED: Final = (
-    "transform(filter(_headers, h -> h.key IN ('iris-sender', 'iris-encoding')),"
+    "transform(filter(coalesce(_headers, array()), h -> h.key IN ('iris-sender', 'iris-encoding')),"
     " h -> struct(replace(h.key, 'iris-', 'bad-') AS key, h.value AS value))"
 )
 _BLOCK: Final = 16
@@ -87,9 +87,11 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
         try:
             if topics := [row.topic for row in letters.select("topic").distinct().collect()]:
                 reader = batch.sparkSession.read.format("iris").options(**options, failOnDataLoss="false")
-                there = reader.option("subscribe", ",".join(topics)).load().select(fn.expr(_PLACE).alias("place"))
-                new = letters.join(there, fn.expr(_PLACE) == fn.col("place"), "left_anti")
-                new.write.format("iris").options(**options).mode("append").save()
+                place = fn.expr(_PLACE).alias("place")
+                there = reader.option("subscribe", ",".join(topics)).load().select(place)
+                # A batch may have a row twice, such as one that was joined.
+                new = letters.select("*", place).join(there, "place", "left_anti").dropDuplicates(["place"])
+                new.drop("place").write.format("iris").options(**options).mode("append").save()
         finally:
             letters.unpersist()
 

@@ -2,6 +2,9 @@
 
 Spark makes a message of nulls of what it cannot read, as if that had been published.  So the message gets a field more,
 and each payload a value for it, at its end: messages that follow each other are one.
+
+Not promised: that a payload which has the field itself is found to be cut off.  Its publisher could as well have
+published the message that is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may see the page: tokens, names, and from where an order comes."""
+"""Access to the page: tokens, names, and the origin of an order."""
 
 from __future__ import annotations
 

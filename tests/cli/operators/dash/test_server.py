@@ -69,7 +69,6 @@ async def test_who_does_not_read_slows_nobody_and_delays_no_end(caplog: pytest.L
 
 async def test_more_connections_than_there_is_room_for_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(server, "_HEAD_TIMEOUT", 1)  # hypercorn keeps one that was hung up for so long, too
     async with _serving() as port:
         held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
         for stream in held:
@@ -170,3 +169,62 @@ async def test_with_a_certificate_it_speaks_tls_and_waits_for_nobody_who_does_no
         await trio.aclose_forcefully(stream)
     async with silent:
         assert await silent.receive_some() == b""
+
+
+async def test_a_connection_is_kept_for_the_next_request_and_a_head_has_no_body() -> None:
+    async with _serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        with trio.fail_after(10):
+            await stream.send_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n" + _GET % b"/")  # the second is sent ahead
+            answer = b""
+            while b"\r\n0\r\n\r\n" not in answer:
+                answer += await stream.receive_some()
+    first, second = answer.split(b"\r\n\r\n", 1)
+    assert first.startswith(b"HTTP/1.1 200")
+    assert second.startswith(b"HTTP/1.1 200")
+    assert answer.count(b"the page") == 1
+
+
+async def test_who_waits_to_be_told_to_go_on_is_told() -> None:
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body[::-1]})
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        async with open_server(echo, listening, None), await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            with trio.fail_after(10):
+                head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n"
+                await stream.send_all(head)
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 100")
+                await stream.send_all(b"abc")
+                answer = b""
+                while b"cba" not in answer:
+                    answer += await stream.receive_some()
+
+
+async def test_what_a_request_works_at_ends_when_its_browser_is_gone() -> None:
+    ended = trio.Event()
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                nursery.cancel_scope.cancel()
+        finally:
+            ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with open_server(waiting, listening, None):
+            async with await trio.open_tcp_stream("127.0.0.1", listening.getsockname()[1]) as stream:
+                await stream.send_all(_GET % b"/")
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+            with trio.fail_after(5):
+                await ended.wait()

@@ -39,7 +39,7 @@ def upgraded(limit: int = LIMIT, url: str = URL) -> tuple[WebSocketFraming, WebS
 
 
 def frame(opcode: int, data: bytes, *, fin: bool = True, masked: bool = True, length: int | None = None) -> bytes:
-    """What RFC 6455, 5.2, says; ``length`` is what it claims."""
+    """Return a frame of RFC 6455, 5.2; ``length`` is the length that it claims."""
     size = len(data) if length is None else length
     mark = 0x80 if masked else 0
     head = bytes(((0x80 if fin else 0) | opcode,))

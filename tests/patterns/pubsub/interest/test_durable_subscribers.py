@@ -10,7 +10,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RequestTimeout
 from iris.kernel.wire import kinds
@@ -20,11 +19,12 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirm
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.security.identity.identity import PeerIdentity
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.realms import WALL
 
 
 class Store:
-    """What a durable subscriber has stored, over several runs."""
+    """Store of a durable subscriber, over several runs."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

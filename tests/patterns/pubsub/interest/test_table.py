@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived, decoded, fields_of
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import encode_batch
 from iris.patterns.pubsub.interest import table as interest
 from iris.patterns.pubsub.interest.table import InterestTable, OwnInterest, Terms
+from tests.support.messages import arrived, decoded, fields_of
 
 NODE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
 A = Terms("a.*", None, False)
@@ -144,7 +144,7 @@ def numbered(start: int, count: int) -> tuple[Terms, ...]:
 
 
 EACH = plain("t.00").size
-"""What each of the numbered terms takes."""
+"""Size of each of the numbered terms."""
 
 
 def held(table: InterestTable) -> int:

@@ -23,7 +23,7 @@ from iris.patterns.pubsub.interest.topics import (
 )
 
 DEEP = ".".join("x" * MAX_TOKENS)
-"""As many tokens as there may be."""
+"""Topic with as many tokens as there may be."""
 
 TOPICS = [
     "a",

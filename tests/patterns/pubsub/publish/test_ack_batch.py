@@ -26,7 +26,7 @@ def confirming(node: MeshNode, timeout: float = 5.0) -> AbstractAsyncContextMana
 
 
 class Log:
-    """What a durable subscriber has stored: runs, as a bridge takes them; repeats are left out by their number."""
+    """Log of a durable subscriber: runs, as a bridge receives them; repeats are left out by their number."""
 
     def __init__(self) -> None:
         self.runs: list[EventRun] = []

@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
 from iris.kernel.errors import ConfigError, IrisError, NotSent, PayloadTooLarge, RequestTimeout
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, check_tally, open_meshes
+from tests.support.messages import raw
 
 
 async def confirm(

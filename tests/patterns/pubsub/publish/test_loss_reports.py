@@ -1,4 +1,4 @@
-"""What a publisher learns of events that its subscribers did not get, and when strict publishing raises."""
+"""Reports to a publisher of events that its subscribers did not get, and errors of strict publishing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.messages import arrived
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
@@ -16,6 +15,7 @@ from iris.patterns.pubsub.publish.loss_reports import LossReports
 from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.events import collect, publish
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.messages import arrived
 
 
 def started(fleet: Fleet, nursery: trio.Nursery) -> None:

@@ -32,7 +32,7 @@ def event(topic: str, sequence: int, size: int) -> RetainedEvent:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a pattern matches a topic, token by token as the page says."""
+    """Return whether a pattern matches a topic, token by token as the page says."""
     wanted, tokens = pattern.split("."), topic.split(".")
     if wanted[-1] == ">":
         wanted.pop()

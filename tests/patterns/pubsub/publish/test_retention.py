@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RemoteProtocolError, RequestTimeout
 from iris.kernel.wire import kinds
@@ -18,6 +17,7 @@ from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from tests.support.events import collect, missed, publish
 from tests.support.meshes import Fleet, MeshNode, check_tally, open_meshes
+from tests.support.messages import arrived, fields_of
 
 
 async def retain(node: MeshNode, topic: str, *payloads: object, within: float | None = None) -> None:

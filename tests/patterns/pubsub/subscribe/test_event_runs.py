@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import arrived
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -18,6 +17,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.topics import MAX_TOPIC
 from iris.patterns.pubsub.publish.retained import check_retained_untrusted
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, payload_bytes
+from tests.support.messages import arrived
 
 SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
@@ -191,7 +191,8 @@ def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ..
 
 
 def run(*, confirm: int = 0, plain: bool = True, payloads: tuple[wire.Payload, ...] = (b"x", b"y")) -> EventRun:
-    return EventRun(SENDER, "a.b", 5, confirm, {"h": "1"}, "key", payloads, 2, plain=plain)
+    events = kinds.Events("a.b", 5, confirm, None, None, "key", tuple(payloads), ())
+    return EventRun(SENDER, events, {"h": "1"}, 2, plain=plain)
 
 
 def test_an_event_shows_its_payload_and_what_it_shares_with_its_run() -> None:
@@ -218,8 +219,8 @@ def test_confirmed_events_are_numbered_through_their_run_and_others_not_at_all()
 
 def test_the_events_of_a_run_taken_one_at_a_time_have_the_numbers_that_they_had() -> None:
     assert [(one.first, one.confirm, one.payloads) for one in run(confirm=100).each()] == [
-        (5, 100, [b"x"]),
-        (6, 101, [b"y"]),
+        (5, 100, (b"x",)),
+        (6, 101, (b"y",)),
     ]
     assert [one.confirm for one in run().each()] == [0, 0]
 

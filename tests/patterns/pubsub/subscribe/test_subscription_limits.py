@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -17,6 +16,7 @@ from iris.patterns.pubsub.subscribe.events import check_run_untrusted
 from iris.patterns.pubsub.subscribe.subscription import Overflow, SubscriptionLimits
 from tests.support.events import collect
 from tests.support.meshes import check_subscription, open_meshes
+from tests.support.messages import arrived, fields_of
 from tests.support.subscriptions import (
     GOOD,
     PUBLISHERS,
@@ -150,7 +150,7 @@ def test_a_payload_that_a_peer_made_up_is_left_out_counted_and_told() -> None:
     assert (event.payload, event.missed, event.sequence) == (b"x", 1, 8)
     assert desk.subscription.statistics().malformed == 1
     assert desk.reported == {"dropped": 0, "refused": 1}
-    assert desk.delayed == [(SENDER.node, f"the payload cannot be read: {desk.unreadable[0]}")]
+    assert desk.delayed == [(SENDER.node, f"the payload cannot be read: {desk.malformed[0]}")]
     check_subscription(desk.subscription)
 
 

@@ -1,4 +1,4 @@
-"""Events of one publisher over changing ways: in order whatever overtakes what, complete as long as nothing is lost."""
+"""Events of one publisher over changing routes: in order whatever overtakes what, complete if nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.messages import arrived, fields_of
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.tree.reorder import LATE, PATIENCE, STRAY, ReorderBuffer
 from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
+from tests.support.messages import arrived, fields_of
 
 CHILD = Child(NodeId("c" * 32), 0b10)
 ME = 0b01
@@ -34,25 +34,28 @@ class Desk:
         self.taken: list[int] = []
         self.handed_on: list[int] = []
         self.refused: Counter[str] = Counter()
-        self.ended: list[int] = []
-        self.incoming = ReorderBuffer(
-            take=lambda message: self.taken.append(fields_of(message)[1]),
-            open_body=lambda body: self.taken.append(int(body)),
-            hand_on=lambda relayed, children: self._hand_on(relayed, children),
-            refuse=self._refuse,
-            ended=self.ended.append,
-        )
+        self.ended_trees: list[int] = []
+        self.incoming = ReorderBuffer(self)
         self.linked: deque[TreeRole | kinds.EventWay | int] = deque()
         self.treed: deque[RelayedEvents] = deque()
         self.now = 0.0
         self._published = self._turn = self._tree = self._number = 0
         self._over = 0
 
-    def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
+    def receive(self, message: wire.Message) -> None:
+        self.taken.append(fields_of(message)[1])
+
+    def receive_body(self, body: bytes) -> None:
+        self.taken.append(int(body))
+
+    def ended(self, tree: int) -> None:
+        self.ended_trees.append(tree)
+
+    def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         assert children == (CHILD,)
         self.handed_on.append(relayed.number)
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
         self.refused[reason] += 1
 
     # -- the publisher

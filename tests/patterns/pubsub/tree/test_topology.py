@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import array, arrived, fields_of, raw
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -23,6 +22,7 @@ from iris.patterns.pubsub.tree.topology import (
     role_untrusted,
     shaped,
 )
+from tests.support.messages import array, arrived, fields_of, raw
 
 
 def nodes(count: int, letter: str = "a") -> list[NodeId]:

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from benchmarks.simulation import growing
-from benchmarks.simulation.growing import check_once_and_in_order, read_all
 from iris.cli.bridge_log import _generations
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
@@ -31,16 +29,18 @@ from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
+from tests.support import growing_bridges
 from tests.support.arrivals import make_former
 from tests.support.bridge_requests import ask_raw
 from tests.support.copies import open_follower
+from tests.support.growing_bridges import check_once_and_in_order, read_all
 
-LAST = growing.KEYS * 4
+LAST = growing_bridges.KEYS * 4
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
 def test_under_load_and_crashes_each_event_is_read_once_and_each_key_in_order(seed: int) -> None:
-    growing.run(seed, seconds=8.0)
+    growing_bridges.run(seed, seconds=8.0)
 
 
 @asynccontextmanager
@@ -103,13 +103,13 @@ async def publish(node: Node, numbers: range) -> None:
     """Publish confirmed events, each key every KEYS events."""
     async with node.confirming(timeout=120) as events:
         for number in numbers:
-            await events.publish("t", b"%d" % number, key=f"k{number % growing.KEYS}")
+            await events.publish("t", b"%d" % number, key=f"k{number % growing_bridges.KEYS}")
 
 
 def moved(before: int, after: int) -> list[int]:
     """Return the numbers of the keys that belong to another shard when there are more."""
     maps = ShardMap(range(before)), ShardMap(range(after))
-    return [n for n in range(growing.KEYS) if len({one.shard_of(f"k{n}", "", "t") for one in maps}) == 2]
+    return [n for n in range(growing_bridges.KEYS) if len({one.shard_of(f"k{n}", "", "t") for one in maps}) == 2]
 
 
 def flat(found: dict[int, list[tuple[str, int]]]) -> list[tuple[str, int]]:
@@ -153,7 +153,7 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
             with pytest.raises(ConfigError, match=r"nobody waits to have shard 2 of 3 of bridge 'bridge': start 'iris"):
                 await grow(client, 3, patience=0.1)
             # What is left of the former generation goes on, and what moves waits.
-            stays, moves = min({*range(growing.KEYS)} - {*moved(2, 3)}), moved(2, 3)[0]
+            stays, moves = min({*range(growing_bridges.KEYS)} - {*moved(2, 3)}), moved(2, 3)[0]
             await publisher.publish("t", b"%d" % LAST, key=f"k{stays}", confirm=True, timeout=10)
             with pytest.raises(Exception, match="no member of 'bridge' has the shard to which this event on 't'"):
                 await publisher.publish("t", b"x", key=f"k{moves}", confirm=True, timeout=1)
@@ -288,8 +288,8 @@ async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard
         with trio.fail_after(60):
             number = LAST
             while not began.is_set():
-                await publish(publisher, range(number, number + growing.KEYS))
-                number += growing.KEYS
+                await publish(publisher, range(number, number + growing_bridges.KEYS))
+                number += growing_bridges.KEYS
                 await trio.sleep(0.1)
             first = min(number for _, number in received)
             await wait_newcomer(nursery, network, tmp_path, 1, 2)
@@ -385,7 +385,7 @@ async def test_readers_go_on_when_the_log_of_an_old_shard_is_lost(tmp_path: Path
         shutil.rmtree(tmp_path / "0")
         await nursery.start(run_member, network, tmp_path, 0, 2)
         await publish(publisher, range(2 * LAST, 3 * LAST))
-        wanted = sum(number % growing.KEYS in moved(1, 2) for number in range(LAST, 3 * LAST))
+        wanted = sum(number % growing_bridges.KEYS in moved(1, 2) for number in range(LAST, 3 * LAST))
         received: list[int] = []
         with trio.fail_after(60):
             async with publisher.consume("t", group="g", start="earliest") as batches:

@@ -44,12 +44,12 @@ def test_a_letter_is_there_once_whatever_changes_before_a_repeat(
 
     def run(checkpoint: str, *, framing: bool = False, **options: str) -> None:
         def take(batch: DataFrame, number: int) -> None:
-            """A batch that is repeated writes its part of the table again."""
+            """A batch that is repeated writes its part of the table again.  Each letter is in it twice."""
             batches.append(number)
             batch.where("_corrupt_record IS NULL").select("_offset").write.mode("overwrite").parquet(
                 str(tmp_path / "table" / f"{checkpoint}-{number}")
             )
-            publish_letters(batch, number)
+            publish_letters(batch.unionAll(batch), number)
 
         events = spark.readStream.format("iris").option("includeShard", "true").options(**options).load()
         if framing and framed:

@@ -21,6 +21,7 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA, SPARK_SCHEMA
 from tests.support.bridges import BridgeProcess, publish
+from tests.support.payloads import payloads
 from tests.support.spark_packages import AVRO, PROTOBUF, spark_packages
 
 pytestmark = [
@@ -45,6 +46,7 @@ PAYLOADS = [
     b'{"s":"12e45678-90ab","m":{"k":[1]},"amount":1e-05}',
     b'{"s":"\\u00e9a1e12345","d":1e-05,"x":[1e-05,12345678,9],"amount":"2e3"}',
     b'{"s":"x\\\\u","amount":"1,000.5"}',
+    b'{"s":"3e\\u00e9","amount":"3e\\u6771","n":1}',
     b'{"s":"half',
     b"[1,2]",
     b'[{"s":"in a list"}]',
@@ -66,14 +68,15 @@ FIELDS = (
 
 def test_json_is_read_as_from_json_reads_it(spark: SparkSession) -> None:
     """The same rows, beside the bytes of what does not fit and one fixed word."""
-    df = frame(spark, *PAYLOADS)
+    values = [*PAYLOADS, *payloads(300, 7)]
+    df = frame(spark, *values)
     own = spark_bridge.parse(df, FIELDS).orderBy("_offset").collect()
     text = fn.col("value").cast("string")
     options = {"columnNameOfCorruptRecord": "corrupt"}
     sparks = df.select(fn.from_json(text, f"{FIELDS}, corrupt STRING", options).alias("p")).select("p.*").collect()
     names = [name.split()[0] for name in FIELDS.replace("STRING, ARRAY", "").split(", ")]
-    for payload, row, other in zip(PAYLOADS, own, sparks, strict=True):
-        assert [row[name] for name in names] == [other[name] for name in names], payload
+    for payload, row, other in zip(values, own, sparks, strict=True):
+        assert repr([row[name] for name in names]) == repr([other[name] for name in names]), payload  # NaN, too
         assert row._corrupt_record == (None if other.corrupt is None else payload)
         assert row._corrupt_reason == (None if other.corrupt is None else "unfit")
     assert {b"[1,2]", b"\xff\xfe"} <= {row._corrupt_record for row in own}

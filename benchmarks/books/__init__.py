@@ -1,1 +1,0 @@
-"""The books: whether they add up under faults, and what they cost."""

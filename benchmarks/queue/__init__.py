@@ -1,1 +1,0 @@
-"""Work queues among real processes: kills, fairness, a slow worker, poison, expiry, and rates beside JetStream."""

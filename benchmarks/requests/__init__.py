@@ -1,1 +1,0 @@
-"""Requests under stress: members that are killed, ten times the load that can be served, broadcasts to many."""

@@ -1,1 +1,0 @@
-"""Publish/subscribe and tunnels between real processes: the figures of docs/explanation/measured/streams.md."""

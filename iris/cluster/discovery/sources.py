@@ -1,0 +1,46 @@
+"""Sources of addresses: where a node looks for others, and whom it tells of those that it finds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from iris.cluster.discovery.address_book import AddressBook
+from iris.cluster.discovery.dns import Resolve
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.registry import Registry
+from iris.kernel.names import NodeId
+
+
+class Sources(NamedTuple):
+    """The sources of one node."""
+
+    seeds: tuple[str, ...]
+    """URLs; a host name in them stands for all its addresses."""
+    resolve: Resolve
+    """Looks such names up."""
+    registry: Registry | None
+    """The registry of this machine."""
+    lan: LocalNetwork | None
+    """The announcements on the local network."""
+    book: AddressBook
+    """Addresses that were good before."""
+
+
+class FoundNodes(Protocol):
+    """The part that is told of nodes that were found: the membership."""
+
+    async def introduce(self, node: NodeId) -> None:
+        """A node was newly linked.  Returns when the memberships have been exchanged."""
+        ...
+
+    def knows(self, node: NodeId) -> bool:
+        """Return whether a node is held alive, so that the link to it is looked after.  Must not block."""
+        ...
+
+
+class Announcer(Protocol):
+    """The part that announces this node on this machine."""
+
+    async def announce(self) -> None:
+        """Put this node's entry into the registry again: somebody has removed it.  Raises ConfigError."""
+        ...

@@ -1,0 +1,271 @@
+"""Calls: the requests of a node with all that is around them, so that ``Node`` and what it is made of ask in one way.
+
+Waits for a first member, links members at other sites, joins the trace, and then leaves it to ``Requests``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+
+import trio
+
+from iris.cluster.membership import Lookups, Member, Membership, Watch
+from iris.cluster.mesh import Mesh
+from iris.cluster.sites import Reach, reach_one
+from iris.kernel.errors import ConfigError, DeliveryError, RequestTimeout
+from iris.kernel.names import Entropy, NodeId, check_address
+from iris.kernel.numerals import shown
+from iris.kernel.tasks import protected_context
+from iris.node.arguments import check_flags, check_preference, check_request, check_timeout, check_wait
+from iris.node.run_guard import RunGuard
+from iris.patterns.bridge_protocol import Ask, as_fields, read_answer
+from iris.patterns.payloads import converted_reply, reply_converter
+from iris.patterns.picker import known_instead
+from iris.patterns.priority import PriorityName, check_priority
+from iris.patterns.request import Begun, Requests
+from iris.patterns.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from iris.node.telemetry.tracing import OpenSpan, TracedRequest, Tracing
+
+    R = TypeVarWithDefault("R", default=Any)
+else:
+    R = TypeVar("R")
+T = TypeVar("T")
+
+
+@final
+class FirstMembers:
+    """Waits for clusters that have no member yet.
+
+    Args:
+        lookups: search of a client for members.  None for a member, which knows them all.
+    """
+
+    def __init__(self, membership: Membership, lookups: Lookups | None, guard: RunGuard) -> None:
+        self._membership = membership
+        self._lookups = lookups
+        self._guard = guard
+
+    async def wait(self, cluster: str, wait: float) -> None:
+        """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
+        check_address(cluster)
+        with self._guard.waiting(), self.following(cluster), trio.move_on_after(wait):
+            await self._membership.wait_for(cluster, 1)
+
+    def following(self, cluster: str) -> AbstractContextManager[None]:
+        """Have a client look the members of a cluster up again and again, for the length of the block."""
+        return nullcontext() if self._lookups is None else self._lookups.following(cluster)
+
+    async def wait_for(self, cluster: str, members: int, within: float) -> bool:
+        """Wait until a cluster has ``members`` members; return False if it has not in time."""
+        with self._guard.waiting(), self.following(cluster), trio.move_on_after(within):
+            await self._membership.wait_for(cluster, members)
+            return True
+        return False
+
+    def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
+        """Follow the members of a cluster; see ``Node.watch``."""
+        watch = self._membership.watch(cluster)
+        return watch if self._lookups is None else self._watch_following(cluster, watch)
+
+    @protected_context
+    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
+        with self.following(cluster):
+            async with watch as changes:
+                yield changes
+
+    def check_member(self, what: str) -> None:
+        """Check that this node is no client.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self._lookups is not None:
+            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
+
+    @protected_context
+    async def entering(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> AsyncIterator[T]:
+        """Enter a block once a cluster has a member, for which it waits ``wait`` seconds at most."""
+        if wait:
+            await self.wait(cluster, wait)
+        with self._guard.waiting() as entered:
+            async with opening() as opened:
+                entered()
+                yield opened
+
+    @protected_context
+    async def entering_tunnel(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[Tunnel]]
+    ) -> AsyncIterator[Tunnel]:
+        """Enter the block of a tunnel likewise; it leaves no cancel scope open, so blocks may be left in any order."""
+        if wait:
+            await self.wait(cluster, wait)
+        async with AsyncExitStack() as stack:
+            with self._guard.waiting():
+                tunnel = await stack.enter_async_context(opening())
+            yield tunnel
+
+
+def too_few(
+    cluster: str, members: int, within: float, known: int, mesh: Mesh, membership: Membership
+) -> RequestTimeout:
+    """Return the error when a cluster does not have so many members in time, of those that are known."""
+    present = membership.count(cluster)
+    but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
+    trouble = mesh.trouble()
+    error = RequestTimeout(
+        f"cluster {cluster!r} has {present} of {shown(members)} members after {within:g} s{but}{trouble}"
+    )
+    hint = "" if known or trouble else known_instead(cluster, membership.clusters())
+    if hint:
+        error.add_note(hint)
+    return error
+
+
+@final
+class Calls:
+    """The requests of one node.
+
+    Args:
+        reach: links members before they are asked.  None for a node at no site: all its members are linked.
+        tracing: joins calls to traces.  None if the program traces nothing.
+        entropy: source of the names of claims and holders at bridges.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        first: FirstMembers,
+        reach: Reach | None,
+        guard: RunGuard,
+        tracing: Tracing | None,
+        entropy: Entropy,
+    ) -> None:
+        self._requests = requests
+        self._first = first
+        self._reach = reach
+        self._guard = guard
+        self._tracing = tracing
+        self.entropy: Final = entropy
+
+    async def request(
+        self,
+        cluster: str,
+        payload: Any,
+        *,
+        timeout: float,
+        idempotent: bool = False,
+        idempotency_key: str | None = None,
+        operation: str | None = None,
+        key: str | None = None,
+        prefer: Member | NodeId | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: PriorityName | None = None,
+        hedge: float | None = None,
+        prefer_site: str | None = None,
+        wait: float = 0.0,
+        reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
+    ) -> R:
+        """See ``Node.request``."""
+        self._guard.check()
+        hedge = check_request(
+            cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key, hedge=hedge
+        )
+        if essential is not True:
+            check_flags(essential=essential)
+        timeout = check_timeout(timeout)
+        convert = None if reply is None else reply_converter(reply)
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
+        try:
+            within = check_wait(wait)
+            if within:
+                await self._first.wait(cluster, within)
+            wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
+            if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
+                with self._guard.waiting():
+                    timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
+            call = self._requests.call(
+                cluster,
+                payload,
+                timeout=timeout,
+                idempotent=idempotent,
+                operation=operation,
+                key=key,
+                prefer=wanted,
+                headers=headers,
+                priority=check_priority(priority),
+                idempotency_key=idempotency_key,
+            )
+            came: Any = await self._requests.request(call, hedge)
+            value: R = came if convert is None else converted_reply(convert, came, cluster)
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            if (essential and fallback is None) or not isinstance(error, DeliveryError):
+                raise
+            self._requests.fallbacks[type(error).__name__] += 1
+            return cast("R", fallback)
+        if span is not None:
+            span.end()
+        return value
+
+    def begin(
+        self,
+        woken: Callable[[], None],
+        until: float,
+        cluster: str,
+        payload: object,
+        *,
+        timeout: float,
+        idempotent: bool,
+        idempotency_key: str | None,
+        operation: str | None,
+        key: str | None,
+        prefer: Member | NodeId | None,
+        headers: Mapping[str, str] | None,
+        priority: PriorityName | None,
+    ) -> Begun | TracedRequest | None:
+        """Begin a request as ``request`` does, without waiting, for callers outside of trio's tasks.
+
+        None if it has to wait for anything but a reply.
+        See ``Requests.begin``.
+        """
+        self._guard.check()
+        check_request(cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key)
+        if self._reach is not None and self._reach.matters(cluster):
+            return None
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
+        call = self._requests.call(
+            cluster,
+            payload,
+            timeout=check_timeout(timeout),
+            idempotent=idempotent,
+            operation=operation,
+            key=key,
+            headers=headers,
+            prefer=None if prefer is None else check_preference(prefer, None),
+            priority=check_priority(priority),
+            until=until,
+            idempotency_key=idempotency_key,
+        )
+        begun = self._requests.begin(call, woken)
+        return begun if begun is None or span is None else span.following(begun)
+
+    async def ask(self, bridge: str, request: Ask[T], timeout: float, /) -> T:
+        """See ``Bridges``."""
+        fields, operation = as_fields(request), request.operation
+        reply = await self.request(bridge, fields, operation=operation, timeout=timeout, idempotent=True)
+        return read_answer(request, reply)

@@ -1,0 +1,115 @@
+"""Documents: the shared documents that are open on a node, and the flags in them that pause services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import NodeId
+from iris.node.build import Patterns
+from iris.node.parts import NodeParts
+from iris.patterns.state import SharedState, StateMembers
+
+
+@final
+class DocumentSettings(NamedTuple):
+    """Settings of a document; see ``Node.state``."""
+
+    max_bytes: int
+    path: Path | None
+    allow: frozenset[str]
+
+
+@final
+class Documents(dict[str, SharedState]):
+    """The documents that are open on a node, by cluster."""
+
+    def __init__(self, parts: NodeParts, patterns: Patterns) -> None:
+        super().__init__()
+        self._parts = parts
+        self._patterns = patterns
+
+    def make(self, cluster: str, settings: DocumentSettings, others: Callable[[], list[NodeId]]) -> SharedState:
+        """Return a document that is not open yet.
+
+        Args:
+            cluster: cluster of the document.
+            settings: its settings.
+            others: returns the members of the cluster.
+        """
+        parts, patterns = self._parts, self._patterns
+        members = StateMembers(
+            cluster,
+            parts.mesh.node,
+            parts.membership,
+            patterns.broadcasts,
+            patterns.surveys,
+            patterns.tunnels,
+            parts.sites,
+            others,
+        )
+        return SharedState(
+            members,
+            max_bytes=settings.max_bytes,
+            path=settings.path,
+            allow=settings.allow,
+            random=parts.environment.random,
+            wall_clock=parts.environment.wall_clock,
+            check_open=patterns.guard.check,
+        )
+
+    def flag(self, paused_by: str | None) -> DocumentFlag | None:
+        """Return the flag that pauses a service; None if it is never paused.
+
+        Raises:
+            ConfigError: the document is not open here.
+        """
+        if paused_by is None:
+            return None
+        document, _, key = paused_by.rpartition(".")
+        first = self.get(document)
+        if first is None:
+            raise ConfigError(
+                f"the service is paused by {paused_by!r}, and the document {document!r} is not open here: "
+                f"open node.state({document!r}) and join within its block"
+            )
+        return DocumentFlag(self, document, key, first)
+
+    @asynccontextmanager
+    async def running(self, cluster: str, document: SharedState, timeout: float) -> AsyncIterator[None]:
+        """Keep a document in step with other members, which have to give it within ``timeout`` seconds."""
+        self[cluster] = document
+        try:
+            with self._patterns.guard.waiting() as entered:
+                async with document._running(timeout):
+                    entered()
+                    yield
+        finally:
+            del self[cluster]
+
+    def end_watches(self) -> None:
+        """End the iterations over changes, as the node is closed."""
+        for state in self.values():
+            state._end_watches()
+
+
+@final
+class DocumentFlag:
+    """A value of a document that pauses a service while it is true.
+
+    Args:
+        first: the document when the service began.  It is looked at while the document is not open.
+    """
+
+    def __init__(self, documents: Documents, document: str, key: str, first: SharedState) -> None:
+        self._documents = documents
+        self._document = document
+        self._key = key
+        self._first = first
+
+    def is_set(self) -> bool:
+        """See ``PauseFlag``."""
+        return bool(self._documents.get(self._document, self._first).get(self._key))
