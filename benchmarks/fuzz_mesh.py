@@ -45,7 +45,7 @@ _ROUND: Final = 512
 """Frames before the handshakes are begun anew: they may last 5 s, and dials for unknown peers are limited."""
 
 _BURST: Final = 16
-"""Frames under way at a time: one address may have 24 unauthenticated connections, and one connection 64 frames."""
+"""Frames in progress at a time: one address may have 24 unauthenticated connections, and one connection 64 frames."""
 
 _OF_CONNECTIONS: Final = ("junk from a stranger", "no genuine frame in time", "handshake without a way back")
 """Refusals that are counted beside that of the frame."""

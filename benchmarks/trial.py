@@ -136,7 +136,7 @@ def run_trial(system: System, case: Case, *, seconds: float, broker: str, direct
             sink.begin(addresses=[], seat=seat, **given)
         addresses = [sink.hear("ready", PATIENCE) for sink in sinks]
         source.begin(addresses=addresses, seat=0, **given)
-        if case.told_by_source:
+        if case.reported_by_source:
             return dict(source.hear("figures", seconds + (LINKING if case.kind == "members" else PATIENCE)))
         figures = [dict(sink.hear("figures", 10 * seconds + PATIENCE, watching=source)) for sink in sinks]
         return added(figures)

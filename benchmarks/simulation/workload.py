@@ -157,7 +157,7 @@ class MixedWorkload:
 
     async def _deliver(self, node: iris.Node) -> None:
         async with node.queue("parcels", attempts=1000) as parcels:
-            async for parcel in parcels.take(limit=4):
+            async for parcel in parcels.receive(limit=4):
                 async with parcel:
                     await trio.sleep(self._world.random.uniform(0, 0.02))
                     self.delivered.setdefault(parcel.payload)

@@ -17,7 +17,7 @@ async def shrink(image: str, *, disk_is_full: bool) -> None:
 
 
 async def work(jobs: iris.WorkQueue, count: int, *, disk_is_full: bool) -> None:
-    taken = jobs.take(limit=4)
+    taken = jobs.receive(limit=4)
     for _ in range(count):
         async with await anext(taken) as job:
             await shrink(job.payload, disk_is_full=disk_is_full)
@@ -34,7 +34,7 @@ async def main() -> None:
                 await jobs.put(image, key="album")
             await work(jobs, 5, disk_is_full=True)
         async with node.queue("thumbnails.dead") as dead:
-            async with await anext(dead.take()) as letter:
+            async with await anext(dead.receive()) as letter:
                 print("put aside:", letter.payload, letter.headers["dead-attempts"], letter.headers["dead-error"])
                 async with node.queue("thumbnails") as jobs:
                     await jobs.put(letter.payload)

@@ -93,7 +93,7 @@ async def main():
             for order in orders:
                 await queue.put(order, key="ann")
             done = 0
-            async for job in queue.take(limit=1):
+            async for job in queue.receive(limit=1):
                 async with job:
                     try:
                         await transfer(desk, job.payload)

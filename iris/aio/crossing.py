@@ -59,7 +59,7 @@ class Source(Handle[T], Generic[T, V]):
 
     async def __anext__(self) -> V:
         while not self._arrived:  # two may wait for one value
-            await (self._guest.take if self._has_left else self._guest.call)(self._fetch)
+            await (self._guest.call_even_closed if self._has_left else self._guest.call)(self._fetch)
         return self._arrived.popleft()
 
 
@@ -132,11 +132,11 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
         self._enters()
         news = Waiter(self._guest.loop)
         self._ended = Waiter(self._guest.loop)
-        self._held = HeldBlock[Any](self._block(), news.tell)
+        self._held = HeldBlock[Any](self._block(), news.notify)
 
         def ended() -> None:
-            self._ended.tell()
-            news.tell()
+            self._ended.notify()
+            news.notify()
             if self._task is not None and not self._task.done() and self._has_failed():
                 self._cut_off = True
                 self._task.cancel()
@@ -148,7 +148,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
             self._call.cancel()
             await self._ended.wait_surely(self._call.cancel)
             raise
-        if self._ended.told:
+        if self._ended.notified:
             self._call.result()
             raise AssertionError("a block ends when it is left")
         self._task = asyncio.current_task()
@@ -166,7 +166,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
             if not isinstance(error, asyncio.CancelledError):
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # it was on its way to the body, which has ended
-        elif not self._ended.told:
+        elif not self._ended.notified:
             if error is None or isinstance(error, Exception):
                 self._held.leave(error)
             else:

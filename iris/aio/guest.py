@@ -51,16 +51,16 @@ def _owner(loop: asyncio.AbstractEventLoop) -> Any:
 class Waiter:
     """Lets tasks of the event loop wait for one notification by the trio run."""
 
-    __slots__ = ("_futures", "_loop", "told")
+    __slots__ = ("_futures", "_loop", "notified")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop: Final = loop
         self._futures: list[asyncio.Future[None]] = []
-        self.told = False
+        self.notified = False
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """End all waits, and make those that follow return at once."""
-        self.told = True
+        self.notified = True
         if self._futures and not self._loop.is_closed():
             for future in self._futures:
                 if not future.done():
@@ -68,7 +68,7 @@ class Waiter:
 
     async def wait(self) -> None:
         """Wait for the notification."""
-        if not self.told:
+        if not self.notified:
             future = self._loop.create_future()
             self._futures.append(future)
             await future
@@ -81,7 +81,7 @@ class Waiter:
         With ``leaving``, a handler that was cancelled does not wait: what it leaves may be waiting for its end.
         """
         error: asyncio.CancelledError | None = None
-        while not self.told:
+        while not self.notified:
             task = asyncio.current_task()
             if leaving and is_serving.get() and task is not None and task.cancelling():
                 break
@@ -216,7 +216,7 @@ class Guest:
         Cancelling it cancels that, and waits for its end.
         """
         waiter = Waiter(self.loop)
-        call = self.begin(function, waiter.tell)
+        call = self.begin(function, waiter.notify)
         try:
             await waiter.wait()
         except asyncio.CancelledError:
@@ -226,7 +226,7 @@ class Guest:
         result: T = call.result()
         return result
 
-    async def take(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
             return await self.call(function)
@@ -280,7 +280,7 @@ class Guest:
         self._scope.cancel()
         for release in list(self.waiting):  # handlers whose tasks nobody runs any more
             release()
-        while not self._ended.told:
+        while not self._ended.notified:
             if self._polling is not None and self._due.empty():
                 self._polling.wait_here()
             self._step(self._due.get())
@@ -289,7 +289,7 @@ class Guest:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 self._calls = CallTasks(nursery)
-                self._began.tell()
+                self._began.notify()
                 try:
                     await trio.sleep_forever()
                 finally:
@@ -342,8 +342,8 @@ class Guest:
         self._calls = None
         _owner(self.loop).guest = None
         self._return_interrupts()
-        self._began.tell()
-        self._ended.tell()
+        self._began.notify()
+        self._ended.notify()
         if isinstance(came, outcome.Error):
             error = came.error
             while isinstance(error, BaseExceptionGroup):  # the event loop knows what ends a program only by itself
@@ -355,7 +355,7 @@ class Guest:
         try:
             yield
         finally:
-            if not self._ended.told:
+            if not self._ended.notified:
                 await self.close()
 
 

@@ -94,11 +94,11 @@ class Subscription(Source[TrioSubscription, Event]):
             self._arrived.extend(await self._inner.receive_batch(max_events))
 
         while not self._arrived:
-            await self._guest.take(fetch)
+            await self._guest.call_even_closed(fetch)
         return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
 
     async def __anext__(self) -> Event:
-        event = None if self._arrived else self._inner._take_at_once()
+        event = None if self._arrived else self._inner._pop_nowait()
         return await super().__anext__() if event is None else event
 
 

@@ -88,7 +88,7 @@ class Node(Handle[TrioNode]):
             convert = None if reply is None else reply_converter(reply)
             waiter = Waiter(self._guest.loop)
             begun = self._inner._calls.begin(
-                waiter.tell,
+                waiter.notify,
                 self._guest.deadline,
                 cluster,
                 payload,

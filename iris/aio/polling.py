@@ -92,7 +92,7 @@ class Polling:
             return
         finally:
             sniffio.thread_local.name = library
-        if self._take(always=timeout <= 0):
+        if self._receive(always=timeout <= 0):
             self._next(self.tick)
             return
         self._runner.guest_tick_scheduled = False
@@ -104,10 +104,10 @@ class Polling:
         """Wait in this thread, for the loop is closed, and let trio go on."""
         if self._until is not None:
             select.select([self._descriptor], [], [], max(0.0, self._until - self._loop.time()))
-            self._take(always=True)
+            self._receive(always=True)
             self._go_on()
 
-    def _take(self, *, always: bool) -> bool:
+    def _receive(self, *, always: bool) -> bool:
         """Take what has come for trio, and return whether trio is to run; it is, if ``always``, for nothing as well."""
         came: outcome.Value[Any] | outcome.Error = outcome.capture(self._io.get_events, 0)
         if not always and isinstance(came, outcome.Value) and not came.value:
@@ -116,7 +116,7 @@ class Polling:
         return True
 
     def _is_readable(self) -> None:
-        if self._until is not None and self._take(always=False):
+        if self._until is not None and self._receive(always=False):
             self._go_on()
 
     def _rings(self) -> None:
@@ -126,7 +126,7 @@ class Polling:
         if self._loop.time() < self._until:  # trio takes an empty wait for one that was waited to its end
             self._set_timer(self._until)
         else:
-            self._take(always=True)
+            self._receive(always=True)
             self._go_on()
 
     def _set_timer(self, when: float) -> None:

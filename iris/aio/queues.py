@@ -69,11 +69,11 @@ class WorkQueue(Handle[TrioWorkQueue]):
 
     name = Shown[str]()
     put = awaited(TrioWorkQueue.put)
-    _take = direct(TrioWorkQueue.take)
+    _receive = direct(TrioWorkQueue.receive)
 
-    def take(self, limit: int = 16) -> JobWorker:
-        """See ``iris.WorkQueue.take``."""
-        return JobWorker(self._take(limit), self._guest)
+    def receive(self, limit: int = 16) -> JobWorker:
+        """See ``iris.WorkQueue.receive``."""
+        return JobWorker(self._receive(limit), self._guest)
 
 
 @final

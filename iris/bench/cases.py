@@ -75,7 +75,7 @@ class Case:
             ``members``: requests of one node to ever more members, all in one process.
         size: bytes of each payload.
         sinks: receiving processes.
-        concurrency: requests that are under way at any time.
+        concurrency: requests that are in progress at any time.
         pace: messages per second.
         figures: figures that are read from it, in the order of the table.
         quick: True if ``--quick`` measures it.
@@ -92,7 +92,7 @@ class Case:
     quick: bool = False
 
     @property
-    def told_by_source(self) -> bool:
+    def reported_by_source(self) -> bool:
         """True if the source reports the figures; else the sinks do."""
         return self.kind in ("request", "handshake", "start", "subscriptions", "members")
 

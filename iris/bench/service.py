@@ -93,14 +93,14 @@ class Bench:
     async def _begin(self, request: iris.Request) -> object:
         name, run = _begin_untrusted(request.payload)
         if len(self._runs) >= _MAX_RUNS:
-            raise iris.RemoteError("busy", f"{_MAX_RUNS} measurements are under way already")
+            raise iris.RemoteError("busy", f"{_MAX_RUNS} measurements are in progress already")
         if name in self._runs:
             raise iris.RemoteError("bad_request", "there is such a run already")
         self._runs[name] = run
-        await self._nursery.start(self._take_part, name, run, request.sender.node)
+        await self._nursery.start(self._participate, name, run, request.sender.node)
         return self._node.id
 
-    async def _take_part(
+    async def _participate(
         self, name: str, run: BenchRun, source: NodeId, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Receive what a run sends, and keep what was found until it was asked for."""

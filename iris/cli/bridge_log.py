@@ -17,7 +17,7 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.starting import is_command, loading
-from iris.cli.terminal import POSITIVE, note, open_lines, takes_output, write_line, write_object
+from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_line, write_object
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def _client(
 @click.command()
 @named
 @patient
-@takes_output
+@output_option
 @connected
 def status(connection: NodeOptions, name: str, timeout: float, output: str) -> int:
     """Tell what a bridge holds, how fast it grows, and how far behind its groups of readers are."""
@@ -195,8 +195,8 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
             f"{f': {tier.problem}' if tier.problem else ''}"
         )
     for address, counters in status.counters.items():
-        told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
-        write_line(f"member {address} since it was started: {told}")
+        text = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
+        write_line(f"member {address} since it was started: {text}")
     for name, gap in status.gaps[-GAPS_SHOWN:]:
         write_line(f"gap: {gap.describe(name)}")
     if len(status.gaps) > GAPS_SHOWN:

@@ -237,7 +237,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     return _connected(verb, "--listen")
 
 
-def connected_near(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
+def connected_in_site(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of ``connected``, but ``--near`` for the addresses of nodes: it listens for others."""
     return _connected(verb, "--near")
 

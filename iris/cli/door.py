@@ -74,8 +74,8 @@ def door(
         raise click.UsageError("a door is reached by --http, --mqtt or --nng: give one of them")
     for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
-            told = "write https://HOST or https://HOST:PORT, in small letters and with nothing behind, or *"
-            raise click.UsageError(f"{origin!r} is no origin as browsers name it: {told}")
+            expected = "write https://HOST or https://HOST:PORT, in small letters and with nothing behind, or *"
+            raise click.UsageError(f"{origin!r} is no origin as browsers name it: {expected}")
     tls = tls_of(certificate, private_key)
     if (nng_at is None) != (nng_client is None):
         raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
@@ -100,15 +100,15 @@ def door(
                 http_door = await stack.enter_async_context(
                     http.open_http_door(node, clients, sockets=sockets, tls=tls, origins=origins, limits=limits)
                 )
-                stack.callback(lambda: _tell_counted("HTTP", http_door.statistics()))
-                _tell("https" if tls else "http", sockets)
+                stack.callback(lambda: _print_counters("HTTP", http_door.statistics()))
+                _print_addresses("https" if tls else "http", sockets)
             if mqtt_at:
                 sockets = _listening(stack, mqtt_at, plaintext or tls is not None)
                 mqtt_door = await stack.enter_async_context(
                     mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
                 )
-                stack.callback(lambda: _tell_counted("MQTT", mqtt_door.statistics()))
-                _tell("mqtts" if tls else "mqtt", sockets)
+                stack.callback(lambda: _print_counters("MQTT", mqtt_door.statistics()))
+                _print_addresses("mqtts" if tls else "mqtt", sockets)
             if nng_at and nng_client:
                 opened_nng = nng.open_nng_door(
                     node, clients, nng_at, nng_client, certificate=certificate, private_key=private_key,
@@ -140,18 +140,18 @@ def _listening(stack: contextlib.AsyncExitStack, places: tuple[str, ...], secure
     return sockets
 
 
-def _tell(scheme: str, sockets: list[socket.socket]) -> None:
+def _print_addresses(scheme: str, sockets: list[socket.socket]) -> None:
     for one in sockets:
         note(url_of(scheme, one))
 
 
-def _tell_counted(protocol: str, counted: HttpStatistics | MqttStatistics) -> None:
+def _print_counters(protocol: str, counted: HttpStatistics | MqttStatistics) -> None:
     """Say what a door has done, and what its bounds have refused."""
     values: dict[str, Any] = {one.name: getattr(counted, one.name) for one in dataclasses.fields(counted)}
     refused: dict[int, int] = values.pop("refused")
-    told = [f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value]
-    told += [f"status {status}: {count}" for status, count in sorted(refused.items())]
-    note(f"{protocol}: {', '.join(told) or 'nobody came'}")
+    counters = [f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value]
+    counters += [f"status {status}: {count}" for status, count in sorted(refused.items())]
+    note(f"{protocol}: {', '.join(counters) or 'nobody came'}")
 
 
 @contextlib.asynccontextmanager

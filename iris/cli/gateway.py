@@ -37,9 +37,9 @@ _NOTHING_YET: Final = GatewayStatistics(
     unreached={},
     sites=(),
     neighbours={},
-    told=0,
-    told_bytes=0,
-    untold=0,
+    sent=0,
+    sent_bytes=0,
+    not_advertised=0,
 )
 """First report of a gateway, before it is up: it shows whether the file can be written."""
 
@@ -181,14 +181,14 @@ async def _keep_status(opened: Gateway, file: Path) -> None:
 
 def _write_status(file: Path, counters: GatewayStatistics) -> None:
     """Write the counters; the file is whole at any time, and as it was if this fails."""
-    told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
-    told |= {name: dict(told[name]) for name in ("refused", "rejected", "unreached", "neighbours")}
+    status = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
+    status |= {name: dict(status[name]) for name in ("refused", "rejected", "unreached", "neighbours")}
     draft = file.with_name(f".{file.name[:64]}.{secrets.token_hex(8)}")
     try:
         # Readable by all, as counters are, and written by this user only, whatever the umask.
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "w") as written:
-            written.write(json.dumps(told))
+            written.write(json.dumps(status))
         draft.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

@@ -103,16 +103,16 @@ class Verbs(click.Group):
             return None
         command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
-        _take_verbose(command)
+        _add_verbose_option(command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; of one that there is not, name the verb that is most like it."""
-        near = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=_LIKE)
-        if args[0] not in VERBS and near:
-            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        similar = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=_LIKE)
+        if args[0] not in VERBS and similar:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {similar[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -121,7 +121,7 @@ class Verbs(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
-def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
+def _set_log_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
     if verbose:
         logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
@@ -133,7 +133,7 @@ def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
     "--verbose",
     count=True,
     expose_value=False,
-    callback=_take_level,
+    callback=_set_log_level,
     help="Tell who this node is and whom it found; twice: its counters at the end, too. Also after the verb.",
 )
 @click.option(
@@ -159,14 +159,14 @@ def iris(log_level: str | None, log_format: str) -> None:
         write_log(log_format)
 
 
-def _take_verbose(command: click.Command) -> None:
+def _add_verbose_option(command: click.Command) -> None:
     """Let a verb, and those below it, take ``-v`` as well; ``iris --help`` tells of it."""
     if not any("--verbose" in parameter.opts for parameter in command.params):
         command.params.append(
-            click.Option(["-v", "--verbose"], count=True, expose_value=False, hidden=True, callback=_take_level)
+            click.Option(["-v", "--verbose"], count=True, expose_value=False, hidden=True, callback=_set_log_level)
         )
     for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _take_verbose(below)
+        _add_verbose_option(below)
 
 
 def main() -> None:

@@ -19,7 +19,15 @@ import trio
 
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.payload import as_fields, as_text, parse_payload, read_headers, read_payload, takes_headers, takes_payload
+from iris.cli.payload import (
+    as_fields,
+    as_text,
+    header_option,
+    parse_payload,
+    payload_argument,
+    read_headers,
+    read_payload,
+)
 from iris.cli.terminal import (
     POSITIVE,
     Lines,
@@ -29,13 +37,13 @@ from iris.cli.terminal import (
     open_lines,
     read_chunks,
     read_lines,
-    takes_wait,
+    wait_option,
     write_chunk,
     write_line,
     write_object,
     write_payload,
 )
-from iris.patterns.pubsub.subscribe import ToldLosses
+from iris.patterns.pubsub.subscribe import AnnouncedLosses
 
 
 @click.command()
@@ -75,7 +83,7 @@ def sub(
         nonlocal taken, printed
         async with node.subscribe(pattern, group=group) as events:
             note(f"subscribed to {pattern}")
-            losses = ToldLosses(events)
+            losses = AnnouncedLosses(events)
             async for event in events:
                 # The writing of a line may wait for its reader, while another pattern has an event, too.
                 if taken == count:
@@ -97,13 +105,13 @@ def sub(
 
 @click.command()
 @click.argument("cluster")
-@takes_payload
-@takes_headers
+@payload_argument
+@header_option
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--key", metavar="TEXT", help="Requests with the same key go to the same member.")
 @click.option("--idempotent", is_flag=True, help="Try again within the time: the service does not mind repetition.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds.")
-@takes_wait
+@wait_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @connected
 def request(
@@ -155,9 +163,9 @@ def request(
 
 @click.command()
 @click.argument("cluster")
-@takes_payload
-@takes_headers
-@takes_wait
+@payload_argument
+@header_option
+@wait_option
 @connected
 def broadcast(
     connection: NodeOptions,
@@ -174,20 +182,20 @@ def broadcast(
     value = read_payload(payload, json_payload)
     given_headers = read_headers(headers)
 
-    async def tell() -> None:
+    async def send() -> None:
         async with connection.open() as node:
             await node.broadcast(cluster, value, headers=given_headers, wait=wait)
 
-    return run_until_done(tell)
+    return run_until_done(send)
 
 
 @click.command()
 @click.argument("cluster")
-@takes_payload
-@takes_headers
+@payload_argument
+@header_option
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--timeout", type=POSITIVE, default=1.0, show_default=True, help="Seconds.")
-@takes_wait
+@wait_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for those missing.")
 @connected
 def survey(
@@ -235,8 +243,8 @@ def survey(
 
 @click.command()
 @click.argument("topic")
-@takes_payload
-@takes_headers
+@payload_argument
+@header_option
 @click.option("--lines", is_flag=True, help="Publish each line of standard input as one event.")
 @click.option("--confirm", is_flag=True, help="Wait until every durable subscriber has it on disk.")
 @click.option("--key", metavar="TEXT", help="Events with the same key stay in order in a durable log.")
@@ -291,7 +299,7 @@ def _text_of(line: bytes) -> str | bytes:
 @click.argument("cluster")
 @click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
-@takes_wait
+@wait_option
 @connected
 def tunnel(connection: NodeOptions, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
     """Connect standard input and output to one member of CLUSTER.
@@ -350,7 +358,7 @@ async def _open_state(connection: NodeOptions, cluster: str, wait: float) -> Asy
 @click.argument("cluster")
 @click.argument("key", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@takes_wait
+@wait_option
 @connected
 def get(connection: NodeOptions, cluster: str, key: str | None, wait: float, as_json: bool) -> int:
     """Print the value of KEY in the document of CLUSTER, or of all keys, each on a line."""
@@ -377,8 +385,8 @@ def get(connection: NodeOptions, cluster: str, key: str | None, wait: float, as_
 @state.command("set")
 @click.argument("cluster")
 @click.argument("key")
-@takes_payload
-@takes_wait
+@payload_argument
+@wait_option
 @connected
 def set_value(connection: NodeOptions, cluster: str, key: str, payload: str, json_payload: bool, wait: float) -> int:
     """Set KEY in the document of CLUSTER; it is done when another member has it.
@@ -400,7 +408,7 @@ def set_value(connection: NodeOptions, cluster: str, key: str, payload: str, jso
 @click.argument("pattern", default=">")
 @click.option("--count", type=click.IntRange(1), help="End after this many changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each change.")
-@takes_wait
+@wait_option
 @connected
 def watch(connection: NodeOptions, cluster: str, pattern: str, count: int | None, wait: float, as_json: bool) -> int:
     """Print the keys in the document of CLUSTER that match PATTERN, and each change of them, until Ctrl-C.

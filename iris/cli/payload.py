@@ -17,7 +17,7 @@ TOO_DEEP = "(nested too deep to be shown)"
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-def takes_payload(verb: Verb) -> Verb:
+def payload_argument(verb: Verb) -> Verb:
     """Give ``verb`` the argument PAYLOAD and the option ``--json-payload``, to be read by ``read_payload``."""
     verb = click.option("--json-payload", is_flag=True, help="PAYLOAD is JSON and arrives as the value it stands for.")(
         verb
@@ -25,7 +25,7 @@ def takes_payload(verb: Verb) -> Verb:
     return click.argument("payload", default="")(verb)
 
 
-def takes_headers(verb: Verb) -> Verb:
+def header_option(verb: Verb) -> Verb:
     """Give ``verb`` the repeatable option ``--header``, to be read by ``read_headers``."""
     return click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be repeated.")(verb)
 

@@ -270,12 +270,12 @@ POSITIVE = Finite(0, min_open=True)
 """A number above 0."""
 
 
-def takes_output(verb: Callable[P, R]) -> Callable[P, R]:
+def output_option(verb: Callable[P, R]) -> Callable[P, R]:
     """Give ``verb`` the option ``-o``, as its argument ``output``: ``table`` or ``json``; ``--json`` is ``-o json``."""
     return _with_output(verb, ("table", "json"), "For people, or a JSON object for each line.")
 
 
-def takes_wide_output(verb: Callable[P, R]) -> Callable[P, R]:
+def wide_output_option(verb: Callable[P, R]) -> Callable[P, R]:
     """Give ``verb`` the option ``-o`` as ``takes_output`` does; ``output`` may also be ``wide``."""
     help_text = "For people, with more columns, or a JSON object for each line."
     return _with_output(verb, ("table", "wide", "json"), help_text)
@@ -293,7 +293,7 @@ def _with_output(verb: Callable[P, R], choices: Sequence[str], help_text: str) -
     return with_output
 
 
-def takes_wait(verb: Verb) -> Verb:
+def wait_option(verb: Verb) -> Verb:
     """Give ``verb`` the option ``--wait``."""
     option = click.option(
         "--wait",

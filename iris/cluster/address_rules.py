@@ -44,7 +44,7 @@ class NotDialled(NotSent):
 
 
 @final
-class Told(Struct, frozen=True, kw_only=True):
+class Hearsay(Struct, frozen=True, kw_only=True):
     """The source of an address: somebody else's word for it.
 
     Args:
@@ -76,32 +76,32 @@ class AddressRules:
         self._sockets: Final = sockets
         self._networks: Final = tuple(map(_network, networks))
 
-    def check_told(self, url: str, told: Told) -> None:
+    def check_advertised(self, url: str, hearsay: Hearsay) -> None:
         """Check that an address which others report may be dialled.
 
         Raises:
             NotDialled: it may not, with the reason.
         """
         if url.startswith("ipc://"):
-            own = self._sockets is not None and url == f"ipc://{self._sockets}/{told.node}"
-            if not own and not (told.by_ipc and url.startswith("ipc:///")):
+            own = self._sockets is not None and url == f"ipc://{self._sockets}/{hearsay.node}"
+            if not own and not (hearsay.by_ipc and url.startswith("ipc:///")):
                 raise NotDialled(f"{url!r:.200} is a socket of another machine, or of no node")
-        elif not url.startswith(_OPEN) and not is_told_form(url):
+        elif not url.startswith(_OPEN) and not is_advertised_form(url):
             raise NotDialled(f"{url!r:.200} is no address that a node gives itself")
 
-    def check_host(self, host: str, told: Told | None) -> None:
+    def check_host(self, host: str, hearsay: Hearsay | None) -> None:
         """See that a host may be connected to.
 
         Args:
             host: IP address of the host.  Any other name has no network, and is not looked at.
-            told: the source of the address, if it is not the user.
+            hearsay: the source of the address, if it is not the user.
 
         Raises:
             NotSent: it may not, with the reason.
         """
         # The address and not the name: the owner of a name can have it stand for any address, also for one of the
         # user's own network, by the time it is dialled.
-        if not self._networks and told is None:
+        if not self._networks and hearsay is None:
             return
         try:
             address = ipaddress.ip_address(host.partition("%")[0])
@@ -109,13 +109,13 @@ class AddressRules:
             return
         if isinstance(address, ipaddress.IPv6Address):
             address = address.ipv4_mapped or address
-        if told is not None and _is_nowhere(address):
+        if hearsay is not None and _is_nowhere(address):
             raise NotSent(f"no node of another machine is at {host}")
         if self._networks and not any(address in network for network in self._networks):
             raise NotSent(f"{host} is in none of the networks that this node may dial (dial_networks)")
 
 
-def is_told_form(url: str) -> bool:
+def is_advertised_form(url: str) -> bool:
     """Return whether a tcp or ws address is of the form that nodes give their own: host, port, and one of few paths."""
     parts = _URL.fullmatch(url)
     if parts is None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from iris.cluster.address_rules import is_told_form
+from iris.cluster.address_rules import is_advertised_form
 from iris.kernel.tasks import run_in_thread
 
 AT_ONCE: Final = 32
@@ -27,7 +27,7 @@ AT_ONCE: Final = 32
 _limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("iris look-ups")
 
 
-async def look_up(host: str, kind: int) -> list[tuple[int, Any]]:
+async def resolve_host(host: str, kind: int) -> list[tuple[int, Any]]:
     """Return the family and the address of each place that a host is at, in the order of the resolver.
 
     How long that takes is for the caller to limit.  Cancelling leaves nothing behind but the thread, until it has found
@@ -140,7 +140,7 @@ async def source_url(dialled: str) -> str | None:
 
 async def _source_address(host: str) -> str | None:
     try:
-        family, address = (await look_up(host, socket.SOCK_DGRAM))[0]
+        family, address = (await resolve_host(host, socket.SOCK_DGRAM))[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)  # which sends nothing
             source = str(probe.getsockname()[0])
@@ -167,4 +167,4 @@ def is_lasting(url: str) -> bool:
     parts = split_url(url)
     if parts is None:
         return url.startswith("mem://")
-    return is_told_form(url) and not is_loopback(url)
+    return is_advertised_form(url) and not is_loopback(url)

@@ -59,7 +59,7 @@ class Work:
         else:
             do()
 
-    def take(self, messages: int) -> None:
+    def add_messages(self, messages: int) -> None:
         """Count messages that came in others.
 
         Raises:

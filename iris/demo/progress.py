@@ -18,6 +18,6 @@ class Progress:
         """Count ``number`` more."""
         self.done += number
 
-    def tell(self, request: iris.Request) -> object:  # noqa: ARG002 - as handlers get it
+    def report(self, request: iris.Request) -> object:  # noqa: ARG002 - as handlers get it
         """Answer the operation ``progress``."""
         return self.done

@@ -49,7 +49,7 @@ async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
 
 async def _serve(rows: int) -> None:
     flights, progress, publisher = read_flights(rows), Progress(), iris.Service("publisher")
-    publisher.request("progress")(progress.tell)
+    publisher.request("progress")(progress.report)
     async with iris.open_node(publisher.name) as node:
 
         @publisher.request

@@ -72,7 +72,7 @@ def by_carrier(events: DataFrame) -> DataFrame:
 def start_query(session: SparkSession, directory: Path, figures: dict[str, Any], progress: Progress) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
 
-    def take(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - every batch is the whole result
+    def collect(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - every batch is the whole result
         rows = [row.asDict() for row in batch.collect()]
         figures.update({row.pop("carrier"): row for row in rows})
         progress.done = sum(row["flights"] for row in figures.values())
@@ -83,7 +83,7 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any],
         .writeStream.outputMode("complete")
         .trigger(processingTime=_BATCH)
         .option("checkpointLocation", str(directory / "checkpoint"))
-        .foreachBatch(take)
+        .foreachBatch(collect)
         .start()
     )
 
@@ -102,7 +102,7 @@ def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) ->
     def finish(request: iris.Request) -> None:  # noqa: ARG001 - as handlers get it
         published.set()
 
-    service.request("progress")(progress.tell)
+    service.request("progress")(progress.report)
     return service
 
 

@@ -66,7 +66,7 @@ class Tower:
         for stage in stages:
             service.request(stage.__name__)(partial(self._begin, stage))
         service.request("killed")(self._note_killed)
-        service.request("progress")(self._progress.tell)
+        service.request("progress")(self._progress.report)
         return service
 
     async def _begin(self, stage: Callable[[], Awaitable[object]], request: iris.Request) -> object:  # noqa: ARG002
@@ -103,7 +103,7 @@ class Tower:
                 outcome.failed += 1
                 outcome.errors = (*outcome.errors, f"{type(error).__name__}: {error}")[:3]
             else:
-                outcome.take(reply, self._observations.get(hour))
+                outcome.check(reply, self._observations.get(hour))
             progress.advance()
 
     def _note_killed(self, request: iris.Request) -> None:  # noqa: ARG002 - as handlers get it
@@ -177,7 +177,7 @@ class WeatherRequests:
     errors: tuple[str, ...] = ()
     """The first three."""
 
-    def take(self, reply: object, expected: Observation | None) -> None:
+    def check(self, reply: object, expected: Observation | None) -> None:
         """Compare a reply with the table."""
         if reply == expected:
             self.right += 1

@@ -14,7 +14,7 @@ from iris.kernel.transport import keep_from_children
 
 _log: Final = logging.getLogger("iris")
 
-STRANGERS: Final = 256
+UNAUTHENTICATED: Final = 256
 """Connections that are being greeted at a time.  Others wait until one of them is done, or the oldest has had its
 time: who says who he is gets in, however many there are who do not, and however many do so at once."""
 
@@ -29,7 +29,7 @@ _PAUSE: Final = 1.0
 
 
 async def accept(
-    listener: socket.socket, door: str, strangers: Processor, greet: Callable[[socket.socket], Awaitable[None]]
+    listener: socket.socket, door: str, unauthenticated: Processor, greet: Callable[[socket.socket], Awaitable[None]]
 ) -> None:
     """Accept connections until cancelled, which ends those that are being greeted.
 
@@ -38,7 +38,7 @@ async def accept(
     Args:
         listener: TCP socket that does not block.
         door: name of the door in the log.
-        strangers: their share of the door's time: nobody is let in while they have used more.
+        unauthenticated: their share of the door's time: nobody is let in while they have used more.
         greet: identifies the client, and closes the connection if it is cancelled; what it raises is in the log, and
             costs that connection.
     """
@@ -59,7 +59,7 @@ async def accept(
         done.set()
 
     async def wait_room() -> None:
-        while len(greeting) >= STRANGERS:
+        while len(greeting) >= UNAUTHENTICATED:
             oldest, since = next(iter(greeting.items()))
             left = since + GRACE - loop.time()
             if left <= 0:
@@ -75,7 +75,7 @@ async def accept(
     try:
         while True:
             await wait_room()
-            await strangers.wait()
+            await unauthenticated.wait()
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:

@@ -179,8 +179,8 @@ class Client:
             Problem: it has as many as it may; these are not counted.
         """
         if self._bytes + size > self._limits.bytes:
-            told = f"{self._limits.bytes} bytes of a client may wait at a time, for members and to be read by it"
-            raise Problem(429, "too_many_bytes", told)
+            detail = f"{self._limits.bytes} bytes of a client may wait at a time, for members and to be read by it"
+            raise Problem(429, "too_many_bytes", detail)
         self._bytes += size
 
     def release(self, size: int) -> None:
@@ -248,8 +248,10 @@ class Client:
     def _check_retained(self) -> None:
         topics, size = self._limits.retained, self._limits.retained_bytes
         if self._retained.topics[self.name] > topics or self._retained.bytes[self.name] > size:
-            told = f"{topics} topics and {size} bytes are retained for a client at most: clear some by an empty payload"
-            raise Problem(429, "too_much_retained", told)
+            detail = (
+                f"{topics} topics and {size} bytes are retained for a client at most: clear some by an empty payload"
+            )
+            raise Problem(429, "too_much_retained", detail)
 
     @asynccontextmanager
     async def subscribed(
@@ -284,24 +286,24 @@ class Client:
     def _check_wanted(self, pattern: str, group: str | None, instead_of: int) -> None:
         limits = self._limits
         if self._wanted.total() - instead_of >= limits.subscriptions:
-            told = f"{limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
-            raise Problem(429, "too_many_subscriptions", told)
+            detail = f"{limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
+            raise Problem(429, "too_many_subscriptions", detail)
         shapes = {shape_of(one) for one, _ in [*self._wanted, (pattern, group)] if one} - {None}
         if len(shapes) > limits.shapes:
-            told = f"a client has its wildcards at {limits.shapes} different places at most: end another subscription"
-            raise Problem(429, "too_many_shapes", f"{pattern!r:.200}: {told}")
+            detail = f"a client has its wildcards at {limits.shapes} different places at most: end another subscription"
+            raise Problem(429, "too_many_shapes", f"{pattern!r:.200}: {detail}")
         groups = {one for wanted, one in [*self._wanted, (pattern, group)] if wanted == pattern} - {None}
         if len(groups) > limits.groups:
-            told = f"a client has {limits.groups} groups of one pattern at most: end another subscription"
-            raise Problem(429, "too_many_groups", f"{pattern!r:.200}: {told}")
+            detail = f"a client has {limits.groups} groups of one pattern at most: end another subscription"
+            raise Problem(429, "too_many_groups", f"{pattern!r:.200}: {detail}")
 
     def _group(self, group: str) -> str:
         named = f"door.{self.name}.{group}"
         if not (_GROUP.match(group) and is_name(named)):
-            told = (
+            detail = (
                 f"{group!r:.200} is no group here: use letters, digits, '-' and '_'; door.CLIENT.GROUP has 128 at most"
             )
-            raise Problem(400, "bad_group", told)
+            raise Problem(400, "bad_group", detail)
         return named
 
     @asynccontextmanager
@@ -359,14 +361,14 @@ class Clients:
         limits: limits of each client.
 
     Attributes:
-        strangers: share of all connections together whose token the doors do not know yet.
+        unauthenticated: share of all connections together whose token the doors do not know yet.
 
     Raises:
         ConfigError: the file cannot be used.
     """
 
     def __init__(self, path: Path, wall_clock: Callable[[], float], limits: ClientLimits = ClientLimits()) -> None:
-        self.strangers: Final = Processor()
+        self.unauthenticated: Final = Processor()
         self._path = path
         self._limits = limits
         self._wall_clock = wall_clock
@@ -374,7 +376,7 @@ class Clients:
         self._file = FileLook(path)
         self._by_digest: dict[str, Client] = {}
         self._by_name: dict[str, Client] = {}
-        self._take(load_tokens(path))
+        self._replace_tokens(load_tokens(path))
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -411,7 +413,7 @@ class Clients:
             if not self._file.is_due():
                 continue
             try:
-                self._take(load_tokens(self._path))
+                self._replace_tokens(load_tokens(self._path))
             except ConfigError as error:
                 if self._file.failed(error):
                     _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
@@ -421,7 +423,7 @@ class Clients:
         for client in self._by_name.values():
             client.end_streams()
 
-    def _take(self, tokens: dict[str, Token]) -> None:
+    def _replace_tokens(self, tokens: dict[str, Token]) -> None:
         old, self._by_name = self._by_name, {}
         for name, token in tokens.items():
             known = old.get(name)

@@ -67,8 +67,8 @@ def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: floa
     options: dict[str, Any] = {}
     for name, text in pairs:
         if name not in known or name in options:
-            told = ", ".join(known)
-            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
+            names = ", ".join(known)
+            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {names}")
         try:
             options[name] = known[name](text)
         except (ValueError, KeyError):

@@ -176,7 +176,7 @@ def withdraw(path: Path, name: str) -> None:
 
 
 def _save(path: Path, tokens: Mapping[str, Token]) -> None:
-    told = {
+    saved = {
         name: {
             "sha256": token.digest,
             **{right: list(getattr(token, right)) for right in RIGHTS},
@@ -184,7 +184,7 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
         }
         for name, token in tokens.items()
     }
-    data = json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n"
+    data = json.dumps({"format": _FORMAT, "tokens": saved}, indent=2).encode() + b"\n"
     if len(data) > MAX_FILE:
         many = f"{len(tokens)} clients take {len(data)} bytes, and {MAX_FILE} are the limit"
         raise ConfigError(f"{_WHAT} {path}: {many}: withdraw some, or give another door a file of its own")

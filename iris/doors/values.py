@@ -40,12 +40,12 @@ def to_json(value: Any) -> bytes | None:
         return None
 
 
-def to_line(told: dict[str, Any]) -> bytes:
+def to_line(value: dict[str, Any]) -> bytes:
     """Return a map as JSON in one line, also for programs that take more characters than LF for its end.
 
     ``splitlines`` of Python does, and so do readers in JavaScript before 2019.
     """
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.translate(_LINE_ENDS).encode()
 
 
@@ -111,8 +111,8 @@ def unpacked(data: bytes) -> Any:
     try:
         return wire.decode_payload_untrusted(wire.join_payload(data, packed=True))
     except IrisError as error:
-        told = f"one value, at most 1,024 levels deep, {MAX_CONTAINERS} lists and as many maps, keys that are texts"
-        raise Problem(400, "malformed", f"this is no MessagePack that can be used ({told}): {error}") from None
+        expected = f"one value, at most 1,024 levels deep, {MAX_CONTAINERS} lists and as many maps, keys that are texts"
+        raise Problem(400, "malformed", f"this is no MessagePack that can be used ({expected}): {error}") from None
 
 
 def opened(envelope: Any) -> Any:

@@ -77,7 +77,7 @@ def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weig
     return chosen
 
 
-_Told = dict[Hop, tuple[tuple[Hop, ...], int]]
+_Sent = dict[Hop, tuple[tuple[Hop, ...], int]]
 """Path and version of each origin that a neighbour was sent; no path: a withdrawal."""
 
 _LOST: Final = (Hop("", NodeId("")),)
@@ -128,13 +128,13 @@ class Advertiser:
         """Exports of this gateway for its own site, by node."""
         self._own_exports = SharedRoom(MAX_EXPORTS, max_weight)
         self._sites: dict[NodeId, str] = {}
-        self._abroad: dict[NodeId, None] = {}
+        self._remote: dict[NodeId, None] = {}
         """The neighbours of other sites."""
         self._questions: dict[NodeId, TokenBucket] = {}
         self._pace: dict[NodeId, TokenBucket] = {}
         self._behind: dict[NodeId, tuple[Hop, ...]] = {}
         """Changes that wait for the sending rate, the longest waiting first."""
-        self._told: dict[NodeId, _Told] = {}
+        self._sent: dict[NodeId, _Sent] = {}
 
     def add(self, neighbour: NodeId, site: str) -> None:
         """Advertise to a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
@@ -142,18 +142,18 @@ class Advertiser:
         Sites of another realm have its fingerprint before their name.
         """
         self._sites[neighbour] = site
-        self._told[neighbour] = {}
+        self._sent[neighbour] = {}
         if site != self._own.site:
-            self._abroad[neighbour] = None
+            self._remote[neighbour] = None
 
     def remove(self, neighbour: NodeId) -> None:
         """Advertise to it no more."""
         self._sites.pop(neighbour, None)
-        self._abroad.pop(neighbour, None)
+        self._remote.pop(neighbour, None)
         self._questions.pop(neighbour, None)
         self._pace.pop(neighbour, None)
         self._behind.pop(neighbour, None)
-        self._told.pop(neighbour, None)
+        self._sent.pop(neighbour, None)
 
     def answer_untrusted(self, neighbour: NodeId, origin: Hop, now: float) -> None:
         """A neighbour asks for everything that an origin exports: it gets that with the next changes.
@@ -171,13 +171,13 @@ class Advertiser:
 
     def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
         """Advertisements to a neighbour may be lost: all of them, or the exports of one origin."""
-        told = self._told.get(neighbour)
-        if told is None:
+        sent = self._sent.get(neighbour)
+        if sent is None:
             return
         if origin is None:
-            self._told[neighbour] = dict.fromkeys(told, (_LOST, 0))
-        elif origin in told:
-            told[origin] = (told[origin][0], 0)
+            self._sent[neighbour] = dict.fromkeys(sent, (_LOST, 0))
+        elif origin in sent:
+            sent[origin] = (sent[origin][0], 0)
 
     @property
     def cut(self) -> int:
@@ -187,7 +187,7 @@ class Advertiser:
     @property
     def neighbours(self) -> tuple[NodeId, ...]:
         """The neighbours that get advertisements."""
-        return tuple(self._told)
+        return tuple(self._sent)
 
     def concerned(self, changed: AbstractSet[Hop], stale: AbstractSet[NodeId]) -> Sequence[NodeId]:
         """Return the neighbours to which changes of these origins may matter, and those that are to be sent all.
@@ -195,9 +195,9 @@ class Advertiser:
         What this gateway exports is told to no node of its own site, and there may be thousands.
         """
         if changed - {self._own}:
-            return tuple(self._told)
-        found = dict.fromkeys((*self._abroad, *self._behind, *sorted(stale)))
-        return [neighbour for neighbour in found if neighbour in self._told]
+            return tuple(self._sent)
+        found = dict.fromkeys((*self._remote, *self._behind, *sorted(stale)))
+        return [neighbour for neighbour in found if neighbour in self._sent]
 
     def export(self, added: Collection[Export], removed: Collection[Export] = ()) -> bool:
         """Export more of this gateway's own site, and less; return whether something has changed for others.
@@ -230,15 +230,15 @@ class Advertiser:
                 ranked.append((seen[origin.site], origin))
                 seen[origin.site] += 1
             for _, origin in sorted(ranked):  # no site without any before another has two
-                way = self._directory.best(origin)
-                assert way is not None, "what is believed can be reached"
-                learned.setdefault(way.neighbour, []).append((origin, weights[origin]))
+                route = self._directory.best(origin)
+                assert route is not None, "what is believed can be reached"
+                learned.setdefault(route.neighbour, []).append((origin, weights[origin]))
             chosen = fair_share(learned, places=self._max_origins - 1, weight=max(room, 1))
         self.left_out = 0 if chosen is None else len(weights) - len(chosen)
         if chosen != self._chosen:
             self._chosen = chosen
-            for neighbour, told in self._told.items():
-                self._behind[neighbour] = tuple(dict.fromkeys((*self._behind.get(neighbour, ()), *told, *weights)))
+            for neighbour, sent in self._sent.items():
+                self._behind[neighbour] = tuple(dict.fromkeys((*self._behind.get(neighbour, ()), *sent, *weights)))
 
     def _weight(self, origin: Hop) -> int:
         contents = self._directory.contents(origin)
@@ -257,21 +257,21 @@ class Advertiser:
         With the time, only as much as the rate permits by then; the rest comes first the next time.
         """
         self._choose()
-        told = self._told[neighbour]
+        sent = self._sent[neighbour]
         site = self._sites[neighbour]
         realm = realm_of_site(site)
 
         def matters(origin: Hop) -> bool:
-            return origin in told or origin == self._own or self._directory.is_accepted(origin)
+            return origin in sent or origin == self._own or self._directory.is_accepted(origin)
 
         behind = list(filter(matters, self._behind.pop(neighbour, ())))
-        everything = (*self._directory.origins(), *told, self._own) if origins is None else origins
+        everything = (*self._directory.origins(), *sent, self._own) if origins is None else origins
         fresh = set(filter(matters, everything))
         order = (*behind, *sorted(fresh.difference(behind)))
         for at, origin in enumerate(order):
             news: list[kinds.Route | kinds.Exports] = []
             path = self._path(origin, neighbour, site)
-            known_path, known_version = told.get(origin, ((), 0))
+            known_path, known_version = sent.get(origin, ((), 0))
             if path != known_path:
                 route = RouteAdvertisement(origin, path)
                 news.append((outward_route(route, self._realm_id) if realm else route).message())
@@ -282,27 +282,27 @@ class Advertiser:
                     if realm:
                         part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
                     news.append(part.message())
-            if now is not None and not self._may_tell(neighbour, len(news), now):
+            if now is not None and not self._may_send(neighbour, len(news), now):
                 self._behind[neighbour] = order[at:]
                 return
-            known = told.pop(origin, None)
+            known = sent.pop(origin, None)
             if news:
-                told[origin] = (_LOST, 0)  # should it not be sent in the middle of this
+                sent[origin] = (_LOST, 0)  # should it not be sent in the middle of this
             yield from news
             if path and contents is not None:
-                told[origin] = (path, contents.version)
+                sent[origin] = (path, contents.version)
             elif known is not None:
-                told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` sends it again
-        if len(told) > MAX_ORIGINS:
-            gone = [origin for origin, (path, _) in told.items() if not path]
+                sent[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` sends it again
+        if len(sent) > MAX_ORIGINS:
+            gone = [origin for origin, (path, _) in sent.items() if not path]
             for origin in gone[:-MAX_ORIGINS]:
-                del told[origin]
+                del sent[origin]
 
     def leave(self) -> None:
         """Advertise from now on that nothing leads through this gateway any more."""
         self._leaving = True
 
-    def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
+    def _may_send(self, neighbour: NodeId, messages: int, now: float) -> bool:
         pace = self._pace.get(neighbour)
         if pace is None:
             pace = self._pace[neighbour] = TokenBucket(UPDATES / 2, UPDATE_RATE / 2, now)
@@ -319,13 +319,13 @@ class Advertiser:
             return ()
         if not (local or self._transit) or not self._directory.is_accepted(origin):
             return ()
-        way = self._directory.best(origin)
-        if way is None or way.neighbour == neighbour or len(way.path) >= MAX_HOPS:
+        route = self._directory.best(origin)
+        if route is None or route.neighbour == neighbour or len(route.path) >= MAX_HOPS:
             return ()
-        if local and self._directory.is_local(way.neighbour):
+        if local and self._directory.is_local(route.neighbour):
             return ()
-        if not local and any(hop.site == site for hop in way.path):
+        if not local and any(hop.site == site for hop in route.path):
             return ()
-        if realm_of_site(site) and any(realm_of_site(hop.site) for hop in way.path):
+        if realm_of_site(site) and any(realm_of_site(hop.site) for hop in route.path):
             return ()  # realms do not reach each other through a third one
-        return (self._own, *way.path)
+        return (self._own, *route.path)

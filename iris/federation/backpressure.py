@@ -39,16 +39,16 @@ class Backpressure:
 
     Args:
         limit: bytes that may wait on a link.
-        tell: notifies the sender of a flow that the route is busy (True) or ready.
+        report: notifies the sender of a flow that the route is busy (True) or ready.
     """
 
-    def __init__(self, limit: int, tell: Callable[[FrameFlow, bool], None]) -> None:
+    def __init__(self, limit: int, report: Callable[[FrameFlow, bool], None]) -> None:
         self.held = 0
         """Number of times that a sender was asked to pause."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64
-        self._tell = tell
+        self._report = report
         self._busy: dict[Link, dict[FrameFlow, float]] = {}
         self._fresh: list[Link] = []
         self._news = Wakeup()
@@ -67,13 +67,13 @@ class Backpressure:
             flows = self._busy[link] = {}
             self._fresh.append(link)
             self._news.wake()
-        told = flows.get(flow)
-        if told is None and len(flows) >= _MAX_FLOWS:
+        reported = flows.get(flow)
+        if reported is None and len(flows) >= _MAX_FLOWS:
             return
-        if told is None or now - told > PAUSE / 2:
+        if reported is None or now - reported > PAUSE / 2:
             flows[flow] = now
             self.held += 1
-            self._tell(flow, True)
+            self._report(flow, True)
 
     async def run(self) -> None:
         """Let senders go on when links have drained; run it in exactly one task."""
@@ -87,4 +87,4 @@ class Backpressure:
     async def _release(self, link: Link) -> None:
         await link.wait_drained(self._low)
         for flow in self._busy.pop(link):
-            self._tell(flow, False)
+            self._report(flow, False)

@@ -51,11 +51,11 @@ class Firewall:
     def __repr__(self) -> str:
         return f"<Firewall: {sum(self.refused.values())} frames refused>"
 
-    def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
+    def refusal(self, member: NodeId, site: str, remote: NodeId, frame: bytes) -> str | None:
         """Return why a frame between a node of this site and one of another may not pass, or None."""
         # The type byte is all that a gateway reads of a frame. What follows is encrypted between the two ends, whose
         # keys it does not have; so the rule is about who may begin, and never about what is said.
-        if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near, site):
+        if frame[:1] != _FIRST or self._is_offered(site, remote) or self._is_exported(member, site):
             return None
         self.refused[NOT_EXPORTED] += 1
         return NOT_EXPORTED

@@ -68,7 +68,7 @@ class _Passage(NamedTuple):
     """The peer that the frames come from."""
     site: str
     """The site that they go to."""
-    way: SitePath | None
+    path: SitePath | None
     """The route there; None at this gateway's own site."""
     link: Link
     companion: bool
@@ -122,29 +122,31 @@ class Forwarding:
     """Forwarding at one gateway; see ``SiteForwarder``.
 
     Args:
-        near: the mesh of its own site.
+        site_mesh: the mesh of its own site.
         between: the peers that the mesh of gateways will have.
         sites: other sites, as this node reaches them.
         home: what the gateway knows of its own site.
         limits: whether frames between other sites pass, and how many.
     """
 
-    def __init__(self, near: Mesh, between: PeerTable, sites: Sites, home: HomeSite, limits: ForwardingLimits) -> None:
+    def __init__(
+        self, site_mesh: Mesh, between: PeerTable, sites: Sites, home: HomeSite, limits: ForwardingLimits
+    ) -> None:
         self.refused: Counter[str] = Counter()
         """Frames that were not carried, by reason."""
         self.received = self.carried = self.carried_bytes = 0
-        self._near = near
+        self._site_mesh = site_mesh
         self._between = between
         self._sites = sites
         self._directory = sites.directory
         self._home = home
-        self._realm_id = near.identity.realm_id
+        self._realm_id = site_mesh.identity.realm_id
         self._transit = limits.transit
         self._slowed: dict[FrameFlow, float] = {}
-        self.pressure: Final = Backpressure(near.config.link_bytes, self._tell_pressure)
+        self.pressure: Final = Backpressure(site_mesh.config.link_bytes, self._report_pressure)
         self.checkpoint: Final = Firewall(home.is_exported, self._directory.offers, limits.rate)
-        self._near_flows: Flows[_Passage] = Flows()
-        self._far_flows: Flows[_Passage] = Flows()
+        self._outbound_flows: Flows[_Passage] = Flows()
+        self._inbound_flows: Flows[_Passage] = Flows()
         self.from_gateways: Final = GatewayFrames(self)
         """First look at what gateways of other sites bring."""
 
@@ -154,8 +156,8 @@ class Forwarding:
     def receive_from(self, between: Mesh) -> None:
         """Forward what gateways of other sites bring, by the mesh whose peers these are."""
         for kind in (kinds.Carry, kinds.CarryRefused, kinds.Trace, kinds.Traced):
-            between.register(kind, self._forward_far)
-        between.register(kinds.Copy, self._divide_far)
+            between.register(kind, self._forward_inbound)
+        between.register(kinds.Copy, self._divide_inbound)
 
     def forward(self, peer: Peer, message: kinds.Carried) -> None:
         """Forward a frame of a node of this site, or one that another gateway of it has brought.
@@ -177,10 +179,10 @@ class Forwarding:
                 return
         self._carry(message)
 
-    def _forward_far(self, peer: Peer, message: kinds.Carried) -> None:
+    def _forward_inbound(self, peer: Peer, message: kinds.Carried) -> None:
         """Forward a frame that a gateway of another site has brought."""
         if peer.other_realm:
-            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
+            message = inward_untrusted(message, self._realm_id, peer.identity.other_realm_id)
         _check_ends_untrusted(message)
         site, source_site, own = message.site, message.source_site, self._directory.own
         self.received += 1
@@ -248,8 +250,8 @@ class Forwarding:
 
     def _named_onward(self, site: str, source_site: str) -> str | None:
         """Return what the site that a frame is from is called on its next link; None if it may not go there."""
-        way = self._directory.way(site) if realm_of_site(site) else None
-        peer = None if way is None else self._between.get(way.neighbour)
+        route = self._directory.best_route(site) if realm_of_site(site) else None
+        peer = None if route is None else self._between.get(route.neighbour)
         if peer is None or not peer.other_realm:
             return source_site
         return None if realm_of_site(source_site) else outward_site(source_site, self._realm_id)
@@ -257,22 +259,22 @@ class Forwarding:
     def _next_link(self, site: str, target: NodeId) -> Link | None:
         """Return the link over which a frame leaves, if there is one."""
         if site != self._directory.own.site:
-            way = self._directory.way(site)
-            return None if way is None else self._link_onward(way.neighbour)
-        peer = self._near.peer(target)
-        return None if peer is None or peer.foreign else peer.link
+            route = self._directory.best_route(site)
+            return None if route is None else self._link_onward(route.neighbour)
+        peer = self._site_mesh.peer(target)
+        return None if peer is None or peer.at_remote_site else peer.link
 
     # -- frames that travel alone ---------------------------------------------------------------------------
 
     def examine(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """See ``FrameFilter.examine``: of what nodes of this site bring."""
-        return self._pass(peer, batch, self._near_flows, near=True)
+        return self._pass(peer, batch, self._outbound_flows, outbound=True)
 
     def examine_from_gateway(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """See ``FrameFilter.examine``: of what gateways of other sites bring."""
-        return self._pass(peer, batch, self._far_flows, near=False)
+        return self._pass(peer, batch, self._inbound_flows, outbound=False)
 
-    def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
+    def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, outbound: bool) -> bool:
         """Forward a batch that is a single frame of a session as it is, if it may pass.
 
         It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
@@ -284,8 +286,8 @@ class Forwarding:
         # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
         if batch[begin : begin + 1] != _DATA or not 0 < batch[HOPS_AT] <= HOPS:
             return False
-        if passage is None or passage.peer is not peer or self._directory.way(passage.site) != passage.way:
-            passage = self._passage(peer, envelope, near=near)
+        if passage is None or passage.peer is not peer or self._directory.best_route(passage.site) != passage.path:
+            passage = self._passage(peer, envelope, outbound=outbound)
             if passage is None:
                 return False
             flows.remember(envelope, passage)
@@ -318,26 +320,39 @@ class Forwarding:
             return
         self.carried += 1
         self.carried_bytes += size
-        told = open_envelope(envelope)
-        if told is not None and self.pressure.is_high(link):
+        opened = open_envelope(envelope)
+        if opened is not None and self.pressure.is_high(link):
             self.pressure.hold(
-                link, FrameFlow(told.source_site, told.source, told.site, told.target), trio.current_time()
+                link, FrameFlow(opened.source_site, opened.source, opened.site, opened.target), trio.current_time()
             )
 
-    def _passage(self, peer: Peer, envelope: bytes, *, near: bool) -> _Passage | None:
+    def _passage(self, peer: Peer, envelope: bytes, *, outbound: bool) -> _Passage | None:
         """Return how frames of a flow pass, None if they do not or have to be looked at each."""
-        told, own = open_envelope(envelope), self._directory.own
-        if told is None or (told.site, told.target.hex()) == own or peer.other_realm or realm_of_site(told.site):
+        opened, own = open_envelope(envelope), self._directory.own
+        if (
+            opened is None
+            or (opened.site, opened.target.hex()) == own
+            or peer.other_realm
+            or realm_of_site(opened.site)
+        ):
             return None
-        companion = near and self._directory.is_local(peer.node)
-        if near:
-            is_own = (told.source_site, told.source.hex()) == (own.site, peer.node)
-            if peer.foreign or not (companion or is_own):
+        companion = outbound and self._directory.is_local(peer.node)
+        if outbound:
+            is_own = (opened.source_site, opened.source.hex()) == (own.site, peer.node)
+            if peer.at_remote_site or not (companion or is_own):
                 return None
-        elif told.source_site == own.site or self.checkpoint.is_limited or not (self._transit or told.site == own.site):
+        elif (
+            opened.source_site == own.site
+            or self.checkpoint.is_limited
+            or not (self._transit or opened.site == own.site)
+        ):
             return None
-        link = self._next_link(told.site, NodeId(told.target.hex()))
-        return None if link is None else _Passage(peer, told.site, self._directory.way(told.site), link, companion)
+        link = self._next_link(opened.site, NodeId(opened.target.hex()))
+        return (
+            None
+            if link is None
+            else _Passage(peer, opened.site, self._directory.best_route(opened.site), link, companion)
+        )
 
     # -- copies of events -----------------------------------------------------------------------------------
 
@@ -358,10 +373,10 @@ class Forwarding:
             wanted = {site: self._hearers(site, nodes) for site, nodes in wanted.items() if site != own.site}
         self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
 
-    def _divide_far(self, peer: Peer, message: kinds.Copy) -> None:
+    def _divide_inbound(self, peer: Peer, message: kinds.Copy) -> None:
         """Forward events that a gateway of another site has brought."""
         if peer.other_realm:
-            message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
+            message = inward_untrusted(message, self._realm_id, peer.identity.other_realm_id)
         source_site, own = message.source_site, self._directory.own
         if not is_site(source_site):
             raise RemoteProtocolError("a copy says whose it is")
@@ -401,8 +416,8 @@ class Forwarding:
             if site == own.site:
                 self._hand_out(message, nodes)
                 continue
-            way = self._directory.way(site)
-            link = None if way is None else self._link_onward(way.neighbour)
+            route = self._directory.best_route(site)
+            link = None if route is None else self._link_onward(route.neighbour)
             named = self._named_onward(site, message.source_site)
             if link is None:
                 self.refused["no route"] += 1
@@ -421,15 +436,15 @@ class Forwarding:
                 self.carried += 1
                 self._sites.receive_sealed(message.source_site, node_of(message.source), message.frame)
                 continue
-            peer = self._near.peers.get(NodeId(node.hex()))
-            if peer is None or peer.foreign:
+            peer = self._site_mesh.peers.get(NodeId(node.hex()))
+            if peer is None or peer.at_remote_site:
                 self.refused["gone"] += 1
             else:
                 self._post_copy(peer.link, message, message.source_site, {own.site: node})
 
     def _post_copy(self, link: Link, copy: kinds.Copy, source_site: str, targets: Targets) -> None:
-        abroad = realm_of_site(source_site)
-        if abroad and abroad != self._realm_id and self.pressure.is_high(link):
+        realm = realm_of_site(source_site)
+        if realm and realm != self._realm_id and self.pressure.is_high(link):
             self.refused["next link busy"] += 1  # publishers of another realm do not wait: only what has room goes on
             return
         message, size = copy_message(copy.hops - 1, source_site, copy.source, targets, copy.frame)
@@ -442,7 +457,7 @@ class Forwarding:
         self.carried_bytes += len(copy.frame)
         # As at home: publishers wait for a link that is full and moves, and one that stands still holds up nobody.
         # A realm whose gateways are slow misses events: it holds up no publisher of this one.
-        if not abroad and self.pressure.is_high(link) and not link.is_stalled(STALLED):
+        if not realm and self.pressure.is_high(link) and not link.is_stalled(STALLED):
             site = next(iter(targets))
             flow = FrameFlow(
                 source_site, copy.source, self._directory.own.site if realm_of_site(site) else site, ANYBODY
@@ -459,9 +474,9 @@ class Forwarding:
             if len(self._slowed) >= _MAX_SLOWED:
                 self._slowed.clear()
             self._slowed[flow] = now
-            self._tell_pressure(flow, busy=True)
+            self._report_pressure(flow, busy=True)
 
-    def _tell_pressure(self, flow: FrameFlow, busy: bool) -> None:
+    def _report_pressure(self, flow: FrameFlow, busy: bool) -> None:
         self.received += 1
         code = BUSY if busy else READY
         self._carry(kinds.CarryRefused(HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
@@ -470,7 +485,7 @@ class Forwarding:
         """Deliver a frame to this very node."""
         self.carried += 1
         if isinstance(message, kinds.Carry):
-            self._near.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
+            self._site_mesh.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
         elif isinstance(message, kinds.Traced):
             self._sites.traced(message.source_site, node_of(message.source), message.number)
         elif isinstance(message, kinds.CarryRefused):
@@ -501,12 +516,12 @@ class Forwarding:
 
     def _link_onward(self, neighbour: NodeId) -> Link | None:
         """Return the link to the next gateway, if frames can leave over it now."""
-        peer = self._between.get(neighbour) or self._near.peer(neighbour)
-        return None if peer is None or peer.foreign or not peer.link.is_up else peer.link
+        peer = self._between.get(neighbour) or self._site_mesh.peer(neighbour)
+        return None if peer is None or peer.at_remote_site or not peer.link.is_up else peer.link
 
     def link_to(self, neighbour: NodeId) -> Link | None:
         """Frames of this very node take the same path as those of others, over its link to itself."""
-        return None if self._link_onward(neighbour) is None else self._near.own.link
+        return None if self._link_onward(neighbour) is None else self._site_mesh.own.link
 
 
 def _check_ends_untrusted(message: kinds.Carried) -> None:

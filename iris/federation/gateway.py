@@ -104,10 +104,10 @@ class GatewayStatistics:
     """Other sites that can be reached; those of other realms as ``REALM/SITE``."""
     neighbours: Mapping[NodeId, str]
     """Linked gateways of other sites, each with its site."""
-    told: int
-    told_bytes: int
+    sent: int
+    sent_bytes: int
     """Messages about sites that went to neighbours, nodes of this site included, and about how large they were."""
-    untold: int
+    not_advertised: int
     """Gateways of other sites that are not advertised, and exports of this one, for there are too many."""
 
 
@@ -149,17 +149,17 @@ class Gateway:
         self.addresses: Final = between.listening
         """The URLs at which gateways of other sites reach this one; none if it only dials out."""
         of_node = node._parts
-        self._near = of_node.mesh
+        self._site_mesh = of_node.mesh
         self._membership = of_node.membership
         self._pubsub = of_node.pubsub
         self._sites = sites
         self._between = between
         self._directory = sites.directory
-        self._realm_id = self._near.identity.realm_id
+        self._realm_id = self._site_mesh.identity.realm_id
         self._lists = parts.lists
         self._advertising = parts.advertising
         self._carrying = parts.carrying
-        self._told = self._told_bytes = 0
+        self._sent = self._sent_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reports = ReportSchedule()
         self._unreached: dict[str, str] = {}
@@ -167,13 +167,13 @@ class Gateway:
         self._wakeup = Wakeup()
         self._follows = True
         self._has_ended = False
-        self._identity = self._near.identity
+        self._identity = self._site_mesh.identity
         """Identity of the gateway when subscriptions were last looked at: it says which realms are trusted."""
         self._contents = SiteContents(parts.policy.may_export, self._lists.wanted)
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(parts.policy.exports, parts.policy.export_topics, parts.policy.import_topics)
-        sites.border.receive_untrusted(self._near.node, self._allowed)
+        sites.border.receive_untrusted(self._site_mesh.node, self._allowed)
         for member in self._membership.nodes():
             self._place(member.node)
         self._membership.on_placed(self._place)
@@ -182,13 +182,13 @@ class Gateway:
         self._pubsub.on_interest_changed(self._interest_changed)
         self._carrying.receive_from(between)
         sites.relay.serve(self._carrying)
-        for mesh in (self._near, between):
+        for mesh in (self._site_mesh, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
         between.register(kinds.Route, self._receive_route)
         between.register(kinds.Exports, self._receive_exports)
-        near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
-        self._near.observe(near)
-        between.observe(far)
+        own_neighbours, remote_neighbours = _Neighbours(self, own_site=True), _Neighbours(self, own_site=False)
+        self._site_mesh.observe(own_neighbours)
+        between.observe(remote_neighbours)
 
     def __repr__(self) -> str:
         return f"<Gateway of site {self._directory.own.site!r} to {', '.join(self._directory.sites()) or 'none'}>"
@@ -202,11 +202,13 @@ class Gateway:
             refused=dict(self._carrying.refused),
             rejected=dict(self._between.refusals),
             unreached=dict(self._unreached),
-            sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
-            neighbours={node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()},
-            told=self._told,
-            told_bytes=self._told_bytes,
-            untold=self._advertising.left_out + self._advertising.cut,
+            sites=tuple(sorted(map(self._sites.remote_members.name_of, self._directory.sites()))),
+            neighbours={
+                node: self._sites.remote_members.name_of(peer.site) for node, peer in self._between.peers.items()
+            },
+            sent=self._sent,
+            sent_bytes=self._sent_bytes,
+            not_advertised=self._advertising.left_out + self._advertising.cut,
         )
 
     async def wait_for_site(self, site: str) -> None:
@@ -215,7 +217,7 @@ class Gateway:
         Raises:
             trio.ClosedResourceError: this gateway is closed, or is closed meanwhile.
         """
-        while not self._has_ended and not self._directory.reaches(self._sites.foreigners.site_named(site)):
+        while not self._has_ended and not self._directory.reaches(self._sites.remote_members.site_named(site)):
             await self._membership.wait_news()
         if self._has_ended:
             raise trio.ClosedResourceError("this gateway is closed: the block of its open_gateway has ended")
@@ -265,7 +267,7 @@ class Gateway:
         self.news()
 
     def _inward_untrusted(self, peer: Peer, message: T) -> T:
-        return inward_untrusted(message, self._realm_id, peer.identity.foreign_id) if peer.other_realm else message
+        return inward_untrusted(message, self._realm_id, peer.identity.other_realm_id) if peer.other_realm else message
 
     def _flood(self, peer: Peer) -> None:
         if peer.node not in self._flooded:
@@ -301,45 +303,45 @@ class Gateway:
         while True:
             await self._wakeup.wait()
             await trio.sleep(_GATHER)
-            with self._near.survive("directory of sites"):
-                self._tell()
+            with self._site_mesh.survive("directory of sites"):
+                self._advertise()
 
     async def _watch_members(self) -> None:
         while True:
             self._wakeup.wake()  # no more: what follows the directory is news of the membership, without end
             await self._membership.wait_news()
 
-    def _tell(self) -> None:
+    def _advertise(self) -> None:
         changed = {*self._directory.changed}
         self._directory.changed.clear()
         if self._export():
             changed.add(self._directory.own)
         stale, self._stale = self._stale, set()
         for neighbour in self._advertising.concerned(changed, stale):
-            self._tell_neighbour(neighbour, None if neighbour in stale else changed)
+            self._advertise_to(neighbour, None if neighbour in stale else changed)
         if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
-        self._reports.untold(self._advertising.left_out, self._advertising.cut)
+        self._reports.not_advertised(self._advertising.left_out, self._advertising.cut)
         if self._follows:
             self._follows = False
             self._sites.follow()
 
     def _export(self) -> bool:
         """Take what has changed of what this site exports; return whether there is something."""
-        if self._identity is not self._near.identity:
-            self._identity = self._near.identity
+        if self._identity is not self._site_mesh.identity:
+            self._identity = self._site_mesh.identity
             self._contents.examine()
         self._contents.accompany(filter(self._directory.is_local, self._directory.neighbours))
-        return self._advertising.export(*self._contents.take_changes())
+        return self._advertising.export(*self._contents.pop_changes())
 
-    def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
+    def _advertise_to(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""
         peer = self._peer(neighbour)
         if peer is None or peer.client:
             return
         messages = self._advertising.messages(neighbour, changed, trio.current_time())
         # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
-        lists = [self._allowed] if changed is None and neighbour in self._near.peers else []
+        lists = [self._allowed] if changed is None and neighbour in self._site_mesh.peers else []
         for message in itertools.chain(lists, messages):
             size = message_size(message)
             try:
@@ -348,11 +350,11 @@ class Gateway:
                 self._advertising.repeat(neighbour)
                 self._stale.add(neighbour)
                 return
-            self._told += 1
-            self._told_bytes += size
+            self._sent += 1
+            self._sent_bytes += size
 
     def _peer(self, neighbour: NodeId) -> Peer | None:
-        return self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
+        return self._between.peers.get(neighbour) or self._site_mesh.peers.get(neighbour)
 
     async def _look_after_neighbours(self) -> None:
         """Health check: drop neighbours that do not answer or are no longer admitted; report duplicate site names."""
@@ -373,9 +375,9 @@ class Gateway:
 
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(_ALIVE_EVERY * self._near.config.probe_interval)
+                await trio.sleep(_ALIVE_EVERY * self._site_mesh.config.probe_interval)
                 now = trio.current_time()
-                self._between.renew_identity(self._near.identity)
+                self._between.renew_identity(self._site_mesh.identity)
                 self._lists.ask_anew(self._directory, self._ask)
                 for node, peer in list(self._between.peers.items()):
                     try:
@@ -390,7 +392,7 @@ class Gateway:
                     if now - since > _FLOOD_PAUSE:
                         del self._flooded[node]
                         self._between.drop(node, "it had flooded the directory")
-                self._reports.rivals(self._directory.rivals(now, _RIVAL_PATIENCE))
+                self._reports.name_conflicts(self._directory.name_conflicts(now, _RIVAL_PATIENCE))
 
     async def keep_dialling(self, url: str, alias: str = "") -> None:
         """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
@@ -398,7 +400,7 @@ class Gateway:
         warned = False
         while True:
             try:
-                peer = await self._between.connect([url], realm_id=trusted_id(self._near.identity, alias))
+                peer = await self._between.connect([url], realm_id=trusted_id(self._site_mesh.identity, alias))
             except (NotSent, AuthenticationError, ConfigError) as error:
                 self._unreached[url] = str(error)
                 if not warned:
@@ -428,23 +430,23 @@ class Gateway:
         while self._between.peers.get(peer.node) is peer:
             await self._lost.park()
 
-    def neighbour_up(self, peer: Peer, *, near: bool) -> None:
+    def neighbour_up(self, peer: Peer, *, own_site: bool) -> None:
         """A node or gateway is linked: it gets everything."""
-        if peer.foreign:
+        if peer.at_remote_site:
             return
-        if not near:
+        if not own_site:
             self._listen_to(peer)
-        self._advertising.add(peer.node, self._directory.own.site if near else peer.site)
-        if near:  # at once: it is not open before this gateway has answered it, and then knows whom it can ask
-            self._tell_neighbour(peer.node, None)
+        self._advertising.add(peer.node, self._directory.own.site if own_site else peer.site)
+        if own_site:  # at once: it is not open before this gateway has answered it, and then knows whom it can ask
+            self._advertise_to(peer.node, None)
         else:
             self._stale.add(peer.node)
         self.news()
 
-    def neighbour_reset(self, peer: Peer, *, near: bool) -> None:
+    def neighbour_reset(self, peer: Peer, *, own_site: bool) -> None:
         """Advertisements to it and from it may be lost."""
-        if not peer.foreign:
-            if not near:
+        if not peer.at_remote_site:
+            if not own_site:
                 self._listen_to(peer)
             self._advertising.repeat(peer.node)
             self._stale.add(peer.node)
@@ -455,9 +457,9 @@ class Gateway:
         if peer.node not in self._flooded:
             self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
 
-    def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
+    def neighbour_lost(self, node: NodeId, *, own_site: bool) -> None:
         """Forget the routes through a neighbour on the mesh of gateways that was lost; they may come back."""
-        if not near:
+        if not own_site:
             self._directory.forget(node)
             self._carrying.checkpoint.forget(node)
         self.news()
@@ -473,9 +475,9 @@ class Gateway:
         Returns when nothing has passed for a moment, at the latest after ``Config.drain_timeout``.
         """
         self._advertising.leave()
-        self._stale.update(self._near.peers, self._between.peers)
-        self._tell()
-        with trio.move_on_after(self._near.config.drain_timeout):
+        self._stale.update(self._site_mesh.peers, self._between.peers)
+        self._advertise()
+        with trio.move_on_after(self._site_mesh.config.drain_timeout):
             carried = -1
             # No message says that the last sender has turned to another gateway; a pause without a frame is the only
             # sign.
@@ -486,12 +488,12 @@ class Gateway:
     def end(self) -> None:
         """Advertise to the nodes of this site, later ones too, that nothing leads or may cross here any more."""
         self._allowed = kinds.Allowed((), (), ())
-        self._sites.border.receive_untrusted(self._near.node, self._allowed)
+        self._sites.border.receive_untrusted(self._site_mesh.node, self._allowed)
         for node in self._directory.neighbours:
             if not self._directory.is_local(node):
                 self._directory.forget(node)
-        self._stale.update(self._near.peers)
-        self._tell()
+        self._stale.update(self._site_mesh.peers)
+        self._advertise()
         self._has_ended = True
         self._membership.news()  # for those who wait for a site
 
@@ -502,21 +504,21 @@ class _Neighbours(PeerObserver):
 
     of_clients = False
 
-    def __init__(self, gateway: Gateway, *, near: bool) -> None:
+    def __init__(self, gateway: Gateway, *, own_site: bool) -> None:
         self._gateway = gateway
-        self._near = near
+        self._own_site = own_site
 
     def peer_connected(self, peer: Peer) -> None:
-        self._gateway.neighbour_up(peer, near=self._near)
+        self._gateway.neighbour_up(peer, own_site=self._own_site)
 
     def frames_lost(self, peer: Peer) -> None:
-        self._gateway.neighbour_reset(peer, near=self._near)
+        self._gateway.neighbour_reset(peer, own_site=self._own_site)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        self._gateway.neighbour_lost(node, near=self._near)
+        self._gateway.neighbour_lost(node, own_site=self._own_site)
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        self._gateway.neighbour_lost(peer.node, near=self._near)
+        self._gateway.neighbour_lost(peer.node, own_site=self._own_site)
         self._gateway.forget(peer.node)
 
 
@@ -609,7 +611,7 @@ async def open_gateway(
         finally:
             with trio.CancelScope(shield=True):
                 parts.revoking.detach(between)
-                await between.say_goodbye("the gateway was closed", 0.5)
+                await between.disconnect_all("the gateway was closed", 0.5)
             gateway.end()
             node._meshes.remove(between)
             del node._reports["gateway"]
@@ -619,16 +621,16 @@ async def open_gateway(
 class _GatewayAdmission:
     """The rules for links to a gateway: the node's own rules for links, and the right to be a gateway."""
 
-    def __init__(self, near: Mesh) -> None:
-        self._near = near
+    def __init__(self, site_mesh: Mesh) -> None:
+        self._site_mesh = site_mesh
 
     def check(self, peer: PeerIdentity) -> None:
-        self._near.check_peer(peer)
+        self._site_mesh.check_peer(peer)
         if not peer.certificate.rights.gateway:
             raise AuthenticationError(f"the certificate of cluster {peer.cluster!r} gives no right to be a gateway")
 
     def reason(self, peer: PeerIdentity) -> str | None:
-        return self._near.reason(peer)
+        return self._site_mesh.reason(peer)
 
-    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
-        return self._near.last_words(peer)
+    def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
+        return self._site_mesh.final_messages(peer)

@@ -75,7 +75,7 @@ class SiteContents:
         for wanted in self._patterns:
             self._show(wanted)
 
-    def take_changes(self) -> Change:
+    def pop_changes(self) -> Change:
         """Return the exports that have come since this was asked last, and those that have gone."""
         changed, self._changed = self._changed, {}
         return _split(changed)
@@ -178,7 +178,7 @@ class SharedRoom:
                 break
             part = self._parts[least]
             export = next(iter(part.waiting))
-            while moves and not self._fits(export) and self._take_back(self._share(part, export), changed):
+            while moves and not self._fits(export) and self._withdraw_largest(self._share(part, export), changed):
                 moves -= 1
             if self._fits(export):
                 del part.waiting[export]
@@ -193,7 +193,7 @@ class SharedRoom:
             self._least.clear()
             self._most.clear()
 
-    def _take_back(self, share: float, changed: dict[Export, bool]) -> bool:
+    def _withdraw_largest(self, share: float, changed: dict[Export, bool]) -> bool:
         """Have an entry of whose part is the greatest wait, if that part is greater than this; return True if so."""
         greatest = self._first(self._most, -1)
         if greatest is None or self._share(self._parts[greatest]) <= share:

@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId, qualified, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
 from iris.patterns.pubsub.interest import is_pattern, is_topic
-from iris.security.identity import ForeignRealm, NodeIdentity, covers
+from iris.security.identity import NodeIdentity, OtherRealm, covers
 
 _EVERYTHING: Final = (">",)
 
@@ -112,7 +112,7 @@ class Lists:
         self._reaching_for: tuple[int, object] = (-1, None)
         """The exports, and the trusted realms, for which that is so."""
 
-    def _realms(self) -> dict[str, ForeignRealm]:
+    def _realms(self) -> dict[str, OtherRealm]:
         return {trusted.realm.id: trusted.realm for trusted in self._node.identity.trusted}
 
     def _have_changed(self) -> bool:
@@ -145,7 +145,7 @@ class Lists:
             site: the other one.
         """
         realm_id = realm_of_site(site)
-        realm = self._node.identity.foreign(realm_id) if realm_id else None
+        realm = self._node.identity.other_realm(realm_id) if realm_id else None
         if realm_id and realm is None:
             return False
         own = exported.origin.site
@@ -179,7 +179,7 @@ class Lists:
 
         It gets clusters that it may reach, and subscriptions to topics of its own.
         """
-        realm = self._node.identity.foreign(realm_id)
+        realm = self._node.identity.other_realm(realm_id)
         if realm is None:
             return None
         if export.kind == CLUSTER:
@@ -192,10 +192,10 @@ class Lists:
         """Return whether something that a site exports is taken."""
         realm_id = realm_of_site(site)
         if realm_id and export.kind != COMPANION:
-            realm = self._node.identity.foreign(realm_id)
+            realm = self._node.identity.other_realm(realm_id)
             if realm is None or realm_of_topic(export.name):
                 return False
-            if not (realm.may_use if export.kind == CLUSTER else realm.may_hear)(export.name):
+            if not (realm.may_use if export.kind == CLUSTER else realm.may_receive)(export.name):
                 return False
         if export.kind == TOPIC and realm_of_topic(export.name):
             return True  # on its way to that realm; no event of this site is meant

@@ -37,12 +37,12 @@ def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export]
     ``outward`` returns an export as that realm is sent it, None if it is not.
     """
 
-    def told(entries: tuple[Export, ...]) -> tuple[Export, ...]:
+    def advertised(entries: tuple[Export, ...]) -> tuple[Export, ...]:
         shown = (export if export.kind == COMPANION else outward(export) for export in entries)
         return tuple(export for export in shown if export is not None)
 
     return exports._replace(
-        origin=_outward(exports.origin, own), added=told(exports.added), removed=told(exports.removed)
+        origin=_outward(exports.origin, own), added=advertised(exports.added), removed=advertised(exports.removed)
     )
 
 

@@ -21,12 +21,12 @@ class ReportSchedule:
     """Schedule of reports: what was reported so far, so that each is reported once."""
 
     def __init__(self) -> None:
-        self._rivals: set[str] = set()
+        self._conflicts: set[str] = set()
         self._doubted: set[str] = set()
         self._crowded = False
 
     def __repr__(self) -> str:
-        return f"<ReportSchedule: {len(self._rivals) + len(self._doubted) + self._crowded} made>"
+        return f"<ReportSchedule: {len(self._conflicts) + len(self._doubted) + self._crowded} made>"
 
     def impossible(self, peer: Peer, error: RemoteProtocolError) -> None:
         """A neighbour advertises what cannot be; once for each certificate, and the mesh counts each message."""
@@ -40,11 +40,11 @@ class ReportSchedule:
                 extra={"peer": peer.node, "site": peer.site, "caller": peer.identity.cluster},
             )
 
-    def rivals(self, rivals: Iterable[Hop]) -> None:
+    def name_conflicts(self, conflicts: Iterable[Hop]) -> None:
         """Gateways call their sites by the names of others; once for each name."""
-        for rival in rivals:
-            if rival.site not in self._rivals and len(self._rivals) < _MAX_REPORTED:
-                self._rivals.add(rival.site)
+        for rival in conflicts:
+            if rival.site not in self._conflicts and len(self._conflicts) < _MAX_REPORTED:
+                self._conflicts.add(rival.site)
                 _log.warning(
                     "gateway %s calls its site %r, and another site has that name: it is not believed",
                     rival.gateway,
@@ -52,7 +52,7 @@ class ReportSchedule:
                     extra={"peer": rival.gateway, "site": rival.site},
                 )
 
-    def untold(self, gateways: int, entries: int) -> None:
+    def not_advertised(self, gateways: int, entries: int) -> None:
         """Log that gateways of other sites are not passed on, and that entries of this site are not exported."""
         if (gateways or entries) and not self._crowded:
             self._crowded = True

@@ -53,7 +53,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Frames of a session older than this are refused.  It is late enough for everything in flight at the change."""
 
     half_open_handshakes: int = 1024
-    """Handshakes under way at one time as the answering side, and connections that have not shown a genuine frame.
+    """Handshakes in progress at one time as the answering side, and connections that have not shown a genuine frame.
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
@@ -230,7 +230,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """After this long without an acknowledgement the other end is asked how far it is.  Above any round trip."""
 
     tunnel_keepalive: float = 15.0
-    """A tunnel with nothing under way asks this often whether the other end still has it."""
+    """A tunnel with nothing in progress asks this often whether the other end still has it."""
 
     tunnel_silence: float = 60.0
     """A tunnel whose other end answers nothing for this long is broken, though its node may be alive elsewhere."""

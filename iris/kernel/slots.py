@@ -61,7 +61,7 @@ class SlotTable(Generic[K]):
         """Return the keys that have a slot, as a view."""
         return self._taken.keys()
 
-    def take(self, key: K, address: str | None, now: float) -> list[K]:
+    def allocate(self, key: K, address: str | None, now: float) -> list[K]:
         """Give ``key`` a slot; return the keys that are evicted for it."""
         self.leave(key)
         losers: list[K] = []

@@ -203,7 +203,7 @@ def build_patterns(
     books = Bookkeeper(mesh, subscriptions)
     ledger = books.ledger
     requests = Requests(mesh, membership, config, ledger, reach)
-    books.under_way.append(requests.under_way)
+    books.in_progress.append(requests.in_progress)
     first = FirstMembers(membership, lookups, guard)
     calls = Calls(requests, first, reach, guard, tracing, environment.entropy)
     relays = Relays(mesh, membership)

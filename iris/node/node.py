@@ -71,10 +71,38 @@ class Node:
 
     # Of so many attributes Python makes a dict, which each call of a method searches: 3 % of an event.
     __slots__ = (
-        "__weakref__", "_books", "_broadcasts", "_calls", "_config", "_environment", "_first", "_foreign", "_guard",
-        "_joined", "_lookups", "_membership", "_mesh", "_meshes", "_parts", "_publishing", "_pubsub", "_reach",
-        "_relays", "_reports", "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing",
-        "_tunnels", "id", "name", "realm", "site",
+        "__weakref__",
+        "_books",
+        "_broadcasts",
+        "_calls",
+        "_config",
+        "_environment",
+        "_first",
+        "_guard",
+        "_joined",
+        "_lookups",
+        "_membership",
+        "_mesh",
+        "_meshes",
+        "_parts",
+        "_publishing",
+        "_pubsub",
+        "_reach",
+        "_relays",
+        "_remote_subscribers",
+        "_reports",
+        "_requests",
+        "_revoking",
+        "_serving",
+        "_sites",
+        "_states",
+        "_surveys",
+        "_tracing",
+        "_tunnels",
+        "id",
+        "name",
+        "realm",
+        "site",
     )  # fmt: skip
 
     def __init__(self, parts: NodeParts, patterns: Patterns, credential: Credential) -> None:
@@ -99,7 +127,7 @@ class Node:
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
         self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
-        self._foreign, self._publishing = patterns.pubsub.foreign, patterns.pubsub.publishing
+        self._remote_subscribers, self._publishing = patterns.pubsub.foreign, patterns.pubsub.publishing
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -367,9 +395,9 @@ class Node:
                         retain=retain,
                         strict=strict,
                     )
-        if self._foreign is not None and self._foreign.pending(topic):
+        if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
             with self._guard.waiting():
-                left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
+                left = await self._remote_subscribers.reach(topic, within=check_timeout(timeout) if confirm else None)
             timeout = left if confirm else timeout
         if not (confirm or retain or strict):
             publishing = self._publishing
@@ -388,7 +416,11 @@ class Node:
 
     def _publish_at_once(self, topic: str, payload: object, **options: object) -> bool:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
-        if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
+        if (
+            options
+            or type(payload) is not bytes
+            or (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
+        ):
             return False
         if self._lookups is not None:
             return False
@@ -411,7 +443,12 @@ class Node:
         self._first.check_member("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
-            self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing, guard=self._guard
+            self._pubsub.confirming,
+            self._config,
+            timeout,
+            self._remote_subscribers,
+            observer=self._tracing,
+            guard=self._guard,
         )
 
     def subscribe(
@@ -837,7 +874,7 @@ class Node:
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""
         here = self._membership.members(check_address(cluster))
-        return here if self._sites is None else (*here, *self._sites.foreigners.members(cluster))
+        return here if self._sites is None else (*here, *self._sites.remote_members.members(cluster))
 
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
@@ -885,7 +922,7 @@ class Node:
         Cancelling it leaves the list in force.
         """
         self._guard.check()
-        newer = self._revoking.take(revocations)
+        newer = self._revoking.apply(revocations)
         await trio.lowlevel.checkpoint()
         return newer
 

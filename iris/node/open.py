@@ -338,14 +338,14 @@ async def open_outside(
         finally:
             if place is not None:
                 place.leave()
-            # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
+            # Also when the block was cancelled, as Ctrl-C does: peers then learn of a final message and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
                     await pubsub.wait_copies_sent()
                 patterns.books.flush()
                 membership.leave()
                 await pubsub.publishing.trees.close(_GOODBYE)
-                await mesh.say_goodbye("the node was closed", _GOODBYE)
+                await mesh.disconnect_all("the node was closed", _GOODBYE)
 
 
 def _seeds_of(environment: Environment) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def _drain(node: Node, order: DrainOrder, operator: NodeId) -> None:
 def linked(node: Node) -> list[LinkReport]:
     """Return a report of each link of a node."""
     peers = [peer for mesh in node._meshes for peer in mesh.peers.values()]
-    return links_of(peers, node.site, str if node._sites is None else node._sites.foreigners.name_of)
+    return links_of(peers, node.site, str if node._sites is None else node._sites.remote_members.name_of)
 
 
 # -- asking -------------------------------------------------------------------------------------------------

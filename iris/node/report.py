@@ -146,7 +146,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     published: int
     delivered: int
     """Events that its subscriptions have given to the program."""
-    unheard: int
+    without_subscriber: int
     """Published events that nobody subscribed to."""
     lost: dict[str, int]
     """Events and messages that are certainly or perhaps lost, by pattern and reason."""
@@ -222,7 +222,7 @@ class OperatorsService(Service):
 
     def allows(self, caller: PeerIdentity) -> bool:
         """Return whether the owner of the realm has given a node the right to ask."""
-        return caller.foreign is None and caller.certificate.rights.may_serve(self.name)
+        return caller.other_realm is None and caller.certificate.rights.may_serve(self.name)
 
 
 @final
@@ -287,7 +287,7 @@ def report_of(
         answered=statistics.requests.answered,
         published=statistics.published,
         delivered=sum(one.delivered for one in subscriptions),
-        unheard=statistics.unheard,
+        without_subscriber=statistics.without_subscriber,
         lost=lost,
         refused=refused,
         links=len(statistics.links),
@@ -369,7 +369,7 @@ def _bridge(report: Any) -> BridgeLag:
         stored=counted.stored,
         waiting=counted.waiting,
         missed=counted.missed,
-        unstored=counted.stale + counted.strays,
+        unstored=counted.stale + counted.misrouted,
         lags=_most(report.lags)[0],
     )
 

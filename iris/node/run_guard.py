@@ -112,7 +112,7 @@ def check_trio() -> None:
         if _is_in_asyncio():
             raise RuntimeError(f"iris.open_node is for trio, and this is asyncio: {_FOR_ASYNCIO}") from None
         raise RuntimeError(
-            "iris.open_node is for trio, and no trio run is under way here: run the program with trio.run(main), or "
+            "iris.open_node is for trio, and no trio run is in progress here: run the program with trio.run(main), or "
             "use iris.sync.open_node"
         ) from None
 

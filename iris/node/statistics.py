@@ -55,7 +55,7 @@ class NodeStatistics:
     events: PatternStatistics
     """Events: one for each event and node it goes to."""
     published: int
-    unheard: int
+    without_subscriber: int
     """Published events that nobody subscribed to."""
     publishing: PublishStatistics
     """Counters of this node's publishers about their subscribers."""
@@ -106,7 +106,7 @@ def gather_statistics(
         relayed=relays.tally.statistics(),
         events=publishing.tally.statistics(),
         published=publishing.published,
-        unheard=publishing.unheard,
+        without_subscriber=publishing.without_subscriber,
         publishing=pubsub.statistics(),
         subscriptions=subscriptions,
         services={name: member.statistics() for name, member in serving.memberships.items() if name not in RESERVED},

@@ -95,7 +95,7 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     """
     shards = await client.shards()
     offsets: dict[str, dict[str, int]] = {}
-    heard: dict[str, int] = {}
+    answered: dict[str, int] = {}
     owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
     copies: dict[str, Sequence[CopyStatus]] = {}
@@ -107,14 +107,14 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
         for cursor in await client.ask(address, ListCursors()):
             offsets.setdefault(cursor.group, {}).update(cursor.offsets)
             owners[cursor.group] = cursor.owner or owners.get(cursor.group, "")
-            heard[cursor.group] = max(heard.get(cursor.group, 0), cursor.timestamp)
+            answered[cursor.group] = max(answered.get(cursor.group, 0), cursor.timestamp)
     groups = [
         GroupStatus(
             group=group,
             owner=owners[group],
             offsets=found,
             lag=sum(max(0, shard.next - max(found.get(shard.id, 0), shard.earliest)) for shard in shards),
-            timestamp=heard[group],
+            timestamp=answered[group],
         )
         for group, found in sorted(offsets.items())
     ]

@@ -66,7 +66,7 @@ class Source(Handle[T], Generic[T, V]):
                 return self._arrived.popleft()
             except IndexError:  # or another thread was quicker
                 try:
-                    (self._portal.take if self._has_left else self._portal.call)(self._fetch)
+                    (self._portal.call_even_closed if self._has_left else self._portal.call)(self._fetch)
                 except (StopAsyncIteration, EndOfChannel):
                     raise StopIteration from None
 
@@ -162,11 +162,11 @@ class Block(MustEnter, AbstractContextManager[W]):
                     exc_info=came.error,
                     extra={"reason": type(came.error).__name__},
                 )
-            ended.tell()
-            news.tell()
+            ended.notify()
+            news.notify()
 
         async def hold() -> None:  # what opens a block may look for the trio run, too
-            self._held = HeldBlock[Any](self._block(), news.tell)
+            self._held = HeldBlock[Any](self._block(), news.notify)
             await self._held.hold()
 
         self._ended, self._call = ended, self._portal.new_call(hold, end)
@@ -176,7 +176,7 @@ class Block(MustEnter, AbstractContextManager[W]):
         except BaseException:
             self._portal.cancel(self._call, ended)
             raise
-        if ended.told:
+        if ended.notified:
             self._call.result()
             raise AssertionError("a block ends when it is left")
         self._is_inside = True
@@ -203,5 +203,5 @@ class Block(MustEnter, AbstractContextManager[W]):
         return isinstance(error, Exception) and isinstance(came, outcome.Value)
 
     def _leave(self, error: Exception | None) -> None:
-        if not self._ended.told:
+        if not self._ended.notified:
             self._held.leave(error)

@@ -101,7 +101,7 @@ class Subscription(Source[TrioSubscription, Event]):
             self._arrived.extend(await self._inner.receive_batch(max_events))
 
         while not self._arrived:
-            self._portal.take(fetch)
+            self._portal.call_even_closed(fetch)
         return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
 
     async def _fetch(self) -> None:

@@ -28,22 +28,22 @@ handler_deadline: Final[ContextVar[float]] = ContextVar("handler_deadline", defa
 class Waiter:
     """Lets one thread wait for one notification by the trio run.  Ctrl-C ends a wait."""
 
-    __slots__ = ("_lock", "told")
+    __slots__ = ("_lock", "notified")
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._lock.acquire()
-        self.told = False
+        self.notified = False
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """End the wait, or make the next one return at once."""
-        self.told = True
+        self.notified = True
         if self._lock.locked():
             self._lock.release()
 
     def wait(self) -> None:
         """Wait for the notification."""
-        while not self.told:
+        while not self.notified:
             self._lock.acquire()
 
 
@@ -158,7 +158,7 @@ class Portal:
     def _cancel(self, call: OutsideCall, ended: Waiter) -> None:
         call.cancel()
         if not call.begun:
-            ended.tell()
+            ended.notify()
 
     def do(self, function: Callable[..., object], *arguments: object) -> bool:
         """Have a plain function called in the run's thread, soon; return whether the run is still there."""
@@ -177,7 +177,7 @@ class Portal:
         """
         self.check()
         ended = Waiter()
-        call = self.new_call(function, ended.tell)
+        call = self.new_call(function, ended.notify)
         try:
             self.begin(call)
             ended.wait()
@@ -187,7 +187,7 @@ class Portal:
         result: T = call.result()
         return result
 
-    def take(self, function: Callable[[], Awaitable[T]]) -> T:
+    def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
             return self.call(function)
@@ -210,7 +210,7 @@ class Portal:
                 raise
             self._failure = error
         finally:
-            self._began.tell()
+            self._began.notify()
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -219,7 +219,7 @@ class Portal:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 self.calls = CallTasks(nursery)
-                self._began.tell()
+                self._began.notify()
                 try:
                     await trio.sleep_forever()
                 finally:

@@ -174,7 +174,7 @@ def _noting_messages(trace: Trace) -> Iterator[None]:
         for message in _decoder.decode_untrusted(batch):
             tag = type(message).__struct_config__.tag
             kind = "upkeep" if isinstance(tag, int) and tag < _REQUEST else "message"
-            trace.tell(kind, HOST.get(), f"{peer.identity.cluster} {type(message).__name__}")
+            trace.note_for_timeline(kind, HOST.get(), f"{peer.identity.cluster} {type(message).__name__}")
         dispatch(dispatcher, peer, batch, work)
 
     Dispatcher.dispatch_untrusted = noted  # type: ignore[method-assign, assignment]

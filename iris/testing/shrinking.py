@@ -30,7 +30,7 @@ def shrink(failed: Run, attempt: Callable[[Schedule, float], Run], runs: int) ->
         runs: limit on the calls of ``attempt``.
     """
     shrinking = _Shrinking(failed, attempt, runs)
-    if shrinking.best.schedule.faults and not shrinking.take(()):
+    if shrinking.best.schedule.faults and not shrinking.try_with(()):
         shrinking.cut_time()
         shrinking.remove_faults()
     shrinking.cut_time()
@@ -48,7 +48,7 @@ class _Shrinking:
         self._attempt = attempt
         self._left = runs
 
-    def take(self, faults: tuple[Fault, ...], seconds: float | None = None) -> bool:
+    def try_with(self, faults: tuple[Fault, ...], seconds: float | None = None) -> bool:
         """Run with other faults, or for another time; if it fails alike, that is the best now."""
         if not self._left:
             return False
@@ -68,7 +68,7 @@ class _Shrinking:
         schedule = self.best.schedule
         last = max((fault.end for fault in schedule.faults), default=0.0)
         for seconds in (last + 1.0, last + _MARGIN, min(self.best.ended, last + 10 * _MARGIN)):
-            if seconds < schedule.seconds * 0.9 and self.take(schedule.faults, round(seconds, 3)):
+            if seconds < schedule.seconds * 0.9 and self.try_with(schedule.faults, round(seconds, 3)):
                 return
 
     def remove_faults(self) -> None:
@@ -76,7 +76,7 @@ class _Shrinking:
         while size:
             start, removed = 0, False
             while start < len(faults := self.best.schedule.faults):
-                if self.take((*faults[:start], *faults[start + size :])):
+                if self.try_with((*faults[:start], *faults[start + size :])):
                     removed = True
                 else:
                     start += size
@@ -87,5 +87,5 @@ class _Shrinking:
         for place in range(len(self.best.schedule.faults)):
             while place < len(faults := self.best.schedule.faults) and faults[place].lasting > _BRIEF:
                 shorter = msgspec.structs.replace(faults[place], lasting=round(faults[place].lasting / 2, 3))
-                if not self.take((*faults[:place], shorter, *faults[place + 1 :])):
+                if not self.try_with((*faults[:place], shorter, *faults[place + 1 :])):
                     break

@@ -76,7 +76,7 @@ class Trace:
         if self._detailed:
             self._keep(now, fate, source, target)
 
-    def tell(self, kind: str, host: str, text: str) -> None:
+    def note_for_timeline(self, kind: str, host: str, text: str) -> None:
         """Note something for the timeline alone: a message that was received, or a line of the log."""
         self._keep(self._clock.now, kind, host, text)
 
@@ -95,4 +95,4 @@ class LogTrace(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging.Handler``."""
-        self._trace.tell("log", HOST.get(), f"{record.levelname.lower()}: {record.getMessage()}")
+        self._trace.note_for_timeline("log", HOST.get(), f"{record.levelname.lower()}: {record.getMessage()}")

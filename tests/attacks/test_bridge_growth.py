@@ -96,7 +96,7 @@ async def test_each_job_ends_once_when_the_bridge_grows_in_the_middle(tmp_path: 
                     await jobs.put(number, key=key, delay=0.3 if number % 5 == 0 else 0.0)
 
             async def work() -> None:
-                async for job in jobs.take(4):
+                async for job in jobs.receive(4):
                     if job.payload % 9 == 4:
                         job.fail("poison")
                     else:
@@ -164,7 +164,7 @@ async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_p
     done: Counter[int] = Counter()
     async with open_network() as network, network.open_node("jobs") as node:
         async with node.queue("jobs", attempts=3, backoff=0.3, lease=5) as jobs:
-            taker = jobs.take(3)
+            taker = jobs.receive(3)
             for turn, names in enumerate((["a", "b"], ["z", "b"], ["y", "x"])):
                 async with open_members(network, tmp_path, names, of=2):
                     await node.wait_for("bridge")
@@ -199,7 +199,7 @@ async def test_no_commit_is_taken_by_a_member_that_has_the_name_of_another_one(t
         node.queue("jobs", lease=60) as jobs,
         node.consume("jobs", group="g", start="earliest") as events,
     ):
-        taker = jobs.take(16)  # half of it at each member: the keys are not spread evenly
+        taker = jobs.receive(16)  # half of it at each member: the keys are not spread evenly
         async with open_members(network, tmp_path, ["a", "b"], of=2):
             await node.wait_for("bridge")
             for number in range(8):
@@ -255,8 +255,8 @@ async def test_only_one_of_two_is_told_that_a_job_is_done_when_a_copy_is_promote
     ):
         with trio.fail_after(60):
             await some.put(1)
-            job = await anext(some.take(1))
-            again = await anext(others.take(1))
+            job = await anext(some.receive(1))
+            again = await anext(others.receive(1))
             await fail_over()
             told = 0
             for one in (again, job):

@@ -63,7 +63,7 @@ async def test_nothing_of_a_purged_queue_comes_back_after_a_restart(tmp_path: Pa
         network.open_node("desk") as node,
         node.queue("jobs", backoff=2.0, attempts=5) as jobs,
     ):
-        taker = jobs.take(4)
+        taker = jobs.receive(4)
         async with open_members(network, tmp_path, ["a", "b"], of=2):
             await node.wait_for("bridge")
             for number in range(24):

@@ -44,7 +44,7 @@ async def test_no_commit_returns_before_the_disk_knows_when_a_queue_is_purged_me
         await node.wait_for("bridge")
         for number in range(3):
             await jobs.put(number)
-        job = await anext(jobs.take(1))
+        job = await anext(jobs.receive(1))
         is_full = True
         told: list[str] = []
 
@@ -82,7 +82,7 @@ async def test_a_queue_that_is_purged_while_jobs_are_out_does_none_of_them_again
         await node.wait_for("bridge")
         for number in range(20):
             await jobs.put(number, key=str(number % 3))
-        taker = jobs.take(6)
+        taker = jobs.receive(6)
         out: list[Job] = []
         for _ in range(3):
             out.append(job := await anext(taker))
@@ -112,7 +112,7 @@ async def test_a_report_of_a_job_of_a_log_that_is_gone_ends_no_job_of_the_next_l
         network.open_node("desk") as node,
         node.queue("jobs", lease=60) as jobs,
     ):
-        taker = jobs.take(2)
+        taker = jobs.receive(2)
         async with open_members(network, tmp_path / "first", ["a"], of=1):
             await node.wait_for("bridge")
             await jobs.put("old")
@@ -152,7 +152,7 @@ async def test_a_key_has_one_job_at_work_when_its_bridge_grows_or_is_promoted(tm
         async with node.queue("jobs", lease=30) as jobs, trio.open_nursery() as nursery:
 
             async def work() -> None:
-                async for job in jobs.take(3):
+                async for job in jobs.receive(3):
                     at_work[job.key] += 1
                     assert at_work[job.key] == 1, "two jobs of one key are at work"
                     await trio.sleep(0.3)
@@ -188,7 +188,7 @@ async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Pa
         failed: set[int] = set()
 
         async def work() -> None:
-            async for job in jobs.take(2):
+            async for job in jobs.receive(2):
                 at_work[job.key] += 1
                 assert at_work[job.key] == 1
                 await trio.sleep(0.1)
@@ -230,7 +230,7 @@ async def test_dead_letters_of_dead_letters_are_there_once_and_end_somewhere(tmp
         for _ in range(3):
             payloads: list[int] = []
             async with node.queue(name, attempts=1) as jobs:
-                taker = jobs.take(6)
+                taker = jobs.receive(6)
                 with trio.fail_after(30):
                     for _ in range(6):
                         job = await anext(taker)
@@ -260,7 +260,7 @@ async def test_delayed_jobs_come_at_their_time_over_a_restart_whatever_the_clock
                 began = trio.current_time()
                 await jobs.put("later", delay=6.0)
                 await jobs.put("again")
-                job = await anext(jobs.take(1))
+                job = await anext(jobs.receive(1))
                 assert job.payload == "again"
                 job.fail("once")
         ahead += step if step < 0 else 0.0
@@ -268,7 +268,7 @@ async def test_delayed_jobs_come_at_their_time_over_a_restart_whatever_the_clock
             ahead += step if step > 0 else 0.0
             await node.wait_for("bridge")
             async with node.queue("jobs", backoff=5.0, attempts=3) as jobs:
-                taker = jobs.take(2)
+                taker = jobs.receive(2)
                 with trio.fail_after(60):
                     for _ in range(2):
                         job = await anext(taker)

@@ -91,7 +91,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
         done: list[int] = []
         order: dict[str | None, list[int]] = {}
         async with node.queue("jobs", lease=5, backoff=0.0) as jobs:
-            taker = jobs.take(4)
+            taker = jobs.receive(4)
 
             async def is_done() -> bool:
                 found = await status(node)
@@ -122,7 +122,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
 ) -> None:
     """Each took some hundred bytes until there was room, and a log has millions of places."""
     monkeypatch.setattr(queue_module, "MOST_WAITING", 8)
-    monkeypatch.setattr(queue_module, "_UNTOLD", 32)
+    monkeypatch.setattr(queue_module, "_UNREPORTED", 32)
     opened: list[OpenQueue] = []
     begin = OpenQueue.__init__
 
@@ -165,7 +165,7 @@ async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jo
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         async with node.queue("jobs", lease=0.2, attempts=1) as jobs, trio.open_nursery() as nursery:
-            taker = jobs.take(4)
+            taker = jobs.receive(4)
             done: list[Any] = []
             ended = trio.Event()
 
@@ -209,7 +209,7 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
         found = await status(node)
         assert (found["waiting"], found["workers"], found["done"]) == (40, 0, 0)
         async with node.queue("jobs") as jobs:
-            taker = jobs.take(40)
+            taker = jobs.receive(40)
             with trio.fail_after(30):
                 assert sorted([(await anext(taker)).payload for _ in range(40)]) == [*range(40)]
 
@@ -234,4 +234,4 @@ async def test_a_report_of_nonsense_is_refused_and_others_go_on(tmp_path: Path, 
         await node.publish("jobs", 1, confirm=True)
         async with node.queue("jobs") as jobs:
             with trio.fail_after(20):
-                await (await anext(jobs.take())).commit()
+                await (await anext(jobs.receive())).commit()

@@ -46,7 +46,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
                                 found.extend(event.payload for event in batch)
                     case "take":
                         async with thief.queue("jobs", lease=30) as jobs:
-                            async for job in jobs.take(1):
+                            async for job in jobs.receive(1):
                                 found.append(job.payload)
                                 await job.commit()
                     case "lease":
@@ -80,7 +80,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
                 if what == "take":
                     await bridge.request("bridge", {"group": "queue/jobs", "to": "honest"}, operation="transfer")
                 async with honest.queue("jobs") as jobs:
-                    async for job in jobs.take(1):
+                    async for job in jobs.receive(1):
                         await job.commit()
                         if job.payload == "after":
                             break
@@ -132,7 +132,7 @@ async def test_important_requests_of_one_caller_leave_the_normal_ones_of_others_
 async def test_whatever_a_worker_reports_while_its_bridge_is_away_counts_once(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node:
         async with node.queue("jobs", lease=30, backoff=0.2, attempts=3) as jobs:
-            taker = jobs.take(6)
+            taker = jobs.receive(6)
             async with open_members(network, tmp_path, ["a"], of=1):
                 await node.wait_for("bridge")
                 for number in range(6):
@@ -218,7 +218,7 @@ async def test_a_consumer_at_an_offset_that_was_trimmed_counts_what_it_missed_an
             got: list[Any] = []
 
             async def work() -> None:
-                async for job in jobs.take(4):
+                async for job in jobs.receive(4):
                     got.append(job.payload)
                     await job.commit()
 
@@ -281,11 +281,11 @@ async def test_a_slow_worker_that_extends_its_lease_keeps_its_job_and_one_that_d
         await slow.wait_for("bridge")
         await some.put("x", key="k")
         await some.put("y", key="k")
-        job = await anext(some.take(1))
+        job = await anext(some.receive(1))
         ran: list[Any] = []
 
         async def work() -> None:
-            async for other in others.take(1):
+            async for other in others.receive(1):
                 ran.append(other.payload)
                 await other.commit()
 

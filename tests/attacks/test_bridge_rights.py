@@ -1,4 +1,4 @@
-"""Rights at a bridge that become less while something is under way, and groups and memory of those who read."""
+"""Rights at a bridge that become less while something is in progress, and groups and memory of those who read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monk
                         else:
                             size += len(message)
             assert error is None or error["error"] == "NotAllowed"
-            assert size < 8_000_000, "what was under way in the window of the tunnel, and no more"
+            assert size < 8_000_000, "what was in progress in the window of the tunnel, and no more"
 
 
 async def test_what_was_staged_with_rights_that_are_gone_is_not_committed(tmp_path: Path) -> None:

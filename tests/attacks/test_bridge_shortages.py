@@ -65,7 +65,7 @@ async def test_who_comes_while_the_disk_is_full_gets_jobs_and_events_when_there_
         left = full_for(monkeypatch, name, 2)
         with trio.fail_after(40):
             async with node.queue("jobs") as jobs:
-                await (await anext(jobs.take())).commit()
+                await (await anext(jobs.receive())).commit()
             async with node.consume("jobs", group="g", start="earliest") as events, await anext(events) as batch:
                 assert batch[0].payload == 1
         assert left == [0]
@@ -88,7 +88,7 @@ async def test_a_job_that_is_damaged_on_the_disk_costs_nobody_else_anything(
             await jobs.put("damaged", delay=0.0 if fails else 0.3)
             if not fails:
                 assert (await status(node))["delayed"] == 1
-            taker = jobs.take(1)
+            taker = jobs.receive(1)
             with trio.fail_after(40):
                 if fails:
                     job = await anext(taker)

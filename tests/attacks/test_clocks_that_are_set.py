@@ -162,7 +162,7 @@ async def test_a_bridge_a_queue_and_a_lease_outlive_a_clock_that_is_set(
 
                 async def work() -> None:
                     async with desk.queue("jobs") as jobs:
-                        async for job in jobs.take():
+                        async for job in jobs.receive():
                             async with job:
                                 done.append(job.payload)
 

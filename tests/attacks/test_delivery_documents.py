@@ -71,7 +71,7 @@ def test_many_that_draw_one_of_three_numbers_while_parted_count_each_write(seed:
     rng.shuffle(parted)
     for _ in range(30):  # in pairs first, as links come up
         give(rng.choice(parted), rng.choice(parted))
-        rng.choice(parted).take_edits()
+        rng.choice(parted).pop_edits()
     agree(*parted)
     assert {len(SharedMap(one, "")) for one in parted} == {written}
     assert {SharedCounter(one, "", "c").value for one in parted} == {written}
@@ -84,7 +84,7 @@ def test_who_forges_the_writes_of_another_one_does_not_fill_its_memory() -> None
     for turn in range(60):
         added = [Entry(dot_of(5, number), 0, "", "", f"{turn} {number}", encode("x" * 500)) for number in range(2, 402)]
         victim.apply(read_edit_untrusted(encode(Edit(5, 2, 400, {}, added, []))))
-        victim.take_edits()
+        victim.pop_edits()
         waiting = sum(entry.size for entry, _ in victim._lost)
         assert waiting <= 300_000
         assert victim.size <= 600_000

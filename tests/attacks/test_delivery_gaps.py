@@ -28,7 +28,7 @@ class History:
         topic = self.topic
         milestones = topic.milestones
         if topic.unconfirmed or topic.withdrawn:
-            milestones = topic.tell(milestones, number)
+            milestones = topic.milestones_of(milestones, number)
         if not arrives or number in self.stored:
             return
         self.stored.add(number)

@@ -130,7 +130,7 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
         await work.put("long", priority=9)
 
         async def take() -> None:
-            async for job in others.take(8):
+            async for job in others.receive(8):
                 async with job:
                     if job.payload == "long":
                         await free.wait()

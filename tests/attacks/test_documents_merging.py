@@ -125,7 +125,7 @@ def test_a_merge_in_steps_is_the_join_of_a_naive_model(short_steps: None, seed: 
         match rng.randrange(5):
             case 0 | 1:
                 edit(one, rng.randrange(EDITS), rng)
-                for made in one.take_edits():
+                for made in one.pop_edits():
                     model.take(made)
                     sent.append(made)
             case 2 if sent:
@@ -241,7 +241,7 @@ def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int]
             SharedCounter(each, "", "c").add(1)
         SharedMap(each, "")[f"{at} last"] = 1
         SharedSet(each, "", "s").add(at)
-    edits = [made for each in (one, other) for made in each.take_edits()]
+    edits = [made for each in (one, other) for made in each.pop_edits()]
     ways = [(one, third), (other, third), (third, one), (third, other), (one, other), (other, one)]
     match order:
         case 0 | 1:
@@ -257,7 +257,7 @@ def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int]
     for _ in range(5):
         for source, target in ways:
             give(source, target)
-            source.take_edits()
+            source.pop_edits()
     for each in (one, other, third):
         assert set(SharedMap(each, "")) == {f"{at} {key}" for at in range(2) for key in (0, 1, 2, "last")}
         assert SharedCounter(each, "", "c").value == sum(writes)
@@ -267,7 +267,7 @@ def test_two_with_one_number_that_overwrote_lose_nothing(writes: tuple[int, int]
     for _ in range(4):
         for source, target in ways:
             give(source, target)
-            source.take_edits()
+            source.pop_edits()
     assert not SharedMap(one, ""), "what is removed later does not come back"
     assert not SharedMap(other, "")
 
@@ -314,12 +314,12 @@ def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -
                 absorb(one, {max(writer, 0): 1}, (), {}, {writer})
             else:
                 one.leave(writer)
-            one.take_edits()
+            one.pop_edits()
             SharedMap(one, "")["k"] = 1  # which takes a number
 
     forge()
     while one.is_rewriting:
-        one.take_edits()
+        one.pop_edits()
     first = one.hidden
     assert 2000 <= first < 2500
     forge()
@@ -327,14 +327,14 @@ def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -
     now[0] += 60
     forge()
     while one.is_rewriting:
-        one.take_edits()
+        one.pop_edits()
     assert first < one.hidden <= 2 * first
     now[0] -= 10**6
     forge()
     now[0] += 60
     forge()
     while one.is_rewriting:
-        one.take_edits()
+        one.pop_edits()
     assert one.hidden <= 3 * first, "a clock that was set back holds off nothing, and allows nothing"
     assert len(SharedMap(one, "")) == 2001
     check(one)
@@ -429,7 +429,7 @@ def test_a_clock_that_jumps_parts_nobody_for_longer_than_it_is_wrong() -> None:
     SharedMap(one, "")["c"] = 3
     for wall in (NOW + 40 * 365 * 86_400.0, NOW):
         one._wall_clock = lambda wall=wall: wall  # type: ignore[misc]
-        one.take_edits()
+        one.pop_edits()
         for _ in range(2):
             give(other, one)
             give(one, other)

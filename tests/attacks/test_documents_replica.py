@@ -160,7 +160,7 @@ def test_who_writes_first_while_it_merges_a_long_comparison_loses_nothing(kind: 
 def test_what_removes_without_a_write_is_removed_everywhere() -> None:
     replicas = [replica(seed) for seed in range(4)]
     SharedMap(replicas[0], "").update({f"k{number}": number for number in range(50)})
-    for edit in replicas[0].take_edits():
+    for edit in replicas[0].pop_edits():
         for each in replicas[1:]:
             each.apply(read_edit_untrusted(encode(edit)))
     rng = random.Random(1)
@@ -197,7 +197,7 @@ def test_replicas_that_take_steps_between_each_other_are_equal(seed: int) -> Non
                 entry = Entry(dot_of(writer, number), SET, "", "s", str(rng.randrange(3)), b"")
                 one.apply(Edit(writer, number, 1, {}, [entry], rng.sample([e.dot for e in one.all_entries()], 2)))
             case _:
-                for edit in one.take_edits():
+                for edit in one.pop_edits():
                     for other in replicas:
                         if other is not one:
                             other.apply(edit)

@@ -192,7 +192,7 @@ def test_what_is_open_for_a_token_ends_when_it_is_replaced_by_one_of_the_same_ri
             writer.write(request)
             await reader.readuntil(b"\r\n\r\nx")
             token = grant(place.tokens, "web", call=(">",), publish=(">",), subscribe=(">",))
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             await followed.readuntil(b"event: end")
             writer.write(request)
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
@@ -213,7 +213,7 @@ def test_what_is_under_way_for_a_token_that_is_withdrawn_begins_nothing_new(run:
             asking.write(place.head("POST", "/broadcast/greeters", "content-length: 1") + b"y")
             await asyncio.sleep(0.05)
             withdraw(place.tokens, "web")
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             writer.write(b"x")
             assert (await reader.readline()).startswith(b"HTTP/1.1 401")
             assert (await late.readline()).startswith(b"HTTP/1.1 401")
@@ -314,7 +314,7 @@ def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(run: Run, size: i
 def test_followers_that_do_not_read_hold_up_no_other_client_and_end(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack:
             for _ in range(20):
                 await stack.enter_async_context(place.follow("topic=a", limit=1024, SO_RCVBUF=4096))

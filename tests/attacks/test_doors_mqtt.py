@@ -186,7 +186,7 @@ def test_a_session_ends_when_its_token_is_replaced_by_one_with_less(run: Run) ->
             old.send(subscribe_3("a/b"))
             await old.frame()
             token = grant(place.tokens, "sensor", publish=("a.b",), subscribe=("a.b",))
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             await place.member.publish("c.d", b"secret")
             assert b"secret" not in await raw.end()
             assert b"secret" not in await old.end()
@@ -213,7 +213,7 @@ def test_a_will_is_published_once_by_the_rights_that_are_left(run: Run, how: str
             if how == "lost":
                 raw.writer.transport.abort()
             else:
-                place.clients._take(load_tokens(place.tokens))
+                place.clients._replace_tokens(load_tokens(place.tokens))
                 await raw.end()
             await place.until(lambda: place.door.statistics().connections == 0)
             await place.member.publish("z", 1)
@@ -292,7 +292,7 @@ def test_two_doors_and_many_comers_at_once_leave_one_connection(run: Run) -> Non
 def test_bytes_that_are_announced_and_do_not_come_are_in_the_budget_of_their_client_alone(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=(">",), subscribe=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack:
             for _ in range(12):
                 raw = await stack.enter_async_context(place.client())
@@ -382,7 +382,7 @@ def test_each_odd_filter_has_a_reason_and_costs_no_connection(run: Run, silent_l
 def test_who_takes_nothing_of_many_retained_values_holds_up_nobody(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=(">",), subscribe=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with place.client() as raw:
             for number in range(500):
                 raw.send(frame(0x33, text(f"r/{number}"), b"\x00\x05", b"\x00", b"x" * 2000))

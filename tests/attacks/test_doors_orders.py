@@ -62,7 +62,7 @@ def test_a_tunnel_whose_token_goes_while_a_message_is_half_sent_ends(run: Run, h
                 withdraw(place.tokens, "web")
             else:
                 grant(place.tokens, "web", call=("nobody",))
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             with pytest.raises(ConnectionClosed) as ended:
                 await tunnel.recv()
             assert ended.value.rcvd is not None
@@ -77,7 +77,7 @@ def test_rights_that_become_more_are_there_at_once_for_who_comes_again(run: Run)
     async def work(place: Place) -> None:
         assert (await place.post("/publish/a", b"x")).status == 403
         token = grant(place.tokens, "web", call=(">",), publish=("a",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         assert (await place.post("/publish/a", b"x")).status == 401
         assert (await place.post("/publish/a", b"x", {"authorization": f"Bearer {token}"})).status == 204
 
@@ -127,7 +127,7 @@ def test_a_follower_behind_a_client_that_is_ahead_loses_nothing_that_fits(run: R
 def test_an_identifier_at_its_lengths_is_one_of_each_client(run_mqtt: Run) -> None:
     async def work(place: mqtt.Place) -> None:
         other = grant(place.tokens, "other", publish=(">",), subscribe=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         for name in ("a" * 23, "a" * 65_535, "\u00e9" * 100, "a/b+#", " "):
             async with place.old_client(name) as first, place.dial() as second:
                 second.send(connect_3(other, name))
@@ -186,7 +186,7 @@ def test_two_doors_of_one_node_share_the_time_and_the_rights_of_a_client(run: Ru
             assert said[1]["encoding"] == "base64"
             assert said[0]["headers"] == {"iris-client": "web"}
             withdraw(place.tokens, "web")
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             assert b'"code":"ended"' in (await rest_of(followed)).replace(b" ", b"")
             assert b"\xe0" in (await raw.end())[:1]
 

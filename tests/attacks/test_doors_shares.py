@@ -41,7 +41,7 @@ def run_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def another(place: Any) -> str:
     """Return the token of another client."""
     token = grant(place.tokens, "other", call=(">",), publish=(">",), subscribe=(">",))
-    place.clients._take(load_tokens(place.tokens))
+    place.clients._replace_tokens(load_tokens(place.tokens))
     return token
 
 
@@ -352,7 +352,7 @@ def test_connections_of_a_client_that_wait_for_its_turn_keep_nobody_from_coming(
 
 def test_a_door_closes_at_once_though_clients_wait_for_a_turn(run: Run, run_mqtt: Run) -> None:
     async def work(place: Place | mqtt.Place) -> None:
-        place.clients.strangers.spend(100)
+        place.clients.unauthenticated.spend(100)
         if isinstance(place, mqtt.Place):
             name, first = "sensor", connect_3(place.token)
         else:
@@ -380,7 +380,7 @@ def test_a_client_whose_token_goes_while_it_waits_for_its_turn_is_never_welcome(
             raw.send(connect_3(place.token, "c", will=text("state/c") + text("off")), publish_3("a", b"x"))
             await asyncio.sleep(0.1)
             withdraw(place.tokens, "sensor")
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             assert await raw.end() == b"\x20\x02\x00\x05"
             await place.member.publish("z", 1)
             assert (await anext(aiter(events))).topic == "z"

@@ -38,7 +38,7 @@ async def test_an_event_that_finds_a_bug_costs_its_publisher_the_link_and_not_th
 
             gateway = NodeId(federation.nodes["eu-gateway"].id)
             link = ear._mesh.peers[gateway]
-            monkeypatch.setattr(pubsub.heard, "_receive", fail)
+            monkeypatch.setattr(pubsub.sealed_receiver, "_receive", fail)
             await till.publish("orders.2", 2)
             await trio.sleep(1)
             monkeypatch.undo()

@@ -54,7 +54,7 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
                     name=f"n{number}", version=1, site="", patterns=(f"none.{number}",),
                     group=None, share=(), identity=peer.identity, signed=b"x",
                 )  # fmt: skip
-                names.take(record)
+                names.put(record)
             pubsub._receive_interest(peer, interest(plain(f"t.{number}") for number in range(count)))
 
             def change() -> None:
@@ -77,7 +77,7 @@ async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_f
             name="away", version=1, site="", patterns=("orders.>",),
             group=None, share=(), identity=peer.identity, signed=b"x",
         )  # fmt: skip
-        pubsub.durable.names.take(away)
+        pubsub.durable.names.put(away)
         for count in (FEW, MANY):
             for _ in range(count):
                 pubsub.confirming.post(Unconfirmed("orders.new", (b"x",), None, None, 1))
@@ -174,7 +174,7 @@ async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_o
         directory = sites.directory
         (origin,) = directory.gateways("eu")
         (neighbour,) = directory.neighbours
-        known = directory._neighbours[neighbour].told[origin]
+        known = directory._neighbours[neighbour].exports[origin]
         store = mesh.peers[NodeId(federation.nodes["eu-store"].id)]
         for count in (FEW, MANY):
             others = [NodeId(f"{number:032x}") for number in range(1, count)]

@@ -37,18 +37,18 @@ def test_all_nodes_of_another_realm_subscribe_to_what_one_of_this_realm_may() ->
     for number in range(30):
         for begin in range(0, 200, 20):
             try:
-                table.receive_untrusted(node(number), patterns(begin, 20), foreign=REALM)
+                table.receive_untrusted(node(number), patterns(begin, 20), realm_id=REALM)
             except RemoteProtocolError as error:
                 refused += "the nodes of its realm have" in str(error)
     assert refused > 100
     assert sum(len(table.terms_of(node(number))) for number in range(30)) * 600 < MIB
-    table.receive_untrusted(node(900), patterns(0, 100), foreign=OTHER)
+    table.receive_untrusted(node(900), patterns(0, 100), realm_id=OTHER)
     table.receive_untrusted(node(901), patterns(0, 1_000))
     for number in range(30):
         table.forget(node(number))
     for _ in range(30):
-        table.receive_untrusted(node(902), patterns(0, 100), foreign=REALM)
-        table.receive_untrusted(node(902), kinds.Interest(2, False, (), patterns(0, 100).added), foreign=REALM)
+        table.receive_untrusted(node(902), patterns(0, 100), realm_id=REALM)
+        table.receive_untrusted(node(902), kinds.Interest(2, False, (), patterns(0, 100).added), realm_id=REALM)
 
 
 async def callers(realms: Realms, count: int) -> list[iris.Node]:
@@ -71,7 +71,7 @@ async def test_sender_keys_of_one_realm_are_bounded_for_all_its_nodes(
             for number in range(1, 41):
                 link.post(kinds.SenderKey(number, 1, bytes(31) + bytes((number,))), 64)
             await caller._mesh.barrier(NodeId(store.id))
-        heard = store._parts.pubsub.heard
+        heard = store._parts.pubsub.sealed_receiver
         assert heard is not None
         held = {name: len(known.keys) for name, known in heard._publishers.items()}
         assert sum(held.values()) == 50

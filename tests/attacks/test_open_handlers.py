@@ -308,7 +308,7 @@ async def test_a_job_and_a_saga_whose_error_has_no_text_end_as_with_any_other(tm
             for error in (NoText(), ValueError("half a letter: \ud800")):
                 async with node.queue("jobs") as jobs:
                     await jobs.put(1)
-                    job = await anext(jobs.take())
+                    job = await anext(jobs.receive())
                     await fail_at(job, error)
                 try:  # what watches ``pytest.raises`` asks for the text
                     async with node.saga(f"order-{type(error).__name__}") as saga:

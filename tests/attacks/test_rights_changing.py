@@ -42,7 +42,7 @@ async def narrow(network: Network, cluster: str, node: iris.Node, bridge: iris.N
     with trio.fail_after(30):
         while True:
             peer = bridge._parts.mesh.peer(node.id)
-            if peer is not None and not peer.may_hear("secret.a"):
+            if peer is not None and not peer.may_receive("secret.a"):
                 return
             await trio.sleep(0.05)
 
@@ -84,7 +84,7 @@ async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Pat
             await node.publish("secret.jobs", "before", confirm=True)
             with suppress(IrisError), trio.fail_after(60):
                 async with worker.queue("secret.jobs") as jobs:
-                    taken = jobs.take()
+                    taken = jobs.receive()
                     async with await anext(taken) as job:
                         found.append(job.payload)
                     await narrow(network, "worker", worker, node)
@@ -108,7 +108,7 @@ async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may
             await node.publish("public.jobs", "x", confirm=True)
             with trio.move_on_after(20):
                 async with worker.queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
-                    job = await anext(jobs.take())
+                    job = await anext(jobs.receive())
                     await narrow(network, "worker", worker, node)
                     async with job:
                         job.fail("no")
@@ -150,7 +150,7 @@ async def test_a_queue_that_was_given_to_another_cluster_has_no_jobs_for_its_for
     ):
         with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
             async with former.queue("public.jobs") as jobs:
-                taken = jobs.take()
+                taken = jobs.receive()
                 await node.publish("public.jobs", 1, confirm=True)
                 async with await anext(taken):
                     pass
@@ -158,5 +158,5 @@ async def test_a_queue_that_was_given_to_another_cluster_has_no_jobs_for_its_for
                 await node.publish("public.jobs", 2, confirm=True)
                 await anext(taken)
         with trio.fail_after(20):
-            async with other.queue("public.jobs") as jobs, await anext(jobs.take()) as job:
+            async with other.queue("public.jobs") as jobs, await anext(jobs.receive()) as job:
                 assert job.payload == 2

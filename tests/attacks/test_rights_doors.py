@@ -34,7 +34,7 @@ def ask(token: str, connection: str = "keep-alive") -> bytes:
 def test_connections_that_one_token_keeps_idle_leave_room_to_the_others(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack, asyncio.timeout(30):
             for _ in range(40):
                 reader, writer = await stack.enter_async_context(place.dial())
@@ -52,7 +52,7 @@ def test_connections_that_one_token_keeps_idle_leave_room_to_the_others(run: Run
 def test_who_shows_another_token_on_the_same_connection_has_the_place_of_that_one(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack, asyncio.timeout(30):
             answers: list[bytes] = []
             for _ in range(12):
@@ -64,7 +64,7 @@ def test_who_shows_another_token_on_the_same_connection_has_the_place_of_that_on
             assert sum(b" 200 " in answer for answer in answers) <= 10
             reader, writer = await stack.enter_async_context(place.dial())
             third = grant(place.tokens, "third", call=(">",))
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             writer.write(ask(third, "close"))
             assert (await rest_of(reader)).startswith(b"HTTP/1.1 200")
 

@@ -55,7 +55,7 @@ async def test_a_bridge_on_a_slow_disk_confirms_serves_and_ends(
                             nursery.start_soon(partial(desk.publish, "news.a", number, confirm=True, timeout=30))
                     async with desk.queue("jobs") as jobs, desk.lease("one", ttl=30):
                         await jobs.put(round_, timeout=30)
-                        async for job in jobs.take():
+                        async for job in jobs.receive():
                             async with job:
                                 assert job.payload == round_
                             break

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.address_rules import AddressRules, NotDialled, Told, check_listening, is_told_form
+from iris.cluster.address_rules import AddressRules, Hearsay, NotDialled, check_listening, is_advertised_form
 from iris.cluster.mesh.outbound import worst
 from iris.cluster.swim.records import is_plain
 from iris.kernel import wire
@@ -29,7 +29,7 @@ from tests.support.admission import open_reading_mesh
 from tests.support.realms import WALL, TestRealm
 
 NODE = NodeId("0123456789abcdef" * 2)
-TOLD = Told(by="cluster a", node=NODE)
+TOLD = Hearsay(by="cluster a", node=NODE)
 
 
 def rules(*networks: str, sockets: str | None = "/run/user/7/iris/realm") -> AddressRules:
@@ -54,7 +54,7 @@ def rules(*networks: str, sockets: str | None = "/run/user/7/iris/realm") -> Add
     ],
 )
 def test_what_nodes_say_of_themselves_is_dialled(url: str) -> None:
-    rules().check_told(url, TOLD)
+    rules().check_advertised(url, TOLD)
     assert is_plain(url)
 
 
@@ -129,7 +129,7 @@ def test_what_nodes_say_of_themselves_is_dialled(url: str) -> None:
 )
 def test_anything_else_is_not(url: str) -> None:
     with pytest.raises(NotDialled):
-        rules().check_told(url, TOLD)
+        rules().check_advertised(url, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +144,25 @@ def test_anything_else_is_not(url: str) -> None:
 def test_a_socket_is_taken_from_who_came_by_ipc_and_from_others_only_if_it_is_the_nodes_own(
     url: str, by_ipc: bool, permitted: bool
 ) -> None:
-    told = Told(by="stranger", node=NODE, by_ipc=by_ipc)
+    told = Hearsay(by="stranger", node=NODE, by_ipc=by_ipc)
     if permitted:
-        rules().check_told(url, told)
+        rules().check_advertised(url, told)
     else:
         with pytest.raises(NotDialled, match="socket of another machine"):
-            rules().check_told(url, told)
+            rules().check_advertised(url, told)
 
 
 @pytest.mark.parametrize("node", [NODE, None])
 def test_a_node_without_a_directory_of_sockets_takes_none(node: NodeId | None) -> None:
     for url in (f"ipc://None/{node}", f"ipc:///{node}", f"ipc:///run/user/7/iris/realm/{node}"):
         with pytest.raises(NotDialled):
-            rules(sockets=None).check_told(url, Told(by="a", node=node))
+            rules(sockets=None).check_advertised(url, Hearsay(by="a", node=node))
 
 
 @given(st.text(max_size=40))
 def test_no_text_is_taken_that_leads_anywhere_else(text: str) -> None:
     for url in (text, f"tcp://{text}", f"tcp://{text}:1", f"ws://{text}/iris", f"ws://a:1{text}", f"ws://a:1/{text}"):
-        if is_told_form(url):
+        if is_advertised_form(url):
             scheme, _, rest = url.partition("://")
             assert is_plain(url)
             assert not set(rest) & set("@?#%\\")
@@ -185,7 +185,7 @@ def test_no_text_is_taken_that_leads_anywhere_else(text: str) -> None:
 )
 @pytest.mark.parametrize("told", [None, TOLD])
 def test_hosts_of_other_networks_are_not_dialled_whoever_names_them(
-    networks: tuple[str, ...], host: str, permitted: bool, told: Told | None
+    networks: tuple[str, ...], host: str, permitted: bool, told: Hearsay | None
 ) -> None:
     if permitted:
         rules(*networks).check_host(host, told)

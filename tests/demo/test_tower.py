@@ -41,11 +41,11 @@ def test_a_member_that_is_dead_already_holds_nothing_up() -> None:
 
 def test_replies_are_compared_with_the_table() -> None:
     asked = WeatherRequests()
-    asked.take({"temp": 1.5, "wind_gust": None}, {"temp": 1.5, "wind_gust": None})
-    asked.take(None, None)
-    asked.take({"temp": 1.5}, None)
-    asked.take(None, {"temp": 1.5})
-    asked.take({"temp": 1.4}, {"temp": 1.5})
+    asked.check({"temp": 1.5, "wind_gust": None}, {"temp": 1.5, "wind_gust": None})
+    asked.check(None, None)
+    asked.check({"temp": 1.5}, None)
+    asked.check(None, {"temp": 1.5})
+    asked.check({"temp": 1.4}, {"temp": 1.5})
     assert (asked.right, asked.wrong) == (2, 3)
 
 

@@ -66,7 +66,7 @@ async def _wait_whole(node: iris.Node) -> None:
     assert node._parts.sites is not None
     directory = node._parts.sites.directory
     with trio.fail_after(_PATIENCE):
-        while sum(1 for origin in directory.origins() for _ in directory.ways_to(origin)) < 4:  # noqa: ASYNC110
+        while sum(1 for origin in directory.origins() for _ in directory.routes_to(origin)) < 4:  # noqa: ASYNC110
             await trio.sleep(0.05)  # other processes report it
 
 
@@ -127,7 +127,7 @@ async def test_with_one_of_two_gateways_killed_nothing_is_lost_and_nobody_waits_
     ("answers", "gap"),
     [
         ([0.0, 1.0, 2.0, 3.0, 4.0], 1.0),
-        ([0.0, 1.75, 2.0, 2.75, 3.0, 4.0], 1.75),  # under way when it was killed
+        ([0.0, 1.75, 2.0, 2.75, 3.0, 4.0], 1.75),  # in progress when it was killed
         ([0.0, 0.9, 1.0, 1.5, 3.5, 4.0], 2.0),  # the first answer after the window counts
         ([0.0, 0.1, 0.9, 1.1, 2.9, 3.1, 9.0], 1.8),  # what comes later does not
         ([0.0, 0.9, 1.0], math.inf),  # no answer ever

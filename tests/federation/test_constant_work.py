@@ -65,7 +65,7 @@ async def test_a_frame_costs_the_same_however_much_is_exported(
             export_just(gateway._advertising, entries_of(kind, count))
             frames = [
                 partial(
-                    gateway._carrying._forward_far,
+                    gateway._carrying._forward_inbound,
                     neighbour,
                     kinds.Carry(9, our_site, target, their_site, STRANGER, FIRST),
                 )
@@ -73,7 +73,7 @@ async def test_a_frame_costs_the_same_however_much_is_exported(
             ]
             frames.append(
                 partial(
-                    gateway._carrying._divide_far,
+                    gateway._carrying._divide_inbound,
                     neighbour,
                     kinds.Copy(9, their_site, STRANGER, ((our_site, STRANGER),), FIRST),
                 )
@@ -100,14 +100,14 @@ async def test_an_export_that_changes_costs_a_local_call_nothing_and_the_node_th
         (origin,) = gateway._directory.origins()
         for version, count in ((1_000, FEW), (2_000, MANY)):
             export(node, neighbour.node, origin, entries_of(CLUSTER, count), version)
-            gateway._tell()
+            gateway._advertise()
 
             def change(base: int) -> None:
                 more = Export(CLUSTER, f"more{base}", NodeId(f"{5:032x}"))
                 for part in split_exports(origin, base, base + 1, [more], ()):
                     gateway._directory.receive_exports_untrusted(neighbour.node, part.message(), 1e6)
                 sites._follow()
-                gateway._tell()
+                gateway._advertise()
 
             change(version)
             assert await node.request("store", 1) == 1
@@ -124,13 +124,13 @@ async def test_a_subscription_that_changes_costs_the_gateway_of_its_site_the_cha
         await federation.mesh("us", "eu")
         await federation.wait_for_sites("us", "eu")
         gateway, shop = federation.gateways["eu-gateway"], await federation.shop("eu")
-        near = gateway._near
+        near = gateway._site_mesh
         peer = near.peers[shop.id]
 
         def subscribe(added: Iterable[str], removed: Iterable[str] = ()) -> None:
             more, less = (tuple(Terms(one, None, durable=False) for one in some) for some in (added, removed))
             gateway._pubsub._receive_interest(peer, kinds.Interest(1, False, more, less))
-            gateway._tell()
+            gateway._advertise()
 
         for count, more_nodes in ((FEW, 0), (MANY, 5)):
             for number in range(more_nodes):
@@ -162,14 +162,14 @@ async def test_a_member_that_serves_something_else_costs_the_gateway_of_its_site
             for other in others:
                 gateway._membership._records[other.node] = other
                 gateway._place(other.node)
-            gateway._tell()
+            gateway._advertise()
             assert len(gateway._advertising.exported.clusters["store"]) == count
 
             def change(proof: bytes) -> None:
                 entries = tuple(structs.replace(entry, proof=proof) for entry in record.clusters)
                 gateway._membership._records[record.node] = structs.replace(record, clusters=entries)
                 gateway._place(record.node)
-                gateway._tell()
+                gateway._advertise()
 
             change(b"1")
             costs.append(lines_run(partial(change, b"2")))

@@ -67,11 +67,11 @@ def test_a_site_is_told_when_the_exports_of_all_its_gateways_have_come() -> None
     origin = Hop("us", B)
     directory.receive_route_untrusted(B, RouteAdvertisement(origin, (origin,)).message(), 0.0)
     assert directory.sites() == ("us",)
-    assert not directory.is_told("us")
+    assert not directory.is_fully_exported("us")
     assert directory.settles("us", 10.0) == math.inf
     for part in split_exports(origin, 0, 1, [Export(CLUSTER, "store", C)], []):
         directory.receive_exports_untrusted(B, part.message(), 0.0)
-    assert directory.is_told("us")
+    assert directory.is_fully_exported("us")
     assert directory.lists("us", C)
     assert list(directory.listing("us", C)) == [origin]
     assert list(directory.listing("us", D)) == list(directory.listing("ap", C)) == []
@@ -298,11 +298,11 @@ def test_of_two_sites_with_one_name_the_first_stays_until_it_is_gone() -> None:
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     directory.receive_route_untrusted(C, route(Hop("far", C)), 1.0)
     assert directory.origins() == (Hop("far", B),)
-    assert directory.rivals(3.0, 5.0) == []
-    assert directory.rivals(7.0, 5.0) == [Hop("far", C)]
+    assert directory.name_conflicts(3.0, 5.0) == []
+    assert directory.name_conflicts(7.0, 5.0) == [Hop("far", C)]
     directory.forget(B)
     assert directory.origins() == (Hop("far", C),)
-    assert directory.rivals(7.0, 5.0) == []
+    assert directory.name_conflicts(7.0, 5.0) == []
 
 
 def test_companions_have_to_name_each_other() -> None:

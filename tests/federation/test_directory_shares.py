@@ -386,7 +386,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
         await federation.gateway("eu")
         await federation.member("eu", echo("store"))
         us = await federation.gateway("us", to=["eu-gateway"])
-        us._directory._teller.keywords["max_weight"] = 64 * KIB
+        us._directory._reporter.keywords["max_weight"] = 64 * KIB
         greedy = await federation.gateway("ap", to=["us-gateway"])
         shop = await federation.node("us", "shop")
         await federation.wait_for_sites("eu", "us", "ap")

@@ -61,7 +61,7 @@ async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: Mock
             link.post(kinds.CarryRefused(hops, "eu", eu, site, source, 1), 64)
             await trio.sleep(1)
             assert us.statistics().carried == carried
-        for mesh in (us._between, us._near):
+        for mesh in (us._between, us._site_mesh):
             assert mesh.refusals["RemoteProtocolError"] == 4
         assert await shop.request("store", 1) == 1
 
@@ -101,4 +101,4 @@ async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: Moc
         assert us.statistics().refused["no route"] == 500
         assert us.statistics().refused["not exported"] == 500
         assert us._between.refusals["message of kind Carry"] == 1
-        assert us._directory._ways.keys() <= {"ap"}
+        assert us._directory._routes.keys() <= {"ap"}

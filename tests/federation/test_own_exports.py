@@ -66,21 +66,21 @@ def test_what_stands_for_one_export_twice_goes_with_the_last_of_it() -> None:
     site.subscribe(A, "twice/orders", 1)
     site.place(B, {"store": b"1", "secret": b"2"})
     site.accompany([B])
-    added, removed = site.take_changes()
+    added, removed = site.pop_changes()
     assert {*added} == {Export(TOPIC, "orders", A), Export(CLUSTER, "store", B, b"1"), Export(COMPANION, "", B)}
     assert removed == ()
     site.subscribe(A, "orders", -1)
     site.subscribe(A, "twice/orders", -1)
     site.subscribe(B, "never", -1)
-    assert site.take_changes() == ((), ())
+    assert site.pop_changes() == ((), ())
     site.subscribe(A, "orders", -1)
     site.place(B, {"store": b"3"})
-    added, removed = site.take_changes()
+    added, removed = site.pop_changes()
     assert added == (Export(CLUSTER, "store", B, b"3"),)
     assert {*removed} == {Export(TOPIC, "orders", A), Export(CLUSTER, "store", B, b"1")}
     site.place(B, {})
     site.accompany([])
-    assert {*site.take_changes()[1]} == {Export(CLUSTER, "store", B, b"3"), Export(COMPANION, "", B)}
+    assert {*site.pop_changes()[1]} == {Export(CLUSTER, "store", B, b"3"), Export(COMPANION, "", B)}
 
 
 def test_subscriptions_are_shown_otherwise_after_they_were_examined_again() -> None:
@@ -88,12 +88,12 @@ def test_subscriptions_are_shown_otherwise_after_they_were_examined_again() -> N
     site = SiteContents(lambda _: True, aliases.get)
     site.subscribe(A, "acme/x", 1)
     site.subscribe(A, "other/x", 1)
-    assert site.take_changes() == ((Export(TOPIC, "one/x", A),), ())
+    assert site.pop_changes() == ((Export(TOPIC, "one/x", A),), ())
     aliases.update({"acme/x": "two/x", "other/x": "three/x"})
     site.examine()
-    added, removed = site.take_changes()
+    added, removed = site.pop_changes()
     assert {*added} == {Export(TOPIC, "two/x", A), Export(TOPIC, "three/x", A)}
     assert removed == (Export(TOPIC, "one/x", A),)
     aliases.clear()
     site.subscribe(A, "acme/x", -1)
-    assert site.take_changes() == ((), (Export(TOPIC, "two/x", A),))
+    assert site.pop_changes() == ((), (Export(TOPIC, "two/x", A),))

@@ -264,7 +264,7 @@ async def test_latency_is_what_a_round_trip_takes_and_can_be_changed(autojump_cl
         await shop.wait_for("store", timeout=20)
         for latency in (0.05, 0.001, 0.2):
             network.memory.latency = (latency, latency)
-            await trio.sleep(1)  # what is under way keeps the order, and so holds up what follows
+            await trio.sleep(1)  # what is in progress keeps the order, and so holds up what follows
             began = trio.current_time()
             assert await shop.request("store", timeout=20) == "one"
             assert 2 * latency <= trio.current_time() - began < 2 * latency + 0.01

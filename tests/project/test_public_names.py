@@ -109,7 +109,7 @@ MEMBERS = {
         "queue", "saga", "request", "revoke", "state", "statistics", "subscribe", "survey", "wait_for", "watch",
         "watch_losses",
     },
-    iris.WorkQueue: {"put", "take"},
+    iris.WorkQueue: {"put", "receive"},
     iris.JobWorker: {"in_hand"},
     iris.Consumer: {"lag"},
     iris.LogBatch: {"commit", "count", "index"},

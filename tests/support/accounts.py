@@ -18,7 +18,7 @@ from iris.patterns.service.worker_pool import WorkerPool
 
 
 def check_pattern(pattern: PatternStatistics) -> None:
-    """sent = answered + handed over + expired + refused + lost, and nothing is under way."""
+    """sent = answered + handed over + expired + refused + lost, and nothing is in progress."""
     ended = pattern.answered + pattern.handed_over + pattern.expired + pattern.refused + sum(pattern.lost.values())
     assert pattern.sent == ended, pattern
     assert pattern.waiting == 0, pattern

@@ -30,7 +30,7 @@ class TestAdmission:
     def reason(self, peer: PeerIdentity) -> str | None:
         return self.revoked(peer)
 
-    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+    def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
         return ()
 
 

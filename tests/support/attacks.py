@@ -194,7 +194,7 @@ class Messages:
             kinds.EventsLost: lambda n: ((("t.a", n, n),),),
             kinds.ConfirmDelayed: lambda n: (f"reason {n}",),
             kinds.EventTree: lambda n: (n, b"\1", ((other, b"\2"),)),
-            kinds.EventWay: lambda n: (n, n, bool(n % 2)),
+            kinds.EventRoute: lambda n: (n, n, bool(n % 2)),
             kinds.EventsRelayed: self._events_relayed,
             kinds.EventRelay: lambda n: (n, n % 5, other),
             kinds.SenderKey: lambda n: (n, 1 + n % 2, b"%032d" % n),

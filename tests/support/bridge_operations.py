@@ -65,7 +65,7 @@ async def wait_given_back(cast: BridgeCast) -> None:
 async def queue(cast: BridgeCast) -> None:
     async with cast.shop.queue("jobs", lease=LONG) as jobs:
         await jobs.put(b"x", timeout=60)
-        job = await anext(jobs.take())
+        job = await anext(jobs.receive())
         async with job:
             await job.commit()
 

@@ -166,12 +166,12 @@ async def _state(node: Any) -> None:
 
 async def _queue(node: Any) -> None:
     async with node.queue("jobs") as jobs:
-        await _everything(jobs.take())
+        await _everything(jobs.receive())
 
 
 async def _queue_without(node: Any) -> None:
     async with node.queue("jobs", bridge="nobody") as jobs:
-        await _everything(jobs.take())
+        await _everything(jobs.receive())
 
 
 async def _queue_put(node: Any) -> None:

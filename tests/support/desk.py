@@ -100,8 +100,8 @@ async def publish_when_heard(
     """Publish an event as soon as somebody has subscribed to its topic, and then the others."""
     for payload in payloads:
         while True:
-            before = node.statistics().unheard
+            before = node.statistics().without_subscriber
             await node.publish(topic, payload, headers=headers)
-            if node.statistics().unheard == before:
+            if node.statistics().without_subscriber == before:
                 break
             await trio.sleep(0.001)

@@ -87,7 +87,7 @@ class Bulk:
         self.limits: list[int] = []
         self.shared: list[bool] = []
 
-    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+    def pop(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         self.limits.append(limit)
         self.shared.append(shared)
         if not self.pieces:

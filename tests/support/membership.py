@@ -125,7 +125,7 @@ def knowing(*numbers: int, config: Config | None = None, links: Links | None = N
     """Return machine 0 that has just learned of these, which have been there for long."""
     swim = machine(0, config=config, links=links, work=work)
     gossip(swim, *(record(number) for number in numbers), sender=numbers[0])
-    for member in map(swim._ground.view.find, map(node, numbers)):
+    for member in map(swim._context.view.find, map(node, numbers)):
         assert member is not None
         member.met = -60.0
     return swim
@@ -164,7 +164,7 @@ def updates_in(send: Send) -> list[Update]:
 def told(effects: list[Effect], then: Swim | None = None) -> list[Update]:
     """Return every update that is sent to anybody, once each; also in the gossip that ``then`` sends next."""
     if then is not None:
-        effects = [*effects, *(effect for _, effect in run(then, then._ground.now + 0.11))]
+        effects = [*effects, *(effect for _, effect in run(then, then._context.now + 0.11))]
     seen: list[Update] = []
     for send in sends(effects):
         seen.extend(update for update in updates_in(send) if update not in seen)

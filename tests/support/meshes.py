@@ -280,7 +280,9 @@ def check_node(node: MeshNode) -> None:
     """See that a node at rest has nothing left over, and that its counters add up."""
     mesh = node.mesh
     assert len(mesh._handshakes) == 0, "a handshake is left"
-    assert len(mesh._ways) == sum(peer.link.outgoing is not None for peer in mesh.peers.values()), "a connection leaks"
+    assert len(mesh._outbound) == sum(peer.link.outgoing is not None for peer in mesh.peers.values()), (
+        "a connection leaks"
+    )
     assert {entry.peer for entry in mesh._sessions.values()} == set(mesh.peers.values()), "a session leaks"
     assert not node.requests._waiting, "a request is left"
     assert not node.pubsub.confirming._waiting, "a confirmed publish is left"
@@ -295,7 +297,7 @@ def check_node(node: MeshNode) -> None:
 
 
 def check_tally(tally: Tally, waiting: int = 0) -> PatternStatistics:
-    """sent = answered + handed over + expired + refused + lost, and ``waiting`` are still under way."""
+    """sent = answered + handed over + expired + refused + lost, and ``waiting`` are still in progress."""
     statistics = tally.statistics()
     ended = (
         statistics.answered

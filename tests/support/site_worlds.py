@@ -127,7 +127,7 @@ class World:
         for _ in range(64):
             if at.hop.site == site:
                 return passed
-            way = at.directory.way(site)
+            way = at.directory.best_route(site)
             if way is None:
                 return None
             at = self.sites[way.neighbour]

@@ -62,13 +62,13 @@ class Stage:
         self._nodes.clear()
 
     def check_accounts(self) -> None:
-        """Assert that every message of every living node is accounted for, and none is under way."""
+        """Assert that every message of every living node is accounted for, and none is in progress."""
         for node in self._nodes.values():
             check_accounts(node, *self.harmless)
 
 
 def check_accounts(node: iris.Node, *harmless: str) -> None:
-    """Assert that the counters of a node add up, and that nothing is under way.
+    """Assert that the counters of a node add up, and that nothing is in progress.
 
     Args:
         node: whose.

@@ -117,7 +117,7 @@ class Member:
         self.counted += value
 
     def send(self, *targets: Member) -> None:
-        for made in self.replica.take_edits():
+        for made in self.replica.pop_edits():
             for target in targets:
                 if target is not self and target.replica.apply(made):
                     target.claims.add((made.writer, self.at))
@@ -138,12 +138,12 @@ def agree(*replicas: Replica) -> None:
     """Compare all with all, and let each go on with what it has to write, until nothing changes."""
     for _ in range(40):
         for one in replicas:
-            one.take_edits()
+            one.pop_edits()
             while one.is_rewriting:  # some at a time
-                one.take_edits()
+                one.pop_edits()
             for other in replicas:
                 give(one, other)
-        if len({one.digest() for one in replicas}) == 1 and not any(one.take_edits() for one in replicas):
+        if len({one.digest() for one in replicas}) == 1 and not any(one.pop_edits() for one in replicas):
             assert len({repr(content(one)) for one in replicas}) == 1
             return
     raise AssertionError("the replicas go on changing")
@@ -158,7 +158,7 @@ def with_number(seed: int, number: int, **options: Any) -> Replica:
 
 def send(source: Replica, *targets: Replica) -> None:
     """Give replicas what was written since the last time, as by broadcast; what comes too early is lost."""
-    for one in source.take_edits():
+    for one in source.pop_edits():
         data = encode(one)
         for target in targets:
             target.apply(read_edit_untrusted(data))

@@ -40,13 +40,13 @@ class TwoMachines:
         """Put what an end has to say on its link."""
         machine = self.ends[end]
         for _ in range(frames):
-            piece = machine.take(4000)
+            piece = machine.pop(4000)
             if piece is None:
                 break
             self.links[end].append(piece[0])
-        if machine.farewell is not None and end not in self.told:
+        if machine.final_message is not None and end not in self.told:
             self.told.add(end)
-            self.links[end].append(machine.farewell)
+            self.links[end].append(machine.final_message)
 
     def deliver(self, end: int, frames: int = 1_000_000) -> None:
         """Deliver what ``end`` has said to the other one."""
@@ -56,8 +56,8 @@ class TwoMachines:
             message = link.popleft()
             if isinstance(message, kinds.TunnelOpen):
                 other.opened_again()
-            elif other.farewell is not None and not isinstance(message, kinds.TunnelClose):
-                self.links[1 - end].append(other.farewell)
+            elif other.final_message is not None and not isinstance(message, kinds.TunnelClose):
+                self.links[1 - end].append(other.final_message)
             else:
                 other.receive(message, self.now)
 

@@ -79,7 +79,7 @@ class FakeMesh:
             if self.sources[source] != node:
                 break
             del self.sources[source]
-            piece = source.take(FRAME - size, shared=False)
+            piece = source.pop(FRAME - size, shared=False)
             if piece is not None:
                 frame.append(piece[0])
                 size += piece[1] + 24

@@ -21,10 +21,10 @@ def test_a_call_that_comes_while_the_run_ends_ends_as_well(steps: int) -> None:
         portal.open()
         portal.call(trio.lowlevel.checkpoint)  # its task is kept for the next call, and ends with the run
         ended = Waiter()
-        call = portal.new_call(trio.sleep_forever, ended.tell)
+        call = portal.new_call(trio.sleep_forever, ended.notify)
         portal.do(portal._scope.cancel)
         begin_after(steps, portal, call)
         portal.close()
-        assert ended.told
+        assert ended.notified
         with pytest.raises(trio.ClosedResourceError):
             call.result()

@@ -31,7 +31,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
             node.wait_for("bridge", timeout=60)
             for number in range(3):
                 jobs.put(number, key="k", timeout=60)
-            taken = jobs.take(limit=4)
+            taken = jobs.receive(limit=4)
             with next(taken) as job:
                 assert (job.payload, job.key, job.attempt, job.queue, job.is_lost) == (0, "k", 1, "jobs", False)
                 job.extend()

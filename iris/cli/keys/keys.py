@@ -41,7 +41,7 @@ _NO_TOPICS: Final = ("", "none", "nothing")
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def takes_output(verb: Verb) -> Verb:
+def output_file_option(verb: Verb) -> Verb:
     """Give ``verb`` the option ``--out``: a file that must not be there yet."""
     return click.option("--out", required=True, type=FILE, metavar="FILE", help="The file to write.")(verb)
 
@@ -70,7 +70,7 @@ def realm(file: Path, asks: bool) -> None:
 @keys.command()
 @click.argument("realm_file", type=FILE, metavar="REALM")
 @click.argument("name")
-@takes_output
+@output_file_option
 @click.option("--days", type=DAYS, default=365.0, show_default=True, help="Validity.")
 @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
 @click.option("--serve", "serves", multiple=True, metavar="PATTERN", help="Clusters it may join besides its own.")
@@ -138,7 +138,7 @@ def _topics(option: str, patterns: tuple[str, ...], *, none: bool) -> Patterns:
 
 @keys.command()
 @click.argument("file", type=FILE, metavar="CREDENTIAL")
-@takes_output
+@output_file_option
 @click.option("--days", type=SEALED_DAYS, default=30.0, show_default=True, help="Validity.")
 @click.option("--previous", type=FILE, metavar="FILE", help="The sealed credential to renew: its node keys stay.")
 @asks_passphrase

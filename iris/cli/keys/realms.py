@@ -14,8 +14,8 @@ from iris.cli.terminal import (
     asks_passphrase,
     load_wrapped,
     note,
+    output_option,
     read_passphrase,
-    takes_output,
     write_line,
     write_object,
 )
@@ -132,7 +132,7 @@ def distrust(realm_file: Path, alias: str, asks: bool) -> None:
 
 @click.command()
 @click.argument("realm_file", type=FILE, metavar="REALM")
-@takes_output
+@output_option
 @asks_passphrase
 def realms(realm_file: Path, output: str, asks: bool) -> None:
     """Show the realms that REALM trusts."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from msgspec import to_builtins
 
-from iris.cli.terminal import asks_passphrase, load_wrapped, read_passphrase, takes_output, write_line, write_object
+from iris.cli.terminal import asks_passphrase, load_wrapped, output_option, read_passphrase, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport import check_url
 from iris.security.authority import CredentialSummary, check_credential, summarize
@@ -19,7 +19,7 @@ from iris.security.files import load_credential, load_revocations
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="CREDENTIAL")
-@takes_output
+@output_option
 @asks_passphrase
 def show(file: Path, output: str, asks: bool) -> None:
     """Show what CREDENTIAL says."""

@@ -10,7 +10,7 @@ import trio
 from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, Finite, Lines, note, open_lines, takes_wide_output, write_object, write_table
+from iris.cli.terminal import POSITIVE, Finite, Lines, note, open_lines, wide_output_option, write_object, write_table
 from iris.kernel.names import NodeId
 from iris.node.realm import BooksSurvey, nobody_answered
 from iris.patterns.books import BookRow, matching
@@ -27,7 +27,7 @@ _COLUMNS = ("pattern", "name", "sent", "received", "expired", "refused", "lost",
 @click.option("--watch", is_flag=True, help="Print a line for each loss from now on, until Ctrl-C.")
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="Of --watch.")
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
-@takes_wide_output
+@wide_output_option
 @connected
 def books(
     connection: NodeOptions, pattern: str, settle: float, watch: bool, interval: float, timeout: float, output: str
@@ -49,7 +49,7 @@ def books(
                 async with open_lines() as lines:
                     note(f"losses of {pattern} from now on")
                     await follow(survey, lines)
-            view = await survey.take()
+            view = await survey.collect()
             if len(view.silent) >= len(node.nodes()):
                 raise click.ClickException(nobody_answered([*view.silent.values()]))
         if output == "json":

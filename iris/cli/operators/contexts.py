@@ -15,7 +15,7 @@ from typing import Any, Final, cast, final
 import click
 from msgspec import Struct
 
-from iris.cli.terminal import takes_output, write_line, write_object
+from iris.cli.terminal import output_option, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name, is_name
 from iris.kernel.transport import check_url
@@ -139,7 +139,7 @@ def use(name: str) -> None:
 
 
 @context.command(name="list")
-@takes_output
+@output_option
 def list_contexts(output: str) -> None:
     """Name all contexts; a star is before the one in use."""
     current = os.environ.get(VARIABLE) or _chosen(_home())
@@ -152,7 +152,7 @@ def list_contexts(output: str) -> None:
 
 @context.command()
 @click.argument("name", required=False)
-@takes_output
+@output_option
 def show(name: str | None, output: str) -> None:
     """Show what NAME stands for; without it, the context in use."""
     name = name or os.environ.get(VARIABLE) or _chosen(_home())

@@ -16,9 +16,9 @@ from iris.cli.printable import printable_line
 from iris.cli.terminal import (
     Lines,
     open_lines,
-    takes_output,
-    takes_wait,
-    takes_wide_output,
+    output_option,
+    wait_option,
+    wide_output_option,
     write_line,
     write_object,
     write_table,
@@ -32,7 +32,7 @@ _UNKNOWN: Final = "the member describes itself in a way that this version does n
 @click.command()
 @click.argument("clusters", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
-@takes_wide_output
+@wide_output_option
 @connected
 def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, output: str) -> int:
     """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
@@ -58,7 +58,7 @@ def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, outpu
 
 
 @click.command()
-@takes_output
+@output_option
 @connected
 def clusters(connection: NodeOptions, output: str) -> int:
     """Show every cluster: how many members it has, how many of them are suspected or leaving, and their sites.
@@ -91,8 +91,8 @@ def clusters(connection: NodeOptions, output: str) -> int:
 @click.command()
 @click.argument("cluster")
 @click.option("--asyncapi", "as_asyncapi", is_flag=True, help="Print the AsyncAPI document of the operations.")
-@takes_output
-@takes_wait
+@output_option
+@wait_option
 @connected
 def describe(connection: NodeOptions, cluster: str, as_asyncapi: bool, output: str, wait: float) -> int:
     """Show what the members of CLUSTER serve: the operations, with what they take and return, and tunnels.

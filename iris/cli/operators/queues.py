@@ -12,7 +12,7 @@ import trio
 from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, note, takes_output, write_line, write_object
+from iris.cli.terminal import POSITIVE, note, output_option, write_line, write_object
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
 from iris.patterns.bridge_protocol import (
@@ -89,7 +89,7 @@ async def _ask(node: Node, address: str, request: Ask[R], timeout: float) -> R:
 
 @queue.command()
 @_about_a_queue
-@takes_output
+@output_option
 @connected
 def status(connection: NodeOptions, name: str, bridge: str, timeout: float, output: str) -> int:
     """Tell how many jobs of queue NAME wait, are in hand, were done, have died or expired."""
@@ -167,7 +167,7 @@ def redrive(
             node.queue(name, bridge=bridge) as jobs,
             node.queue(dead or name + DEAD_SUFFIX, bridge=bridge) as letters,
         ):
-            worker = letters.take(64)
+            worker = letters.receive(64)
             while True:
                 letter = None
                 with trio.move_on_after(timeout if count == 0 else _QUIET):

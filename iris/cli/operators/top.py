@@ -12,7 +12,7 @@ from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, takes_wide_output, write_line, write_object
+from iris.cli.terminal import POSITIVE, wide_output_option, write_line, write_object
 from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmView, open_survey
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
@@ -31,7 +31,7 @@ _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N views.")
 @click.option("--once", is_flag=True, help="Print one view and end: as --count 1.")
-@takes_wide_output
+@wide_output_option
 @connected
 def top(
     connection: NodeOptions, sort: str, interval: float, timeout: float, count: int | None, once: bool, output: str
@@ -51,9 +51,9 @@ def top(
             connection.open() as node,
             open_survey(node, timeout=timeout, patience=min(timeout, interval / 2)) as survey,
         ):
-            first = await survey.take()
+            first = await survey.collect()
             while not first.nodes and any(absent.late for absent in first.silent):
-                first = await survey.take()
+                first = await survey.collect()
             if first.trouble is not None:
                 raise click.ClickException(first.trouble)
             shown, due = 0, trio.current_time()
@@ -61,7 +61,7 @@ def top(
                 while views is None or shown < views:
                     due = max(due + interval, trio.current_time())
                     await trio.sleep_until(due)
-                    found = await survey.take()
+                    found = await survey.collect()
                     view = structs.replace(found, nodes=tuple(sorted(found.nodes, key=_SORTS[sort])))
                     if output == "json":
                         await trio.to_thread.run_sync(write_object, view.as_object())

@@ -7,7 +7,7 @@ import trio
 from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, note, takes_wide_output, write_object, write_table
+from iris.cli.terminal import POSITIVE, note, wide_output_option, write_object, write_table
 from iris.node.realm import PatternView, TopicsSurvey, nobody_answered
 
 _COLUMNS = ("pattern", "group", "subscribers", "publishers", "delivered/s", "published/s", "waiting", "lost")
@@ -16,7 +16,7 @@ _COLUMNS = ("pattern", "group", "subscribers", "publishers", "delivered/s", "pub
 @click.command()
 @click.option("--interval", type=POSITIVE, default=1.0, show_default=True, metavar="SECONDS", help="Of the rates.")
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
-@takes_wide_output
+@wide_output_option
 @connected
 def topics(connection: NodeOptions, interval: float, timeout: float, output: str) -> int:
     """Show each pattern that nodes subscribe to, with its subscribers and the publishers of topics that match.
@@ -29,11 +29,11 @@ def topics(connection: NodeOptions, interval: float, timeout: float, output: str
     async def show() -> int:
         async with connection.open() as node:
             survey = TopicsSurvey(node, timeout=timeout)
-            first = await survey.take()
+            first = await survey.collect()
             if len(first.silent) >= len(node.nodes()):
                 raise click.ClickException(nobody_answered([*first.silent.values()]))
             await trio.sleep(interval)
-            view = await survey.take()
+            view = await survey.collect()
         if output == "json":
             for row in view.patterns:
                 write_object(structs.asdict(row))

@@ -9,19 +9,19 @@ from msgspec import to_builtins
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
-from iris.cli.payload import read_payload, takes_payload
-from iris.cli.terminal import POSITIVE, takes_output, takes_wait, write_line, write_object, write_table
+from iris.cli.payload import payload_argument, read_payload
+from iris.cli.terminal import POSITIVE, output_option, wait_option, write_line, write_object, write_table
 from iris.node.realm import RequestTrace, trace_request
 from iris.patterns.service import DESCRIBE
 
 
 @click.command()
 @click.argument("cluster")
-@takes_payload
+@payload_argument
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, metavar="SECONDS", help="For the reply.")
-@takes_wait
-@takes_output
+@wait_option
+@output_option
 @connected
 def trace(
     connection: NodeOptions,

@@ -12,9 +12,10 @@ Rules of this file:
 - What is known of a member grows stale while it is not asked.  Each time it is drawn and loses, with nothing
   outstanding there, its average and the queue delay that it reported become 5 % less: so one that was slow or failed
   is tried again.  So they do with no more requests outstanding there than at the winner, while no more than five for
-  each member are under way and most members report no queue to speak of: a member that is ten times slower so gets its
-  share of the capacity also from a single caller, 1.01 of it at 70 % load instead of 0.45.  Where work waits everywhere
-  it would be tried beyond its share, and p99 would double: there, only with one and a half for each member under way.
+  each member are in progress and most members report no queue to speak of: a member that is ten times slower so gets
+  its share of the capacity also from a single caller, 1.01 of it at 70 % load instead of 0.45.  Where work waits
+  everywhere it would be tried beyond its share, and p99 would double: there, only with one and a half for each member
+  in progress.
 - A member that leaves several requests in a row unanswered is not asked at all for a while, unless all do
   (``iris.cluster.balancing.circuit_breaker``).
 - However few requests there are, a member that failed gets one after a second, and after pauses that double up to half
@@ -56,8 +57,8 @@ _STALE: Final = 0.95
 
 _FEW: Final = 1.5
 _MANY: Final = 5
-"""Requests under way for each member, below which all have as many of them as others: if most members have a queue, and
-if they have none."""
+"""Requests in progress for each member, below which all have as many of them as others: if most members have a queue,
+and if they have none."""
 
 _GRAY_DELAY: Final = 1.0
 """A member whose work waits this many seconds gets none while there are others."""
@@ -128,7 +129,7 @@ class _Score:
         """The average before the first of its failures, as long as these are not forgotten."""
         self.trial_at = math.inf
         self.tried = False
-        """True while the request is under way that may clear its failures."""
+        """True while the request is in progress that may clear its failures."""
         self.pause = _FIRST_PAUSE
 
     @property
@@ -157,7 +158,7 @@ class _Score:
 
 
 class WorkSignal(Protocol):
-    """The sleep of whoever looks after requests that are under way."""
+    """The sleep of whoever looks after requests that are in progress."""
 
     def wake(self) -> None:
         """A request is on its way.  Called with each, also while nobody sleeps: it has to cost next to nothing."""
@@ -269,9 +270,9 @@ class Balancer:
             score for score in at_work if score.circuit is None or score.circuit.state is CircuitState.CLOSED
         ] or at_work
         lively = [score for score in at_work if score.reported < _GRAY_DELAY] or at_work
-        near = min((score.distance for score in lively if score.reported < _SPILL_DELAY), default=None)
-        if near is not None:
-            lively = [score for score in lively if score.distance <= near]
+        nearest = min((score.distance for score in lively if score.reported < _SPILL_DELAY), default=None)
+        if nearest is not None:
+            lively = [score for score in lively if score.distance <= nearest]
         self._asked = lively
 
     # -- for each request -----------------------------------------------------------------------------------
@@ -405,8 +406,8 @@ class Balancer:
         return any(not score.suspended and node not in exclude for node, score in self._scores.items())
 
     def may_repeat(self, now: float, *, forced: bool = False) -> bool:
-        """Return whether a request may be made once more, and count it; see ``RetryBudget.take``."""
-        return self._repeats.take(self._started, now, forced=forced)
+        """Return whether a request may be made once more, and count it; see ``RetryBudget.spend``."""
+        return self._repeats.spend(self._started, now, forced=forced)
 
     def started(self, node: NodeId) -> None:
         """Count a request as outstanding at ``node``."""

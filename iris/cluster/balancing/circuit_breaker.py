@@ -1,6 +1,6 @@
 """Circuit breaker of one member: it is not asked after it left several requests in a row unanswered.  Sans-IO.
 
-States: *closed* (asked as others are), *open* (not asked for a while), *half open* (one request is under way that
+States: *closed* (asked as others are), *open* (not asked for a while), *half open* (one request is in progress that
 decides).  Only silence counts as a failure: a handler's error is an answer, and a member that refuses work because it
 is full says so at once and is asked less by its latency.  Source: Nygard, "Release It!", 2007.
 """

@@ -17,7 +17,7 @@ _OWN: Final = FIRST
 _OTHERS: Final = 8
 """The priority of sites that are not named; also nanomsg's default."""
 
-_FAR: Final = 256
+_REMOTE: Final = 256
 
 
 class AtSite(NamedTuple):
@@ -69,4 +69,4 @@ class SiteOrder:
         """
         own = site == self._own
         priority = self._priorities.get(site, _OWN if own else _OTHERS)
-        return priority * _FAR + (0 if own else min(distance, _FAR - 1))
+        return priority * _REMOTE + (0 if own else min(distance, _REMOTE - 1))

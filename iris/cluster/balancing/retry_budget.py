@@ -40,7 +40,7 @@ class RetryBudget:
     def __repr__(self) -> str:
         return f"<RetryBudget of {self.tokens:.1f}: {self.taken} taken, {self.refused} refused>"
 
-    def take(self, requests: int, now: float, *, forced: bool = False) -> bool:
+    def spend(self, requests: int, now: float, *, forced: bool = False) -> bool:
         """Take one if there is one.
 
         Args:

@@ -126,7 +126,7 @@ class SiteDirectory:
         """Nodes that want them, and the number of gateways of its site that say so: counted with each change, since
         there may be 65,536 exports of each gateway."""
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
-        self._teller = partial(NeighbourTable, max_origins=max_origins, max_weight=max_weight)
+        self._reporter = partial(NeighbourTable, max_origins=max_origins, max_weight=max_weight)
         self._neighbours: dict[NodeId, NeighbourTable] = {}
         self._owners: dict[str, Owner] = {}
         self._contents: dict[Hop, ExportTable] = {}
@@ -140,13 +140,13 @@ class SiteDirectory:
         """Origins of each site that speak for it."""
         self._index: Final = ExportIndex()
         """Exports of the origins that speak for their sites."""
-        self._ways: dict[str, dict[str, SitePath | None]] = {}
+        self._routes: dict[str, dict[str, SitePath | None]] = {}
         """The best route to each site by salt, as long as no gateway of that site changes."""
         self._settled: dict[str, float] = {}
         """Time at which the gateways of each site were all known, as long as none changes."""
         self._rerouted: set[str] = set()
         self._relisted: set[NodeId] = set()
-        """Sites with other routes, and nodes that are members of something else, since ``take_news``."""
+        """Sites with other routes, and nodes that are members of something else, since ``pop_changes``."""
 
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
@@ -168,7 +168,7 @@ class SiteDirectory:
         """
         if neighbour not in self._neighbours:
             shared = self._owners.setdefault(owner, Owner()) if owner else Owner()
-            self._neighbours[neighbour] = self._teller(now, local=local, owner=shared)
+            self._neighbours[neighbour] = self._reporter(now, local=local, owner=shared)
 
     def forget(self, neighbour: NodeId) -> None:
         """A neighbour cannot be reached: nothing leads through it any more."""
@@ -176,7 +176,7 @@ class SiteDirectory:
         if known is not None:
             known.forget()
             self._owners = {name: owner for name, owner in self._owners.items() if owner.neighbours}
-        for origin in () if known is None else known.told:
+        for origin in () if known is None else known.exports:
             self._follow(origin)
 
     @property
@@ -187,7 +187,7 @@ class SiteDirectory:
     def questions(self) -> Iterator[tuple[NodeId, kinds.ExportsWanted]]:
         """Yield what to ask which neighbour after more of other realms is permitted: it was passed over before."""
         for neighbour, known in self._neighbours.items():
-            for origin in known.told:
+            for origin in known.exports:
                 if realm_of_site(origin.site):
                     yield neighbour, wanted(origin)
 
@@ -233,15 +233,15 @@ class SiteDirectory:
             TooManyChanges: too many messages.
         """
         known = self._known(neighbour, now)
-        told = exports_untrusted(message)
-        origin = told.origin
-        if origin not in known.told:
+        received = exports_untrusted(message)
+        origin = received.origin
+        if origin not in known.exports:
             return None  # its route was not taken, or the message crossed with a withdrawal
         contents = self._contents[origin]
         try:
-            change = known.take(told, partial(self._permits, origin.site), contents.same)
+            change = known.receive_exports(received, partial(self._permits, origin.site), contents.same)
         except StaleUpdate:
-            return None if told.more else wanted(origin)
+            return None if received.more else wanted(origin)
         except RemoteProtocolError:
             self._follow(origin)
             raise
@@ -281,13 +281,15 @@ class SiteDirectory:
 
         While none has sent them, what was known stays: routes come before exports.
         """
-        ways = [way for way in self.ways_to(origin) if self._neighbours[way.neighbour].told[origin].version]
-        best = min(ways, key=_cost, default=None)
+        routes = [
+            route for route in self.routes_to(origin) if self._neighbours[route.neighbour].exports[origin].version
+        ]
+        best = min(routes, key=_cost, default=None)
         if best is None:
             self._sources.pop(origin, None)
         elif self._sources.get(origin) != best.neighbour:
             self._sources[origin] = best.neighbour
-            contents, entries = self._contents[origin], self._neighbours[best.neighbour].told[origin].entries
+            contents, entries = self._contents[origin], self._neighbours[best.neighbour].exports[origin].entries
             if contents.entries != entries or not contents.version:
                 self._touch(origin)
                 self._count(origin, *contents.replace(self.version, entries))
@@ -299,7 +301,7 @@ class SiteDirectory:
         looked at when it changes and when it is accepted, and no others.
         """
         site = origin.site
-        self._ways.pop(site, None)
+        self._routes.pop(site, None)
         self._settled.pop(site, None)
         present = self._present.get(site, {})
         accepted = self._accepted.setdefault(site, {})
@@ -366,9 +368,9 @@ class SiteDirectory:
         ]
 
     def _has_route(self, origin: Hop) -> bool:
-        return any(origin in neighbour.told for neighbour in self._neighbours.values())
+        return any(origin in neighbour.exports for neighbour in self._neighbours.values())
 
-    def rivals(self, now: float, patience: float) -> list[Hop]:
+    def name_conflicts(self, now: float, patience: float) -> list[Hop]:
         """Return the origins that use the name of another site, for ``patience`` seconds or longer."""
         return [
             origin
@@ -402,26 +404,26 @@ class SiteDirectory:
         """Return what an origin exports."""
         return self._contents.get(origin)
 
-    def ways_to(self, origin: Hop) -> Iterator[SitePath]:
+    def routes_to(self, origin: Hop) -> Iterator[SitePath]:
         """Yield every route to an origin."""
         for neighbour, known in self._neighbours.items():
-            told = known.told.get(origin)
-            if told is not None:
-                yield SitePath(neighbour, told.path)
+            exported = known.exports.get(origin)
+            if exported is not None:
+                yield SitePath(neighbour, exported.path)
 
-    def way(self, site: str, *, salt: str = "") -> SitePath | None:
+    def best_route(self, site: str, *, salt: str = "") -> SitePath | None:
         """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""
         if site not in self._accepted:  # nodes name any number of sites that do not exist
             return None
-        known = self._ways.setdefault(site, {})
+        known = self._routes.setdefault(site, {})
         if salt not in known:
-            ways = (way for origin in self._accepted[site] for way in self.ways_to(origin))
-            known[salt] = min(ways, key=lambda way: _cost(way, salt), default=None)
+            routes = (route for origin in self._accepted[site] for route in self.routes_to(origin))
+            known[salt] = min(routes, key=lambda way: _cost(way, salt), default=None)
         return known[salt]
 
     def best(self, origin: Hop) -> SitePath | None:
         """Return the best route to one gateway of a site."""
-        return min(self.ways_to(origin), key=_cost, default=None)
+        return min(self.routes_to(origin), key=_cost, default=None)
 
     def members(self, cluster: str, realm_id: str = "") -> list[RemoteMember]:
         """Return the members of a cluster at all other sites of a realm, the nearest first."""
@@ -432,11 +434,11 @@ class SiteDirectory:
             if realm_of_site(site) != realm_id:
                 continue
             listed = [members for one in accepted if (members := self._contents[one].clusters.get(cluster))]
-            way = self.way(site) if listed else None
-            if way is not None:
+            path = self.best_route(site) if listed else None
+            if path is not None:
                 for members in listed:
                     for node, proof in members.items():
-                        found.setdefault(node, RemoteMember(site, node, proof, len(way.path)))
+                        found.setdefault(node, RemoteMember(site, node, proof, len(path.path)))
         return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
 
     def clusters(self, realm_id: str = "") -> KeysView[str]:
@@ -467,7 +469,7 @@ class SiteDirectory:
         """Return whether a site says that a node wants events of a realm; empty: of this one."""
         return self._index.subscribes(site, node, realm_id)
 
-    def take_news(self) -> tuple[set[str], set[NodeId]]:
+    def pop_changes(self) -> tuple[set[str], set[NodeId]]:
         """Return the sites with other routes, and the nodes that other gateways list or otherwise, since the last call.
 
         A node that follows the directory looks at these and no others: a site may have thousands of nodes.
@@ -476,7 +478,7 @@ class SiteDirectory:
         self._rerouted, self._relisted = set(), set()
         return news
 
-    def is_told(self, site: str) -> bool:
+    def is_fully_exported(self, site: str) -> bool:
         """Return whether all that the gateways of a site export is known here: a route comes before its exports."""
         return all(self._contents[origin].version for origin in self._accepted.get(site, ()))
 
@@ -491,7 +493,7 @@ class SiteDirectory:
             accepted = self._accepted.get(site, ())
             if not accepted:
                 return math.inf
-            known = max(self._since[origin] for origin in accepted) if self.is_told(site) else math.inf
+            known = max(self._since[origin] for origin in accepted) if self.is_fully_exported(site) else math.inf
             self._settled[site] = known
         return known + settling
 
@@ -506,8 +508,8 @@ def _is_straight(path: tuple[Hop, ...]) -> bool:
     return len(sites) == len(set(sites)) and len(path) == len({hop.gateway for hop in path})
 
 
-def _cost(way: SitePath, salt: str = "") -> tuple[int, int, SitePath]:
-    return (len(way.path), hash_of(salt + way.neighbour) if salt else 0, way)
+def _cost(route: SitePath, salt: str = "") -> tuple[int, int, SitePath]:
+    return (len(route.path), hash_of(salt + route.neighbour) if salt else 0, route)
 
 
 def hash_of(text: str) -> int:

@@ -25,7 +25,7 @@ class ExportIndex:
         """Entries that name a node as a member, by site and node."""
         self._subscribers: dict[tuple[str, str], int] = {}
         """Number of patterns of this realm's topics to which a node subscribes, by site and node."""
-        self._abroad: dict[tuple[str, str], dict[str, int]] = {}
+        self._remote: dict[tuple[str, str], dict[str, int]] = {}
         """Number of patterns of each other realm's topics to which a node subscribes, by site and node."""
         self._clusters: dict[str, dict[str, int]] = {}
         """Clusters of each realm, with the number of entries that name each."""
@@ -39,7 +39,7 @@ class ExportIndex:
         if export.kind == TOPIC:
             realm_id = realm_of_topic(export.name)
             if realm_id:
-                _add(self._abroad, place, realm_id, change)
+                _add(self._remote, place, realm_id, change)
             else:
                 self._subscribers[place] = count = self._subscribers.get(place, 0) + change
                 if not count:
@@ -51,7 +51,7 @@ class ExportIndex:
     def names(self, site: str, node: str) -> bool:
         """Return whether a node of a site is a member of an exported cluster, or subscribes to an exported topic."""
         place = (site, node)
-        return place in self._members or place in self._subscribers or place in self._abroad
+        return place in self._members or place in self._subscribers or place in self._remote
 
     def memberships(self, site: str, node: str) -> KeysView[Export]:
         """Return the entries that name a node of a site as a member of a cluster."""
@@ -59,7 +59,7 @@ class ExportIndex:
 
     def subscribes(self, site: str, node: str, realm_id: str = "") -> bool:
         """Return whether a node of a site subscribes to exported topics of a realm; empty: of this one."""
-        return realm_id in self._abroad.get((site, node), ()) if realm_id else (site, node) in self._subscribers
+        return realm_id in self._remote.get((site, node), ()) if realm_id else (site, node) in self._subscribers
 
     def clusters(self, realm_id: str = "") -> KeysView[str]:
         """Return the name of every cluster that the sites of a realm export; empty: of this one."""

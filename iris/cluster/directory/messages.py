@@ -168,8 +168,8 @@ def hop_untrusted(site: str, gateway: bytes) -> Hop:
     return Hop(site, node_of(gateway))
 
 
-def _export_untrusted(told: kinds.Exported) -> Export:
-    kind, name, node, proof = told
+def _export_untrusted(received: kinds.Exported) -> Export:
+    kind, name, node, proof = received
     valid = {CLUSTER: is_name(name), TOPIC: is_pattern(name) and not proof, COMPANION: not (name or proof)}
     if not valid[kind]:
         raise RemoteProtocolError("an export has the name of a cluster with a proof, a pattern, or neither")

@@ -104,14 +104,14 @@ class NeighbourTable:
         self.local: Final = local
         self.owner: Final = owner or Owner()
         self.owner.neighbours += 1
-        self.told: Final[dict[Hop, Advertised]] = {}
+        self.exports: Final[dict[Hop, Advertised]] = {}
         self.tokens: Final = TokenBucket(UPDATES, UPDATE_RATE, now)
         self.weight = 0
         self._max_origins = max_origins
         self._max_weight = max_weight
 
     def __repr__(self) -> str:
-        return f"<NeighbourTable of {len(self.told)} origins, {self.weight} bytes>"
+        return f"<NeighbourTable of {len(self.exports)} origins, {self.weight} bytes>"
 
     def route(self, origin: Hop, path: tuple[Hop, ...]) -> bool:
         """Take a route to an origin; return whether it is another one than before.
@@ -119,14 +119,14 @@ class NeighbourTable:
         Raises:
             RemoteProtocolError: there are too many, of this one or of all of its owner; nothing has changed.
         """
-        known = self.told.get(origin)
+        known = self.exports.get(origin)
         if known is None:
-            if len(self.told) >= self._max_origins:
+            if len(self.exports) >= self._max_origins:
                 raise RemoteProtocolError(f"a neighbour tells of more than {self._max_origins} gateways")
             if self.owner.origins >= ORIGIN_SHARES * self._max_origins:
                 most = ORIGIN_SHARES * self._max_origins
                 raise RemoteProtocolError(f"the {self.owner.neighbours} of its owner tell of more than {most} gateways")
-            self.told[origin] = Advertised(path)
+            self.exports[origin] = Advertised(path)
             self.owner.origins += 1
             return True
         changed = known.path != path
@@ -135,7 +135,7 @@ class NeighbourTable:
 
     def withdraw(self, origin: Hop) -> bool:
         """Forget an origin and all its advertisements; return True if there was any."""
-        known = self.told.pop(origin, None)
+        known = self.exports.pop(origin, None)
         if known is None:
             return False
         self.owner.origins -= 1
@@ -145,14 +145,14 @@ class NeighbourTable:
     def forget(self) -> None:
         """The neighbour is ignored from now on: its advertisements take no room of others of its owner."""
         self.owner.neighbours -= 1
-        self.owner.origins -= len(self.told)
+        self.owner.origins -= len(self.exports)
         self.owner.weight -= self.weight
 
     def _grow(self, weight: int) -> None:
         self.weight += weight
         self.owner.weight += weight
 
-    def take(
+    def receive_exports(
         self, news: ExportsUpdate, permits: Callable[[Export], bool], same: Callable[[Export], Export]
     ) -> ExportsChange | None:
         """Accept exports of an origin that it has advertised a route to; return the change when the last part is there.
@@ -166,7 +166,7 @@ class NeighbourTable:
             RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
                 had been withdrawn, and further news of it ignored until there is a route again.
         """
-        known = self.told[news.origin]
+        known = self.exports[news.origin]
         parts = known.parts
         if parts is None or (parts.base, parts.version) != (news.base, news.version):
             self._drop_parts(known)

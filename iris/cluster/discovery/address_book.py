@@ -99,7 +99,7 @@ class AddressBook:
         entries = [[url, round(first), round(last)] for url, (first, last) in sorted(self._seen.items())]
         return json.dumps({"iris": "addresses", "version": 1, "addresses": entries}, indent=0).encode()
 
-    def take_untrusted(self, data: bytes, wall_now: float) -> None:
+    def load_untrusted(self, data: bytes, wall_now: float) -> None:
         """Take in what was written down, by this process or another one.
 
         Raises:
@@ -148,7 +148,7 @@ class AddressFile:
                 self._complain(str(error))
                 return
             try:
-                book.take_untrusted(data, wall_now)
+                book.load_untrusted(data, wall_now)
             except ConfigError as error:
                 self._complain(f"{_WHAT} {self._path}: {error}; a new one replaces it")
 

@@ -123,7 +123,7 @@ class Candidates:
             ]
             # The one that has waited longest first: so each has its turn, however many there are.
             for _, url in sorted(waiting, key=lambda pair: pair[0])[: max(0, room)]:
-                if source is AddressSource.LAN and not self._lan_dials.take(0, now):
+                if source is AddressSource.LAN and not self._lan_dials.spend(0, now):
                     break
                 chosen.append(url)
         for url in chosen:

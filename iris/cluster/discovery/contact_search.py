@@ -118,14 +118,14 @@ class ContactSearch(PeerObserver):
         except _FAILURES as error:
             if isinstance(error, Refused) and expected is not None and self._registry is not None:
                 self._registry.withdraw(expected)  # its process was killed and could not do it itself
-            self._tell(urls[0], error, source)
+            self._report(urls[0], error, source)
             raise
         if self._warned:
             self._warned = False
             _log.info("%s is back", urls[0], extra={"address": urls[0], "cause": urls[0]})
         return peer
 
-    def _tell(self, url: str, error: IrisError, source: str) -> None:
+    def _report(self, url: str, error: IrisError, source: str) -> None:
         """Say why nobody is found where the user has said that somebody is: once, until somebody is found."""
         if source != _SEED:
             _log.debug("%s", error, extra={"address": url})

@@ -43,7 +43,7 @@ _KEEP_BOOK: Final = 60.0
 _FIRST_ROUND: Final = 4
 """Nodes of the registry that a starting node dials; gossip brings the others."""
 
-_STRANGERS: Final = 64
+_UNKNOWN_NODES: Final = 64
 """Nodes of the registry that no peer has reported yet, and that are remembered from one look to the next."""
 
 _REMEMBERED: Final = 1024
@@ -80,9 +80,9 @@ class Discovery:
         self._seeds, self._resolve, self._registry, self._lan, self._book = sources
         self._file = file
         self._candidates = Candidates()
-        self._stood_for: dict[str, NodeId] = {}
+        self._resolved: dict[str, NodeId] = {}
         self._announced: set[NodeId] = set()
-        self._strangers: set[NodeId] = set()
+        self._unknown_nodes: set[NodeId] = set()
         """Nodes that were announced at the last look, and that no peer had reported."""
         self._tried: set[NodeId] = set()
         """Nodes among those announced when this node started that it has dialled."""
@@ -151,7 +151,7 @@ class Discovery:
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
                 self._dial(nursery, AddressSource)
-                self._dial_strangers(nursery)
+                self._dial_unknown(nursery)
                 await self._stay_announced()
 
     # -- where to look --------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Discovery:
                 with trio.move_on_at(until):
                     await self._ended.park()
 
-    def _dial_strangers(self, nursery: trio.Nursery) -> None:
+    def _dial_unknown(self, nursery: trio.Nursery) -> None:
         """Dial who was announced before, too, and is not known still.
 
         A node that has just started comes by itself, and so does one that is held dead and slow.  If everybody dialled
@@ -222,8 +222,8 @@ class Discovery:
         """
         if self._registry is None:
             return
-        unknown = self._registry.entries(self, _STRANGERS)
-        before, self._strangers = self._strangers, set(unknown)
+        unknown = self._registry.entries(self, _UNKNOWN_NODES)
+        before, self._unknown_nodes = self._unknown_nodes, set(unknown)
         for node in [node for node in unknown if node in before][:_FIRST_ROUND]:
             self._announced.add(node)
             nursery.start_soon(self._try_announced, node, unknown[node])
@@ -271,9 +271,9 @@ class Discovery:
                 self._candidates.reached(url, nodes[0], now, until=until)
             else:
                 self._candidates.failed(url, now)
-        self._tell(url, urls, failures, reached=bool(nodes))
+        self._report(url, urls, failures, reached=bool(nodes))
 
-    def _tell(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
+    def _report(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
         """Say what is wrong with a seed, or with some of the addresses that it stands for."""
         if not urls:
             self._warn(seed, NotSent(f"the name in {seed} is not known, or no name server answers"))
@@ -289,22 +289,22 @@ class Discovery:
             self._warn(seed, next((e for e in errors if isinstance(e, AuthenticationError)), next(iter(errors))))
 
     async def _try_address(self, seed: str, url: str, nodes: list[NodeId], failures: dict[str, IrisError]) -> None:
-        node = self._stood_for.get(url)
+        node = self._resolved.get(url)
         if node is not None and node in self._mesh.peers:
             nodes.append(node)
             return
         if url != seed and url in self._mesh.advertised:  # this node is among those that the name stands for
             return
-        self._stood_for.pop(url, None)
+        self._resolved.pop(url, None)
         try:
             peer = await self._mesh.connect([url], source="seeds")
         except (NotSent, AuthenticationError, ConfigError) as error:
             failures[url] = error
             return
         self._say_back(url)
-        if len(self._stood_for) >= _REMEMBERED:
-            self._stood_for.clear()
-        self._stood_for[url] = peer.node
+        if len(self._resolved) >= _REMEMBERED:
+            self._resolved.clear()
+        self._resolved[url] = peer.node
         nodes.append(peer.node)
         await self._exchange(peer.node)
 

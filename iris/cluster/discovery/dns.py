@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from iris.cluster.addresses import look_up, split_url
+from iris.cluster.addresses import resolve_host, split_url
 
 Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
 """Returns the URLs that one URL stands for at the moment; empty if its name is not known."""
@@ -44,7 +44,7 @@ async def resolve_url(url: str) -> tuple[str, ...]:
     found: list[str] = []
     with trio.move_on_after(_PATIENCE):
         try:
-            for family, address in await look_up(host, socket.SOCK_STREAM):
+            for family, address in await resolve_host(host, socket.SOCK_STREAM):
                 text = str(address[0])
                 if family == socket.AF_INET:
                     found.append(f"{scheme}://{text}{rest}")

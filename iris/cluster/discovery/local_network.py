@@ -12,7 +12,7 @@ from iris.cluster.discovery.mdns_records import MAX_FOLLOWED
 
 _log: Final = logging.getLogger("iris")
 
-_TOLD_AGAIN: Final = 600.0
+_REPEAT_AFTER: Final = 600.0
 """Seconds after which too many announcements are reported once more."""
 
 
@@ -24,7 +24,7 @@ class LocalNetwork:
         self.mark: Final = mark
         self._own = own
         self._found: dict[str, tuple[str, ...]] = {}
-        self._told = -math.inf
+        self._reported = -math.inf
         self.left_out = 0
         """Number of announcements of nodes, of this realm as they say, that found no room."""
         self._news = trio.Event()
@@ -55,12 +55,12 @@ class LocalNetwork:
         self._found[name] = urls
         if len(self._found) > MAX_FOLLOWED:
             del self._found[next(iter(self._found))]
-        self._tell()
+        self._notify()
 
     def lost(self, name: str) -> None:
         """An announcement is taken back, or has run out."""
         if self._found.pop(name, None) is not None:
-            self._tell()
+            self._notify()
 
     def leave_out(self, count: int) -> None:
         """Count announcements that are not followed, which were too many; the log says so now and then."""
@@ -68,8 +68,8 @@ class LocalNetwork:
             return
         self.left_out += count
         now = trio.current_time()
-        if now >= self._told + _TOLD_AGAIN:
-            self._told = now
+        if now >= self._reported + _REPEAT_AFTER:
+            self._reported = now
             _log.warning(
                 "more than %d nodes of this realm are announced on the local network, or somebody makes them up: "
                 "others are passed over; seeds lead to them",
@@ -82,6 +82,6 @@ class LocalNetwork:
         count, self.left_out = self.left_out, 0
         return count
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = trio.Event()

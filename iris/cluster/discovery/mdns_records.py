@@ -49,7 +49,7 @@ class FollowedAnnouncements:
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def hear(self, name: str, now: float) -> str | None:
+    def follow(self, name: str, now: float) -> str | None:
         """Follow an announcement that is new if there is room; return which one is not followed any more for it.
 
         Args:

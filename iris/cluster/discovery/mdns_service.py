@@ -79,7 +79,7 @@ class RecordFilter:
         if record.ttl > _LONGEST:
             return None
         ignored = self._followed.ignored
-        replaced = self._followed.hear(name, now / 1000)
+        replaced = self._followed.follow(name, now / 1000)
         if replaced is not None:
             self.dropped.append(self._pointers.pop(replaced))
         if self._followed.ignored != ignored:
@@ -161,7 +161,7 @@ class MdnsService:
             with contextlib.suppress(OSError, RuntimeError, zeroconf.Error):  # as above
                 info = await run_in_thread(ask, abandon_on_cancel=True, limiter=self._threads)
                 if info is not None:
-                    self._tell(name, info)
+                    self._report_addresses(name, info)
 
     # -- on the package's threads ---------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class MdnsService:
 
     def _hop_over(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._take_news, idempotent=True)
+            self._token.run_sync_soon(self._handle_pending, idempotent=True)
 
     def _leave_out(self, replaced: str | None) -> None:
         if replaced is not None:
@@ -192,13 +192,13 @@ class MdnsService:
             return
         info = ServiceInfo(service_type, name)
         if info.load_from_cache(zeroconf):
-            self._hop(label, partial(self._tell, label, info))
+            self._hop(label, partial(self._report_addresses, label, info))
         elif state_change.name == "Added":
             self._hop(label, partial(self._ask_for, label))
 
     # -- on the node's thread -------------------------------------------------------------------------------
 
-    def _take_news(self) -> None:
+    def _handle_pending(self) -> None:
         while self._pending:
             _, news = self._pending.popitem()
             news()
@@ -209,7 +209,7 @@ class MdnsService:
         with contextlib.suppress(trio.WouldBlock):  # when its addresses come, it is heard of once more
             self._asking.send_nowait(name)
 
-    def _tell(self, name: str, info: zeroconf.ServiceInfo) -> None:
+    def _report_addresses(self, name: str, info: zeroconf.ServiceInfo) -> None:
         if name in self._followed:  # or it had to make room meanwhile
             with contextlib.suppress(RemoteProtocolError):  # anybody may say anything here
                 urls = urls_untrusted(info.parsed_addresses(), info.port, info.properties, loopback=self._loopback)

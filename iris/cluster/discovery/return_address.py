@@ -97,8 +97,8 @@ class ReturnAddress:
             if self._follows:
                 listening = await self._facing(listening)
             if self._mesh.readdress(listening):
-                told = ", ".join(self._mesh.advertised)
-                _log.info("reached at other addresses now: %s", told, extra={"cause": "addresses"})
+                advertised = ", ".join(self._mesh.advertised)
+                _log.info("reached at other addresses now: %s", advertised, extra={"cause": "addresses"})
                 try:
                     self._changed()
                 except ConfigError as error:

@@ -16,8 +16,8 @@ from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message, kinds
 from iris.security.identity import NewestRevocations, PeerIdentity
 
-_FAREWELLS: Final = 64
-_FAREWELL_RATE: Final = 1.0
+_FINAL_MESSAGES: Final = 64
+_FINAL_MESSAGE_RATE: Final = 1.0
 """Revoked nodes that are shown the list at once, and each second.  A holder of the key of a revoked cluster can come as
 ever other nodes; at 256 KiB for a list that would be worth his while."""
 
@@ -36,7 +36,7 @@ class NodeAdmission:
         self._revocations = revocations
         self._view = view
         self._verifier = verifier
-        self._farewells = TokenBucket(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
+        self._final_messages = TokenBucket(_FINAL_MESSAGES, _FINAL_MESSAGE_RATE, trio.current_time())
 
     def check(self, peer: PeerIdentity) -> None:
         """Check that a node is not revoked, and that its id is not known as another node's.
@@ -53,7 +53,7 @@ class NodeAdmission:
         """Return why a node is revoked; None if it is not."""
         return self._revocations.reason(peer)
 
-    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+    def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
         """Return what shows a node of this realm that it is revoked; not too often, for a list may be large.
 
         The owner's signature in it is the proof.
@@ -61,4 +61,4 @@ class NodeAdmission:
         current = self._revocations.current
         if current is None or self._revocations.reason(peer) is None:
             return ()
-        return (kinds.Revocations(current.signed),) if self._farewells.spend(trio.current_time()) else ()
+        return (kinds.Revocations(current.signed),) if self._final_messages.spend(trio.current_time()) else ()

@@ -59,10 +59,10 @@ class RelayedRoutes:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = RelayedConnection(target, helper, self, on_broken)
-        self._ways.add(helper, way)
-        self._ways_to.add((helper, target), way)
-        return way
+        route = RelayedConnection(target, helper, self, on_broken)
+        self._ways.add(helper, route)
+        self._ways_to.add((helper, target), route)
+        return route
 
     def route_closed(self, route: RelayedConnection) -> None:
         """See ``RelayedMaker``."""
@@ -91,9 +91,9 @@ class RelayedRoutes:
 
     def refused(self, helper: NodeId, target: NodeId) -> None:
         """A helper has no link to a node: end the connections through it, and look for another one for a while."""
-        for way in self._ways_to.of((helper, target)):
+        for route in self._ways_to.of((helper, target)):
             self._avoid(helper, target)
-            way.break_off()
+            route.break_off()
 
     def _avoid(self, helper: NodeId, target: NodeId) -> None:
         self._avoided.pop((helper, target), None)
@@ -103,8 +103,8 @@ class RelayedRoutes:
 
     def helper_lost(self, helper: NodeId) -> None:
         """End the connections through a node whose connection broke, or that is gone."""
-        for way in self._ways.of(helper):
-            way.break_off()
+        for route in self._ways.of(helper):
+            route.break_off()
 
 
 @final
@@ -130,7 +130,7 @@ class Forwarder(PeerObserver):
 
     def _receive(self, peer: Peer, message: kinds.Forward) -> None:
         target, frame = node_of(message.target), message.frame
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("a frame to hand on comes from a node of this site")
         self._mesh.check_not_nested(kinds.Forward)  # one relay on a path, and never two
         if target == self._mesh.node:
@@ -138,7 +138,7 @@ class Forwarder(PeerObserver):
             self._mesh.receive_carried(frame, kinds.Forward, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)
-        if other is None or not other.link.is_up or other.foreign or is_via_url(other.addresses[0]):
+        if other is None or not other.link.is_up or other.at_remote_site or is_via_url(other.addresses[0]):
             self._mesh.refusals["not handed on: no link"] += 1
             peer.link.post(kinds.ForwardRefused(message.target), 0)
             return

@@ -127,7 +127,7 @@ class Linking:
         return len(self._waits)
 
     def begin(self, node: NodeId, *, new: bool = False) -> None:
-        """Link to a node, unless that is under way; ``new``: it was not linked before."""
+        """Link to a node, unless that is in progress; ``new``: it was not linked before."""
         self._wait(node, new=new)
 
     def is_unreached(self, node: NodeId) -> bool:
@@ -177,8 +177,8 @@ class Linking:
         """End the link to a dead node, if there is one: at once, or when it had time to refute."""
         before = self._suspected.pop(node, None)
         if node in self._mesh.peers:
-            heard = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
-            self._drop_soon(node, "it is dead", _REPRIEVE if heard else 0.0)
+            has_received = before is not None and self.frames_from(node) != before  # fewer if the session was replaced
+            self._drop_soon(node, "it is dead", _REPRIEVE if has_received else 0.0)
 
     def expelled(self, node: NodeId) -> None:
         """End the link to a node whose certificates hold no more; there is nothing that it could refute."""

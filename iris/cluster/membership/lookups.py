@@ -52,7 +52,7 @@ class Lookups:
         """Find the members of a cluster and link to them, as far as that is needed to ask one of them, or each.
 
         Returns what is left of ``timeout``, when it has come to something or to nothing, at the latest when a handshake
-        must have ended.  Cancelling it leaves handshakes under way that end by themselves.
+        must have ended.  Cancelling it leaves handshakes in progress that end by themselves.
 
         Raises:
             ConfigError: more clusters were asked for than a client may.
@@ -69,7 +69,7 @@ class Lookups:
         return max(timeout - (trio.current_time() - began), 0.001)
 
     def _look(self, cluster: str, again_after: float) -> None:
-        self._membership.take(self._view.look(cluster, trio.current_time(), again_after=again_after))
+        self._membership.perform(self._view.look(cluster, trio.current_time(), again_after=again_after))
 
     def _can_be_asked(self, address: str) -> bool:
         picker = self._membership.picker(address)

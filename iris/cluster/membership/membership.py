@@ -127,7 +127,7 @@ class Membership(PeerObserver):
         self._emptied: dict[str, float] = {}
         """Times at which clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
-        self._foreign: dict[NodeId, tuple[str, int]] = {}
+        self._remote_members: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
         self._closed_routes: set[NodeId] = set()
         self._linking = Linking(mesh, nursery, self, ports.links)
@@ -135,7 +135,7 @@ class Membership(PeerObserver):
         self._placed_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
-        self._nap = trio.CancelScope()
+        self._sleep_scope = trio.CancelScope()
         """Scope in which ``run`` waits until something is due."""
         self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
@@ -218,12 +218,12 @@ class Membership(PeerObserver):
 
     def site_of(self, node: NodeId) -> str:
         """Return the site that a node is at; of another realm's, with that one's alias before it."""
-        foreign = self._foreign.get(node)
-        return self._swim.own.site if foreign is None else foreign[0]
+        remote = self._remote_members.get(node)
+        return self._swim.own.site if remote is None else remote[0]
 
-    def place_foreign(self, node: NodeId, site: str, distance: int, clusters: Collection[str]) -> None:
+    def place_remote(self, node: NodeId, site: str, distance: int, clusters: Collection[str]) -> None:
         """Have a linked node of another site in the balancers of just these clusters."""
-        self._foreign[node] = (site, distance)
+        self._remote_members[node] = (site, distance)
         self._enter(node, clusters, site, distance)
         self._changed.unpark_all()
 
@@ -301,12 +301,12 @@ class Membership(PeerObserver):
     def serve(self, entry: ClusterEntry) -> None:
         """Announce to all members that this node is a member of a cluster, draining or not."""
         self._serving[entry.name] = entry
-        self._tell_own()
+        self._announce_own()
 
     def stop_serving(self, cluster: str) -> None:
         """Announce to all members that it no longer is."""
         if self._serving.pop(cluster, None) is not None:
-            self._tell_own()
+            self._announce_own()
 
     def renew_addresses(self, addresses: tuple[str, ...]) -> None:
         """Announce the addresses of this node to all members; those of a client to nobody."""
@@ -318,7 +318,7 @@ class Membership(PeerObserver):
         self._perform(self._swim.update_self(trio.current_time(), proof=proof))
         self._wakeup.wake()
 
-    def _tell_own(self) -> None:
+    def _announce_own(self) -> None:
         now = trio.current_time()
         self._perform(self._swim.update_self(now, clusters=tuple(self._serving.values())))
         self._apply_own()
@@ -379,7 +379,7 @@ class Membership(PeerObserver):
                 if self._swim.deadline <= now:
                     await trio.lowlevel.checkpoint()
                     continue
-            with trio.CancelScope(deadline=self._swim.deadline) as self._nap:
+            with trio.CancelScope(deadline=self._swim.deadline) as self._sleep_scope:
                 await self._wakeup.wait()
 
     # -- certificates ---------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ class Membership(PeerObserver):
                 await self._work.wait()
 
     def _receive(self, peer: Peer, message: kinds.OfMembership) -> None:
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("sites keep their membership to themselves")
         if peer.client:
             delay = self._workload.queue_delay
@@ -427,13 +427,13 @@ class Membership(PeerObserver):
         self._mesh.work.check(signatures_in(message))
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
         # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
-        self._nap.deadline = self._swim.deadline
+        self._sleep_scope.deadline = self._swim.deadline
 
     def link_failed(self, error: IrisError) -> None:
         """See ``LinkingHost.link_failed``."""
         self.rejected[f"cannot link: {type(error).__name__}"] += 1
 
-    def take(self, effects: Sequence[Effect]) -> None:
+    def perform(self, effects: Sequence[Effect]) -> None:
         """Perform what the machine wants, when it was not this shell that has called it."""
         self._perform(effects)
         self._wakeup.wake()
@@ -458,7 +458,7 @@ class Membership(PeerObserver):
                     self._progress = trio.current_time()
                     self._changed.unpark_all()
                 case Rejected():
-                    self._offences.tell(effect, self._mesh.peers.get(effect.sender), trio.current_time())
+                    self._offences.report(effect, self._mesh.peers.get(effect.sender), trio.current_time())
                 case _:
                     assert_never(effect)
 
@@ -582,7 +582,7 @@ class Membership(PeerObserver):
         It also gets this node's own record.  Gossip alone would leave a gap: a change that everybody else has heard
         of by now is not repeated to a node that nobody knew of when it was spread.
         """
-        if peer.foreign:
+        if peer.at_remote_site:
             return
         self._progress = trio.current_time()
         if self._mesh.is_between_members(peer):
@@ -595,12 +595,12 @@ class Membership(PeerObserver):
 
     def frames_lost(self, peer: Peer) -> None:
         """Gossip is repeated anyway.  A node of another site that answers again is asked again."""
-        if peer.node in self._foreign and peer.link.is_up:
+        if peer.node in self._remote_members and peer.link.is_up:
             self._route(Routable(node=peer.node, open=True))
 
     def peer_unreachable(self, node: NodeId) -> None:
         """The connection broke: the machine closes the route at once."""
-        if node in self._foreign:
+        if node in self._remote_members:
             self._route(Routable(node=node, open=False))
             return
         self._perform(self._swim.broken(node, trio.current_time()))
@@ -608,7 +608,7 @@ class Membership(PeerObserver):
 
     def peer_refused(self, node: NodeId) -> None:
         """Nobody listens at the node's address any more: evidence for the machine."""
-        if node not in self._foreign:
+        if node not in self._remote_members:
             self._perform(self._swim.refused(node, trio.current_time()))
             self._wakeup.wake()
 
@@ -616,7 +616,7 @@ class Membership(PeerObserver):
         """A node without a link cannot be asked."""
         self._answers.forget(peer.node)
         self._remove(peer.node)
-        if self._foreign.pop(peer.node, None) is not None:
+        if self._remote_members.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)
         if peer.node in self._records and not self._mesh.closing:
             self._linking.begin(peer.node)

@@ -29,9 +29,9 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import (
     ClusterCertificate,
-    ForeignRealm,
     NodeDelegation,
     NodeIdentity,
+    OtherRealm,
     PeerIdentity,
     read_certificate_untrusted,
     read_peer_untrusted,
@@ -166,16 +166,16 @@ class ProofVerifier:
         """Return whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
         if not proof:
             return serves_by_right(peer.certificate, cluster)
-        return self.proves(peer.node_id, cluster, proof, peer.foreign)
+        return self.proves(peer.node_id, cluster, proof, peer.other_realm)
 
-    def proves(self, node: NodeId, cluster: str, proof: bytes, realm: ForeignRealm | None = None) -> bool:
+    def proves(self, node: NodeId, cluster: str, proof: bytes, realm: OtherRealm | None = None) -> bool:
         """Return whether ``proof`` shows that a node may serve a cluster now, one of another realm if that is given."""
         try:
             return self._current_untrusted(node, proof, realm).cluster == cluster
         except (AuthenticationError, RemoteProtocolError):
             return False
 
-    def _current_untrusted(self, node: NodeId, proof: bytes, realm: ForeignRealm | None = None) -> PeerIdentity:
+    def _current_untrusted(self, node: NodeId, proof: bytes, realm: OtherRealm | None = None) -> PeerIdentity:
         """Verify a chain, its time, and that it is not revoked.
 
         Raises:
@@ -186,7 +186,7 @@ class ProofVerifier:
         self._check_peer(peer)
         return peer
 
-    def _chain_untrusted(self, node: NodeId, proof: bytes, realm: ForeignRealm | None = None) -> PeerIdentity:
+    def _chain_untrusted(self, node: NodeId, proof: bytes, realm: OtherRealm | None = None) -> PeerIdentity:
         """Verify what never changes of a chain, once.
 
         Raises:
@@ -205,7 +205,7 @@ class ProofVerifier:
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[root, node, proof] = known
-        return known if realm is None else structs.replace(known, foreign=realm)
+        return known if realm is None else structs.replace(known, other_realm=realm)
 
 
 _BRIEFLY: Final = 0.01

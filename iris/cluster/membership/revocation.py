@@ -99,7 +99,7 @@ class RevocationExchange(PeerObserver):
         """Call ``listener`` whenever another list is in force."""
         self._listeners.append(listener)
 
-    def take(self, signed: bytes) -> bool:
+    def apply(self, signed: bytes) -> bool:
         """Take a list if it is newer than the one in force: cut off whom it names, keep it, tell every peer.
 
         Raises:
@@ -111,7 +111,7 @@ class RevocationExchange(PeerObserver):
         for mesh in self._meshes:
             for peer in list(mesh.peers.values()):
                 if self.revocations.reason(peer.identity) is None:
-                    self._tell(peer)
+                    self._send_list(peer)
                 else:
                     self._nursery.start_soon(self._cut_off, mesh, peer)
         for listener in self._listeners:
@@ -145,7 +145,7 @@ class RevocationExchange(PeerObserver):
             if self._file.failed(error):
                 _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
             return
-        if found is None or self.take(found.signed) or found.number >= self.revocations.number:
+        if found is None or self.apply(found.signed) or found.number >= self.revocations.number:
             return
         newest = self.revocations.number
         _log.warning(
@@ -197,7 +197,7 @@ class RevocationExchange(PeerObserver):
 
     async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
         """End a link outside the loop that reads its messages, and show the peer why."""
-        for message in mesh.last_words(peer.identity):
+        for message in mesh.final_messages(peer.identity):
             with contextlib.suppress(NotSent):
                 peer.link.post(message, 0, CONTROL_RESERVE)
         await let_flushers_run()
@@ -205,7 +205,7 @@ class RevocationExchange(PeerObserver):
         if reason is not None and mesh.peers.get(peer.node) is peer:
             mesh.drop(peer.node, reason)
 
-    def _tell(self, peer: Peer) -> None:
+    def _send_list(self, peer: Peer) -> None:
         """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
         current = self.revocations.current
         if current is None or peer.node in self._later or peer.other_realm:
@@ -215,21 +215,21 @@ class RevocationExchange(PeerObserver):
             return
         if wait > 0:
             self._later.add(peer.node)
-            self._nursery.start_soon(self._tell_later, peer.node, wait)
+            self._nursery.start_soon(self._send_list_later, peer.node, wait)
             return
         try:
             peer.link.post(kinds.Revocations(current.signed), len(current.signed))
         except NotSent:
             self._mesh.refusals["revocations without room on the link"] += 1
 
-    async def _tell_later(self, node: NodeId, wait: float) -> None:
+    async def _send_list_later(self, node: NodeId, wait: float) -> None:
         try:
             await trio.sleep(wait)
         finally:
             self._later.discard(node)
         for mesh in self._meshes:
             if (peer := mesh.peers.get(node)) is not None:
-                self._tell(peer)
+                self._send_list(peer)
 
     def _receive(self, peer: Peer, message: kinds.Revocations) -> None:
         signed = message.signed
@@ -237,18 +237,18 @@ class RevocationExchange(PeerObserver):
             raise RemoteProtocolError("more revocation lists than there can be")
         self._turns.shown(peer.node, signed)
         try:
-            newer = self.take(signed)
+            newer = self.apply(signed)
         except AuthenticationError as error:
             raise RemoteProtocolError(str(error)) from None
         if not newer:
-            self._tell(peer)  # unless it is the same list, the peer's one is the older one
+            self._send_list(peer)  # unless it is the same list, the peer's one is the older one
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
         """Give a new peer the list in force."""
-        self._tell(peer)
+        self._send_list(peer)
 
     def frames_lost(self, peer: Peer) -> None:
         """Send the list again: it may have been lost."""
-        self._tell(peer)
+        self._send_list(peer)

@@ -28,12 +28,12 @@ _REMEMBERED: Final = 4096
 
 @final
 class _PacingSlot:
-    __slots__ = ("has", "shown", "since", "times", "told", "told_at")
+    __slots__ = ("has", "sent", "sent_at", "shown", "since", "times")
 
     def __init__(self, now: float) -> None:
         self.has = 0
-        self.told = 0
-        self.told_at = 0.0
+        self.sent = 0
+        self.sent_at = 0.0
         self.times = 0
         self.shown = float(_SHOWN)
         self.since = now
@@ -55,12 +55,12 @@ class RevocationPacing:
         if turn.has == mark:
             return None
         if turn.times:
-            often = turn.told == mark and turn.times > _REPEATS
-            wait = turn.told_at + (_REPEAT_SPACING if often else _SPACING) - now
+            often = turn.sent == mark and turn.times > _REPEATS
+            wait = turn.sent_at + (_REPEAT_SPACING if often else _SPACING) - now
             if wait > 0:
                 return wait
-        turn.times = turn.times + 1 if turn.told == mark else 1
-        turn.told, turn.told_at = mark, now
+        turn.times = turn.times + 1 if turn.sent == mark else 1
+        turn.sent, turn.sent_at = mark, now
         return 0.0
 
     def may_show(self, node: NodeId, now: float) -> bool:

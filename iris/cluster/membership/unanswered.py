@@ -74,7 +74,7 @@ class Unanswered:
 
 _log: Final = logging.getLogger("iris")
 
-TOLD_AGAIN: Final = 600.0
+REPEAT_AFTER: Final = 600.0
 """Seconds after which the same kind of misbehaviour is reported once more, no matter which peer shows it.  Where one
 node is revoked, many others still send its record for a moment."""
 
@@ -84,16 +84,16 @@ class Misbehaviour:
     """Reports each kind of misbehaviour in one line, with the first node that shows it."""
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Misbehaviour: {len(self._told)} kinds told>"
+        return f"<Misbehaviour: {len(self._reported)} kinds told>"
 
-    def tell(self, rejected: Rejected, peer: Peer | None, now: float) -> None:
+    def report(self, rejected: Rejected, peer: Peer | None, now: float) -> None:
         """Say what was refused of whom; the reasons are few."""
         reason = rejected.reason
-        if now >= self._told.get(reason, -math.inf) + TOLD_AGAIN:
-            self._told[reason] = now
+        if now >= self._reported.get(reason, -math.inf) + REPEAT_AFTER:
+            self._reported[reason] = now
             cluster = "" if peer is None else f" of cluster {peer.identity.cluster!r}"
             _log.warning(
                 "node %s%s told of members what is refused: %s",

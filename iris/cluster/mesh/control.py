@@ -23,7 +23,7 @@ from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import Message, kinds
 
 
-class GoodbyeHost(Protocol):
+class DisconnectHost(Protocol):
     """The part of a mesh that goodbyes need."""
 
     closing: bool
@@ -48,10 +48,10 @@ class GoodbyeHost(Protocol):
 
 
 @final
-class Goodbyes:
+class Disconnects:
     """The goodbyes of one node, sent and received."""
 
-    def __init__(self, mesh: GoodbyeHost, nursery: trio.Nursery) -> None:
+    def __init__(self, mesh: DisconnectHost, nursery: trio.Nursery) -> None:
         self._mesh: Final = mesh
         self._nursery = nursery
         self._gone = trio.lowlevel.ParkingLot()
@@ -64,7 +64,7 @@ class Goodbyes:
         self._gone.unpark_all()
 
     async def say(self, reason: str, timeout: float) -> None:
-        """Send every peer a goodbye; see ``Mesh.say_goodbye``."""
+        """Send every peer a goodbye; see ``Mesh.disconnect_all``."""
         with trio.move_on_after(timeout):
             # Peers beyond another node get it first: the connection to them ends with the link to that node.
             with trio.move_on_after(timeout / 2):
@@ -82,8 +82,8 @@ class Goodbyes:
         while any(self._mesh.peers.get(peer.node) is peer for peer in peers):
             await self._gone.park()
 
-    def _receive(self, peer: Peer, goodbye: kinds.Goodbye) -> None:
-        self.part(peer, f"it said goodbye: {goodbye.reason[:200]}")
+    def _receive(self, peer: Peer, disconnect: kinds.Goodbye) -> None:
+        self.part(peer, f"it said goodbye: {disconnect.reason[:200]}")
 
     def part(self, peer: Peer, reason: str) -> None:
         """Take nothing from a peer any more; say goodbye, and remove it outside of the loop that reads its batch."""
@@ -118,7 +118,7 @@ _PING_AGAIN: Final = 0.25
 
 @final
 class PingBarrier:
-    """The pings under way, and the answers to those of peers."""
+    """The pings in progress, and the answers to those of peers."""
 
     def __init__(self, peers: PeerTable, entropy: Entropy) -> None:
         self._peers = peers

@@ -38,15 +38,15 @@ class DialLimits:
     def __repr__(self) -> str:
         return f"<DialLimits: {len(self._left)} hosts dialled>"
 
-    def take(self, teller: str, host: str, now: float) -> bool:
+    def acquire(self, reporter: str, host: str, now: float) -> bool:
         """Take a token for a dial; False if there is none.
 
         Args:
-            teller: the source of the address.
+            reporter: the source of the address.
             host: IP address, or what a network has in place of that.
             now: this moment, in seconds.
         """
-        key = (teller, address_key(host))
+        key = (reporter, address_key(host))
         bucket = self._left.pop(key, None)
         if bucket is None:
             bucket = TokenBucket(self._burst, self._rate, now)
@@ -55,8 +55,8 @@ class DialLimits:
             del self._left[next(iter(self._left))]
         return bucket.spend(now)
 
-    def give_back(self, teller: str, host: str) -> None:
+    def give_back(self, reporter: str, host: str) -> None:
         """A node was found there: the dial does not count."""
-        bucket = self._left.get((teller, address_key(host)))
+        bucket = self._left.get((reporter, address_key(host)))
         if bucket is not None:
             bucket.give_back()

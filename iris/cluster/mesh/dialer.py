@@ -7,7 +7,7 @@ after the addresses of the node itself, each with a handshake's time of its own.
 ``DialLimiter`` bounds how many handshakes a node begins at a time, and how long each of them may take.  Where many
 nodes meet at once, on processors that they share, all the handshakes together may take longer than each of them waits
 for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on two cores
-never converged.  With few of them under way at each node, each is done in time, and the rest wait.
+never converged.  With few of them in progress at each node, each is done in time, and the rest wait.
 
 Those wait by their source, the node that sent the address: for each source in turn one is let in.  A node that has a
 credential can make up thousands of nodes that nobody finds at their addresses, and each takes a second; nodes of other
@@ -26,7 +26,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.cluster.address_rules import Told
+from iris.cluster.address_rules import Hearsay
 from iris.cluster.mesh.handshakes import MAX_ADDRESSES, Handshakes, no_answer
 from iris.cluster.mesh.outbound import OutboundConnections, worst
 from iris.cluster.mesh.peer import Peer, PeerTable
@@ -37,7 +37,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport import OutgoingConnection
 
 AT_A_TIME: Final = 4
-"""Handshakes of one node that are under way, if it is run when it should be."""
+"""Handshakes of one node that are in progress, if it is run when it should be."""
 
 _FEWER: Final = ((0.02, 2), (0.1, 1))
 """Lateness in seconds, and the handshakes allowed from there on.  With 100 nodes on two cores, and 20 ms of work for
@@ -109,7 +109,7 @@ class DialLimiter:
         return _SILENCE * self.patience()
 
     @asynccontextmanager
-    async def take(self, source: str = "") -> AsyncIterator[Callable[[], None]]:
+    async def acquire(self, source: str = "") -> AsyncIterator[Callable[[], None]]:
         """Wait for a turn, and have it for the length of the block.  Cancelling the wait gives it to the next one.
 
         Args:
@@ -200,13 +200,13 @@ class Dialer:
     def __init__(
         self,
         host: DialHost,
-        ways: OutboundConnections,
+        outbound: OutboundConnections,
         handshakes: Handshakes,
         turns: DialLimiter,
         peers: PeerTable,
     ) -> None:
         self._host: Final = host
-        self._ways: Final = ways
+        self._outbound: Final = outbound
         self._handshakes: Final = handshakes
         self._turns: Final = turns
         self._peers: Final = peers
@@ -215,7 +215,7 @@ class Dialer:
         self, urls: Iterable[str], expected: NodeId | None, realm_id: str, source: str, *, hearsay: bool
     ) -> Peer:
         """See ``Mesh.connect``."""
-        told = Told(by=source, node=expected) if hearsay else None
+        hearsay_of = Hearsay(by=source, node=expected) if hearsay else None
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         for group in _groups(list(urls)[:MAX_ADDRESSES]):
             addresses: tuple[str, ...] = group
@@ -224,7 +224,7 @@ class Dialer:
                     return linked
                 met: list[str] = []
                 try:
-                    dial: Dial = partial(self._ways.dial_any, addresses, told=told)
+                    dial: Dial = partial(self._outbound.dial_any, addresses, hearsay=hearsay_of)
                     return await self._shake_hands(addresses, dial, (), expected, realm_id, source, met)
                 except (NotSent, AuthenticationError, ConfigError) as error:
                     failures.append(error)
@@ -240,11 +240,13 @@ class Dialer:
         """
         failures: list[NotSent | AuthenticationError | ConfigError] = []
         source = f"again {peer.identity.cluster}"
-        told = Told(by=source, node=peer.node, by_ipc=peer.reached.startswith("ipc:"))
+        hearsay = Hearsay(by=source, node=peer.node, by_ipc=peer.reached.startswith("ipc:"))
         for group in _groups(peer.addresses):
-            dial: Dial = partial(self._ways.dial_any, group, told=told, proved=peer.reached)
+            dial: Dial = partial(self._outbound.dial_any, group, hearsay=hearsay, proved=peer.reached)
             try:
-                await self._shake_hands(group, dial, peer.addresses, peer.node, peer.identity.foreign_id, source, [])
+                await self._shake_hands(
+                    group, dial, peer.addresses, peer.node, peer.identity.other_realm_id, source, []
+                )
             except (NotSent, ConfigError) as error:
                 failures.append(error)
             else:
@@ -262,7 +264,7 @@ class Dialer:
         met: list[str],
     ) -> Peer:
         """Dial a node and handshake with it, once the limiter lets it; ``met`` gets the address that answered."""
-        async with self._turns.take(source) as connected:
+        async with self._turns.acquire(source) as connected:
             linked = None if expected is None else self._peers.get(expected)
             if linked is not None and linked.link.outgoing is not None:  # it was faster
                 return linked
@@ -271,14 +273,14 @@ class Dialer:
                 outgoing = await dial()
                 connected()
                 try:
-                    url = self._ways.url_of(outgoing) or addresses[0]
+                    url = self._outbound.url_of(outgoing) or addresses[0]
                     met.append(url)
                     own = await self._host.own_urls(url, outgoing)
                     return await self._handshakes.initiate(
                         outgoing, tuple(dict.fromkeys((url, *known))), own, expected, realm_id
                     )
                 except BaseException as error:
-                    self._ways.close(outgoing)
+                    self._outbound.close(outgoing)
                     if isinstance(error, NotSent | AuthenticationError):
                         self._host.refusals["handshake that came to nothing"] += 1
                     raise

@@ -40,7 +40,7 @@ class Dispatcher:
         self._refusals = refusals
         self._failed = failed
         self.own: Final[dict[type[Message], MessageReceiver]] = {}
-        self.foreign: Final[dict[type[Message], MessageReceiver]] = {}
+        self.other_realm: Final[dict[type[Message], MessageReceiver]] = {}
         self.clients: Final[dict[type[Message], MessageReceiver]] = {}
 
     def add(self, kind: type[Message], receiver: MessageReceiver) -> None:
@@ -48,7 +48,7 @@ class Dispatcher:
         assert kind not in self.own, f"there is a receiver of {kind.__name__}"
         self.own[kind] = receiver
         if kind in kinds.BETWEEN_REALMS:
-            self.foreign[kind] = receiver
+            self.other_realm[kind] = receiver
         if kind in kinds.OF_CLIENTS:
             self.clients[kind] = receiver
 
@@ -64,12 +64,14 @@ class Dispatcher:
             RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
         """
         # Tables rather than a check in each receiver: for clients and peers of other realms other kinds do not exist.
-        receivers = self.foreign if peer.identity.foreign is not None else self.clients if peer.client else self.own
+        receivers = (
+            self.other_realm if peer.identity.other_realm is not None else self.clients if peer.client else self.own
+        )
         if not receivers:
             return
         messages = _decoder.decode_untrusted(batch)
         if work is not None:
-            work.take(len(messages))
+            work.add_messages(len(messages))
         for message in messages:
             if peer.leaving:
                 self._refusals["message of a peer that is gone"] += 1
@@ -96,7 +98,7 @@ class Dispatcher:
     def clear(self) -> None:
         """Hand out nothing any more."""
         self.own.clear()
-        self.foreign.clear()
+        self.other_realm.clear()
         self.clients.clear()
 
 

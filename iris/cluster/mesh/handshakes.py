@@ -1,4 +1,4 @@
-"""Handshakes under way at one node, as initiator and as responder: each ends in a session or is given up.
+"""Handshakes in progress at one node, as initiator and as responder: each ends in a session or is given up.
 
 The protocol itself is the machine in ``iris.security.channel.handshake``.  Here is what it needs around it:
 connections, a limit in time and in number, and the hello in which each end says where it listens.
@@ -19,7 +19,7 @@ from typing import Final, Protocol, cast, final
 import trio
 from msgspec import Struct
 
-from iris.cluster.address_rules import Told
+from iris.cluster.address_rules import Hearsay
 from iris.cluster.directory import SiteTag, is_client, is_tag, site_of
 from iris.cluster.mesh.inbound import HandshakePace, InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
@@ -107,7 +107,7 @@ class HandshakeHost(Protocol):
         """Count and log an unexpected error in what others have brought about."""
         ...
 
-    def last_words(self, peer: PeerIdentity, /) -> Sequence[Message]:
+    def final_messages(self, peer: PeerIdentity, /) -> Sequence[Message]:
         """Return what to send to a node that is not admitted, though its certificates are in order."""
         ...
 
@@ -157,7 +157,7 @@ class _Responding(Struct):
     addresses: tuple[str, ...]
     tag: str
     host: str | None
-    told: Told
+    advertised: Hearsay
     """The source of its addresses."""
     done: trio.Event
     scope: trio.CancelScope
@@ -169,7 +169,7 @@ class _Responding(Struct):
 
 @final
 class Handshakes:
-    """The handshakes under way at one node.
+    """The handshakes in progress at one node.
 
     Args:
         pace: how many seconds a handshake may take now.
@@ -178,7 +178,7 @@ class Handshakes:
     def __init__(
         self,
         host: HandshakeHost,
-        ways: OutboundConnections,
+        outbound: OutboundConnections,
         inbound: InboundConnections,
         nursery: trio.Nursery,
         pace: HandshakePace,
@@ -186,7 +186,7 @@ class Handshakes:
     ) -> None:
         self._host = host
         self._patience = pace.patience
-        self._ways = ways
+        self._outbound = outbound
         self._inbound = inbound
         self._admission = Admission(host.config, host.refusals)
         self._nursery = nursery
@@ -241,7 +241,7 @@ class Handshakes:
                     await waiting.done.wait()
                 if waiting.done.is_set():
                     break
-                if waiting.reflected and self._ways.owner(outgoing) is None:  # a link in use leads to somebody else
+                if waiting.reflected and self._outbound.owner(outgoing) is None:  # a link in use leads to somebody else
                     raise _dialled_itself(addresses)
                 await self._send(outgoing, initiator.frame)
             await waiting.done.wait()
@@ -250,17 +250,17 @@ class Handshakes:
             established = waiting.established
             assert established is not None
             assert established.frame is not None
-            self._ways.found(outgoing)
+            self._outbound.found(outgoing)
             in_use = self._host.outgoing_to(established.peer.node_id)
-            if in_use is not None and in_use is not outgoing and self._ways.own_address(outgoing) is not None:
+            if in_use is not None and in_use is not outgoing and self._outbound.own_address(outgoing) is not None:
                 # One of two attempts to the same node.  It would leave the connection in use for this one.
-                known = self._ways.owner(in_use)
+                known = self._outbound.owner(in_use)
                 if known is not None:
                     established.session.close()
-                    self._ways.close(outgoing)
+                    self._outbound.close(outgoing)
                     return known
-            way = self._host.outgoing_to(established.peer.node_id) or outgoing
-            await self._send(way, established.frame)
+            current = self._host.outgoing_to(established.peer.node_id) or outgoing
+            await self._send(current, established.frame)
             try:
                 self._host.check(established.peer)  # again: it may have been revoked while its frame waited for room
             except AuthenticationError:
@@ -299,7 +299,7 @@ class Handshakes:
 
     async def _send(self, outgoing: OutgoingConnection, frame: bytes) -> None:
         """Send a frame; over the connection of a link it goes through the link, which may be waiting for room."""
-        owner = self._ways.owner(outgoing)
+        owner = self._outbound.owner(outgoing)
         if owner is not None and owner.link.outgoing is outgoing:
             owner.link.send_control(frame)
             return
@@ -348,9 +348,9 @@ class Handshakes:
         scope = trio.CancelScope(deadline=now + self._patience())
         by_ipc = address is None and not self._inbound.carried
         host_of = None if self._inbound.carried else address
-        told = Told(by=f"stranger {address}", node=claimed, host=host_of, by_ipc=by_ipc)
+        hearsay = Hearsay(by=f"stranger {address}", node=claimed, host=host_of, by_ipc=by_ipc)
         waiting = self._responding[index] = _Responding(
-            responder, claimed, addresses, tag, address, told, trio.Event(), scope, ephemeral
+            responder, claimed, addresses, tag, address, hearsay, trio.Event(), scope, ephemeral
         )
         self._answering[ephemeral] = waiting
         self._nursery.start_soon(self._respond, index, waiting)
@@ -365,8 +365,8 @@ class Handshakes:
         if outgoing is None:
             self._host.refusals["first frame again, before its answer"] += 1
             return True
-        owner = self._ways.owner(outgoing)
-        if outgoing not in self._ways or (owner is not None and owner.link.outgoing is not outgoing):
+        owner = self._outbound.owner(outgoing)
+        if outgoing not in self._outbound or (owner is not None and owner.link.outgoing is not outgoing):
             return False  # it has broken
         # If there is no room, another answer has no room either.
         with contextlib.suppress(NotSent, trio.ClosedResourceError):
@@ -384,10 +384,12 @@ class Handshakes:
             try:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
                 outgoing = self._host.outgoing_to(waiting.claimed)
-                told = waiting.addresses[0] if waiting.addresses else ""
-                if outgoing is None or (is_reverse_url(told) and self._ways.returning(outgoing) != told):
+                advertised = waiting.addresses[0] if waiting.addresses else ""
+                if outgoing is None or (
+                    is_reverse_url(advertised) and self._outbound.returning(outgoing) != advertised
+                ):
                     outgoing = dialled = await self._dial_back(index, waiting)
-                own = await self._host.own_urls(told) if is_site_url(told) else self._host.advertised
+                own = await self._host.own_urls(advertised) if is_site_url(advertised) else self._host.advertised
                 hello = _hello(self._host.identity.node_id, own, self._host.tag)
                 response = waiting.responder.respond(hello, wall_now=self._wall_clock())
                 waiting.outgoing, waiting.response = outgoing, response
@@ -405,7 +407,7 @@ class Handshakes:
             del self._answering[waiting.ephemeral]
         self._forget(index, waiting)
         if dialled is not None and not waiting.done.is_set():
-            self._ways.close(dialled)
+            self._outbound.close(dialled)
 
     async def _dial_back(self, index: int, waiting: _Responding) -> OutgoingConnection:
         """Connect to the addresses in a hello; of their sender only the first frame is known."""
@@ -413,7 +415,7 @@ class Handshakes:
             for other in self._admission.dial_back(index, waiting.host, trio.current_time()):
                 self._responding[other].scope.cancel()
         try:
-            return await self._ways.answer(waiting.addresses, waiting.told)
+            return await self._outbound.answer(waiting.addresses, waiting.advertised)
         finally:
             self._admission.dialled(index)
 
@@ -473,11 +475,11 @@ class Handshakes:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
             realm_id = waiting.responder.realm_id
             client = _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
-            if client or established.peer.foreign is not None:
+            if client or established.peer.other_realm is not None:
                 self._host.check_guest(established.peer)
         except NotAdmitted as error:
             if error.session is not None:
-                self._part(waiting.outgoing, error.session, self._host.last_words(error.peer))
+                self._part(waiting.outgoing, error.session, self._host.final_messages(error.peer))
             raise AuthenticationError(str(error)) from None
         finally:
             if waiting.responder.over:
@@ -486,7 +488,7 @@ class Handshakes:
         # the addresses in it.
         self._inbound.genuine(established.peer.node_id)
         waiting.done.set()
-        self._ways.found(waiting.outgoing)
+        self._outbound.found(waiting.outgoing)
         site = qualified(realm_id, site_of(waiting.tag))
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False, client=client)
 
@@ -495,7 +497,7 @@ class Handshakes:
         try:
             if words:
                 frame = wire.encode_batch([*words], session.seal)
-                owner = self._ways.owner(outgoing)
+                owner = self._outbound.owner(outgoing)
                 # If there is no room, or it has broken, it is sent the next time.
                 with contextlib.suppress(NotSent, trio.ClosedResourceError):
                     if owner is not None:
@@ -553,26 +555,26 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
     Raises:
         AuthenticationError: they do not.
     """
-    far = [is_site_url(address) for address in addresses]
-    if any(far) and not all(far):
+    between_sites = [is_site_url(address) for address in addresses]
+    if any(between_sites) and not all(between_sites):
         raise AuthenticationError("a node is reached through gateways or directly, not both")
-    if not any(far):
+    if not any(between_sites):
         own.check(tag, same_realm=not realm_id)
     elif any(realm_of_url(address) != realm_id for address in addresses):
         raise AuthenticationError("a node says that it is reached in a realm that it is not of")
-    return is_client(tag) and not any(far)
+    return is_client(tag) and not any(between_sites)
 
 
 def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:
     """Write a hello: the node's id, its addresses as far as there is room, and its site."""
-    told: list[str] = []
+    advertised: list[str] = []
     room = _MAX_HELLO
     for url in urls:
         room -= len(url.encode()) + 3
-        if len(told) == MAX_ADDRESSES or room < 0:
+        if len(advertised) == MAX_ADDRESSES or room < 0:
             break
-        told.append(url)
-    return wire.pack((node, tuple(told), tag.text) if tag.text else (node, tuple(told)))
+        advertised.append(url)
+    return wire.pack((node, tuple(advertised), tag.text) if tag.text else (node, tuple(advertised)))
 
 
 def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:

@@ -21,7 +21,7 @@ from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.slots import address_key
 from iris.kernel.transport import Transport
-from iris.security.channel import StrangerConnections
+from iris.security.channel import UnauthenticatedConnections
 
 _MAX_CONNECTIONS: Final = 8
 """Connections of one peer.  Two are in use while one replaces the other; a member that opens more, and sends a large
@@ -48,8 +48,8 @@ class InboundConnections:
         pace: how long a handshake may take now; None: ``Config.handshake_timeout``.
 
     Attributes:
-        strangers: connections by which no genuine frame has come yet; mostly there are none.
-        rivals: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
+        unauthenticated: connections by which no genuine frame has come yet; mostly there are none.
+        contested: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
             has to be called for each frame of a session.
         carried: the frame received last came inside of another: nothing follows from it for any connection.
         carrier: whose limits count for a frame that was carried; None if they are only those of all together.
@@ -58,8 +58,8 @@ class InboundConnections:
     def __init__(
         self, transport: Transport, config: Config, refusals: Counter[str], pace: HandshakePace | None = None
     ) -> None:
-        self._connections: StrangerConnections[int] = StrangerConnections(config, refusals)
-        self.strangers: Final = self._connections.waiting
+        self._connections: UnauthenticatedConnections[int] = UnauthenticatedConnections(config, refusals)
+        self.unauthenticated: Final = self._connections.waiting
         self.carried = False
         self.carrier: str | None = None
         self._transport = transport
@@ -68,7 +68,7 @@ class InboundConnections:
         self._owners: dict[int, NodeId] = {}
         # of each peer, when a whole frame last came by each, the latest last; the time of one alone does not matter
         self._owned: dict[NodeId, dict[int, float]] = {}
-        self.rivals: Final[dict[NodeId, None]] = {}
+        self.contested: Final[dict[NodeId, None]] = {}
         self._frame_timeout = config.frame_timeout
         self._handshake_timeout = config.handshake_timeout
         self._pace = pace
@@ -101,7 +101,7 @@ class InboundConnections:
         if self.carried or connection not in self._addresses:
             return  # it is gone already
         if self._owners.get(connection) == node:
-            if node in self.rivals:
+            if node in self.contested:
                 owned = self._owned[node]
                 del owned[connection]
                 owned[connection] = trio.current_time()
@@ -112,8 +112,8 @@ class InboundConnections:
         self._owners[connection] = node
         owned = self._owned.setdefault(node, {})
         now = owned[connection] = trio.current_time()
-        if len(owned) > 1 and node not in self.rivals:
-            self.rivals[node] = None
+        if len(owned) > 1 and node not in self.contested:
+            self.contested[node] = None
             for other in owned:
                 owned[other] = now
             self._news.set()
@@ -143,7 +143,7 @@ class InboundConnections:
     @property
     def deadline(self) -> float:
         """The time at which to call ``expire``; infinity if there are neither strangers nor rivals."""
-        silent = [next(iter(self._owned[node].values())) + self._frame_timeout for node in self.rivals]
+        silent = [next(iter(self._owned[node].values())) + self._frame_timeout for node in self.contested]
         return min([self._connections.deadline + self._grace, *silent])
 
     @property
@@ -155,10 +155,10 @@ class InboundConnections:
         """Send away strangers that take too long, and connections of rivals by which nothing whole comes."""
         for connection in self._connections.expire(now - self._grace):
             self._transport.hang_up(connection)
-        for node in list(self.rivals):
+        for node in list(self.contested):
             *others, _ = self._owned[node].items()
-            for connection, heard in others:
-                if now - heard < self._frame_timeout:
+            for connection, received_at in others:
+                if now - received_at < self._frame_timeout:
                     break
                 self._refusals["no whole frame of a member in time"] += 1
                 self._disown(connection)
@@ -169,7 +169,7 @@ class InboundConnections:
     def connection_opened(self, connection: int, address: str | None) -> None:
         """See ``ConnectionObserver.connection_opened``."""
         key = self._addresses[connection] = None if address is None else address_key(address)
-        if not self.strangers:
+        if not self.unauthenticated:
             self._news.set()  # of those that are waited for, the next deadline is not later
         for loser in self._connections.open(connection, key, trio.current_time()):
             self._transport.hang_up(loser)
@@ -190,6 +190,6 @@ class InboundConnections:
             owned = self._owned[node]
             del owned[connection]
             if len(owned) < 2:
-                self.rivals.pop(node, None)
+                self.contested.pop(node, None)
             if not owned:
                 del self._owned[node]

@@ -21,7 +21,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.addresses import advertised, return_urls
-from iris.cluster.mesh.control import Goodbyes, PingBarrier
+from iris.cluster.mesh.control import Disconnects, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
 from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
@@ -98,7 +98,7 @@ class Mesh:
         self._nursery = nursery
         self.rules: Final = setting.rules
         """Rules for the addresses that this node dials."""
-        self._ways = OutboundConnections(
+        self._outbound = OutboundConnections(
             transport,
             self._connection_broke,
             entropy if setting.dial_only else None,
@@ -109,13 +109,13 @@ class Mesh:
         )
         self.turns: Final = DialLimiter(config.handshake_timeout, ports.punctuality)
         self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns)
-        self._handshakes = Handshakes(self, self._ways, self._inbound, nursery, self.turns, entropy)
+        self._handshakes = Handshakes(self, self._outbound, self._inbound, nursery, self.turns, entropy)
         self._peers: Final = ports.peers
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
         self.handshakes = 0
         """Handshakes that were finished: new peers, reconnects and renewed sessions."""
-        self._dialling: Final = Dialer(self, self._ways, self._handshakes, self.turns, self._peers)
+        self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
         self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
         self.reading: Final = InboxReader(transport, self._receive_direct)
@@ -124,7 +124,7 @@ class Mesh:
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
-        self._receivers = Dispatcher(self.refusals, self._failed_to_take)
+        self._receivers = Dispatcher(self.refusals, self._handler_failed)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
@@ -146,7 +146,7 @@ class Mesh:
         """The kind of message that the frame came in which is being handled; None: it came over a connection."""
         self.register(kinds.Ping, self._barriers.receive_ping)
         self.register(kinds.Pong, self._barriers.receive_pong)
-        self._farewells: Final = Goodbyes(self, nursery)
+        self._final_messages: Final = Disconnects(self, nursery)
         self._resets: Final = Resets(self, self._peers, nursery)
         self.register(kinds.Reset, self._receive_reset)
 
@@ -299,7 +299,7 @@ class Mesh:
             return (site_url(qualified(realm_id, self.tag.site), self.node),)
         if is_via_url(dialled):
             return (via_url(self.node),)
-        own = self._ways.own_address(over)
+        own = self._outbound.own_address(over)
         return await return_urls(self.listening, dialled) if own is None else (own,)
 
     def receive_carried(self, frame: bytes | memoryview, kind: type[Message], carrier: str | None = None) -> None:
@@ -377,7 +377,7 @@ class Mesh:
         """
         self._admission.check(peer)
 
-    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+    def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
         """Return what to send to a node of this realm that is refused."""
         return self._admission.last_words(peer)
 
@@ -397,7 +397,11 @@ class Mesh:
         """
         guests = len(self._guests.of(_guests_key(peer)))
         if guests >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
-            what = f"node of realm {peer.foreign.alias!r}" if peer.foreign else f"client of cluster {peer.cluster!r}"
+            what = (
+                f"node of realm {peer.other_realm.alias!r}"
+                if peer.other_realm
+                else f"client of cluster {peer.cluster!r}"
+            )
             text = "a %s was turned away: %d are linked, as many as clients_per_cluster_key allows"
             self._warn("clients", text, what, guests)
             raise AuthenticationError("more guests of one owner's key than clients_per_cluster_key")
@@ -444,18 +448,22 @@ class Mesh:
             return peer
         later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
-            self._ways.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
-        if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
-            self._ways.close(link.outgoing)
+            self._outbound.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
+        if (
+            link.outgoing is not None
+            and outgoing is not link.outgoing
+            and self._outbound.returning(outgoing) is not None
+        ):
+            self._outbound.close(link.outgoing)
             link.detach()
         reconnected = link.outgoing is None
         if outgoing is not link.outgoing:
-            if link.outgoing is None and outgoing in self._ways:
-                self._ways.give(outgoing, peer)
+            if link.outgoing is None and outgoing in self._outbound:
+                self._outbound.give(outgoing, peer)
                 link.attach(outgoing)
-                peer.reached = self._ways.url_of(outgoing)
+                peer.reached = self._outbound.url_of(outgoing)
             else:
-                self._ways.close(outgoing)
+                self._outbound.close(outgoing)
         if known is None:
             self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
         elif reconnected or restricted:
@@ -545,10 +553,10 @@ class Mesh:
         except Exception as error:  # noqa: BLE001 -- see above
             self.note_unexpected(what, error)
 
-    def _failed_to_take(self, peer: Peer, kind: str, error: Exception) -> None:
-        self.suffer(peer, f"message of kind {kind}", error)
+    def _handler_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+        self.quarantine_peer(peer, f"message of kind {kind}", error)
 
-    def suffer(self, peer: Peer, what: str, error: Exception) -> None:
+    def quarantine_peer(self, peer: Peer, what: str, error: Exception) -> None:
         """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
@@ -558,7 +566,7 @@ class Mesh:
                 peer.identity.cluster,
                 extra={"peer": peer.node, "caller": peer.identity.caller, "reason": what},
             )
-            self._farewells.part(peer, f"unexpected error: {what}")
+            self._final_messages.part(peer, f"unexpected error: {what}")
 
     def link_failed(self, link: Link, error: Exception) -> None:
         """See ``LinkOwner.link_failed``."""
@@ -566,7 +574,7 @@ class Mesh:
         if peer is None or peer.link is not link:
             self.note_unexpected("messages to a peer", error)
         else:
-            self.suffer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
+            self.quarantine_peer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
 
     def _receive(self, frame: bytes | memoryview) -> None:
         receiver = wire.receiver_untrusted(frame)
@@ -591,7 +599,7 @@ class Mesh:
         if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
             self.refusals["late frame of a former session"] += 1
             return
-        if self._inbound.strangers or self._inbound.rivals:
+        if self._inbound.unauthenticated or self._inbound.contested:
             self._inbound.genuine(peer.node)
         try:
             if session.lost_frames != entry.lost_frames:
@@ -616,7 +624,7 @@ class Mesh:
         except AuthenticationError:
             raise
         except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-            self.suffer(peer, "frame", error)
+            self.quarantine_peer(peer, "frame", error)
         if type(body) is memoryview:
             give_back(body)
 
@@ -645,7 +653,7 @@ class Mesh:
 
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
-        if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
+        if self.redialling.begin(peer) and not (peer.indirect and not peer.at_remote_site):
             self._notify(self._observers_of(peer), lambda observer: observer.peer_unreachable(peer.node))
 
     async def connect_again(self, peer: Peer) -> None:
@@ -659,11 +667,11 @@ class Mesh:
     async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
         """See ``RekeyHost``."""
         own = await self.own_urls(peer.addresses[0], outgoing)
-        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.foreign_id)
+        await self._handshakes.initiate(outgoing, peer.addresses, own, peer.node, peer.identity.other_realm_id)
 
     def _receive_reset(self, peer: Peer, _: Message) -> None:
         if self._resets.may(peer, self.work.frame):
-            self._tell_reset(peer)
+            self._send_reset(peer)
 
     def notice_loss(self, peer: Peer) -> None:
         """Frames may be lost: what depended on them is repeated at both ends.  The other one is notified first."""
@@ -673,9 +681,9 @@ class Mesh:
             peer.link.post(kinds.Reset(), 0, CONTROL_RESERVE)
         except NotSent:
             self.refusals["answer without room on the link"] += 1
-        self._tell_reset(peer)
+        self._send_reset(peer)
 
-    def _tell_reset(self, peer: Peer) -> None:
+    def _send_reset(self, peer: Peer) -> None:
         self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
 
     def drop(self, node: NodeId, reason: str) -> None:
@@ -687,23 +695,23 @@ class Mesh:
         for entry in self._sessions_of.of(peer):
             self.forget_session(entry)
         self._guests.remove(_guests_key(peer.identity), peer)
-        self._ways.close_all(peer)
+        self._outbound.close_all(peer)
         self._resets.forget(peer)
         self._inbound.hang_up(node)
         peer.link.close(reason)
         ended = peer.link.statistics()
         self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
-        self._farewells.gone()
+        self._final_messages.gone()
         self._notify(self._observers_of(peer), lambda observer: observer.peer_removed(peer, reason))
 
-    async def say_goodbye(self, reason: str, timeout: float) -> None:
+    async def disconnect_all(self, reason: str, timeout: float) -> None:
         """Send every peer a goodbye, after all that was posted before.
 
         Returns when all have received it and ended their links, at the latest after ``timeout``.
         """
         self.closing = True
-        await self._farewells.say(reason, timeout)
+        await self._final_messages.say(reason, timeout)
 
     def stop_receiving(self) -> None:
         """Dispatch nothing any more: the handlers are about to end."""
@@ -717,7 +725,7 @@ class Mesh:
         for peer in self._peers:
             self.drop(peer.node, "this node is closing")
         self.own.link.close("this node is closing")
-        self._ways.close_all()
+        self._outbound.close_all()
         self._transport.close()
 
 
@@ -754,4 +762,4 @@ async def open_mesh(
 
 def _guests_key(peer: PeerIdentity) -> bytes | str:
     """Return whose guest a client, or node of another realm, is: the key that can make any number of them."""
-    return peer.foreign_id or peer.certificate.public_key
+    return peer.other_realm_id or peer.certificate.public_key

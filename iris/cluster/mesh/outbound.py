@@ -14,7 +14,7 @@ from typing import Final, cast, final
 
 import trio
 
-from iris.cluster.address_rules import AddressRules, NotDialled, Told
+from iris.cluster.address_rules import AddressRules, Hearsay, NotDialled
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.routes import (
@@ -50,11 +50,11 @@ def worst(
     between these.  What is not dialled says nothing, if there is something else.
     """
     failures = [failure for failure in failures if not isinstance(failure, NotDialled)] or failures
-    strangers = [failure for failure in failures if isinstance(failure, AuthenticationError)]
+    unauthenticated = [failure for failure in failures if isinstance(failure, AuthenticationError)]
     silent = [failure for failure in failures if isinstance(failure, NotSent) and not isinstance(failure, Refused)]
     refused = [failure for failure in failures if isinstance(failure, Refused)]
-    if strangers:
-        return strangers[0]
+    if unauthenticated:
+        return unauthenticated[0]
     return (silent or refused or failures or [NotSent("there is no address to connect to")])[-1]
 
 
@@ -102,7 +102,7 @@ class OutboundConnections:
         """Return True if a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._owners
 
-    async def dial(self, url: str, told: Told | None = None) -> OutgoingConnection:
+    async def dial(self, url: str, hearsay: Hearsay | None = None) -> OutgoingConnection:
         """Connect to a URL.  Cancelling leaves no connection behind.
 
         Raises:
@@ -112,19 +112,19 @@ class OutboundConnections:
         counted: list[tuple[str, str]] = []
 
         def permit(host: str) -> None:
-            self._rules.check_host(host, told)
-            if told is None or told.host == address_key(host):
+            self._rules.check_host(host, hearsay)
+            if hearsay is None or hearsay.host == address_key(host):
                 # A stranger may have its own address dialled as often as it may begin handshakes: of a thousand nodes
                 # that start there together many are given up before they could prove who they are.
                 return
-            if not self._limits.take(told.by, host, trio.current_time()):
+            if not self._limits.acquire(hearsay.by, host, trio.current_time()):
                 self._refusals["dial to a host where nobody was found"] += 1
                 raise NotSent(f"{host} was dialled too often lately where nobody was found")
-            counted.append((told.by, host))
+            counted.append((hearsay.by, host))
 
-        if told is not None:
+        if hearsay is not None:
             try:
-                self._rules.check_told(url, told)
+                self._rules.check_advertised(url, hearsay)
             except NotDialled:
                 if not url.startswith("ipc:"):  # the records of all other machines hold theirs
                     self._refusals["address that no node has"] += 1
@@ -140,7 +140,7 @@ class OutboundConnections:
         if counted is not None:
             self._limits.give_back(*counted)
 
-    async def answer(self, urls: Sequence[str], told: Told | None = None) -> OutgoingConnection:
+    async def answer(self, urls: Sequence[str], hearsay: Hearsay | None = None) -> OutgoingConnection:
         """Connect to a node that has begun a handshake, by the addresses in its hello.
 
         Raises:
@@ -154,7 +154,7 @@ class OutboundConnections:
             return outgoing
         if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
-        return await self.dial_any(urls, _ANSWERED, told=told)
+        return await self.dial_any(urls, _ANSWERED, hearsay=hearsay)
 
     async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> OutgoingConnection:
         for is_meant, carrier in ((is_site_url, self._carriers.gateways), (is_via_url, self._carriers.forwarder)):
@@ -169,13 +169,13 @@ class OutboundConnections:
             return await self._transport.dial(url, note, permit)
         if not is_two_way(url):
             raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
-        way = ReverseConnection(self._transport, url, self._tokens(16), note)
+        reverse = ReverseConnection(self._transport, url, self._tokens(16), note)
         try:
-            await way.dial(permit)
+            await reverse.dial(permit)
         except BaseException:
-            way.close()
+            reverse.close()
             raise
-        return way
+        return reverse
 
     async def _open(
         self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[OutgoingConnection]]
@@ -200,7 +200,7 @@ class OutboundConnections:
         return outgoing
 
     async def dial_any(
-        self, urls: Iterable[str], at_once: int = AT_ONCE, *, told: Told | None = None, proved: str = ""
+        self, urls: Iterable[str], at_once: int = AT_ONCE, *, hearsay: Hearsay | None = None, proved: str = ""
     ) -> OutgoingConnection:
         """Connect to the first of ``urls`` that can be reached.
 
@@ -211,7 +211,7 @@ class OutboundConnections:
         Args:
             urls: in the order in which they are preferred.
             at_once: addresses that are dialled at one time.
-            told: the source of the addresses, if it is not the user.
+            hearsay: the source of the addresses, if it is not the user.
             proved: the one of them at which the node was found before.
 
         Raises:
@@ -220,7 +220,7 @@ class OutboundConnections:
         """
         failures: list[Exception] = []
         outgoing = await first_of(
-            [partial(self.dial, url, None if url == proved else told) for url in urls],
+            [partial(self.dial, url, None if url == proved else hearsay) for url in urls],
             failures,
             expected=(NotSent, ConfigError),
             discard=self.close,

@@ -64,7 +64,7 @@ class Peer:
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config, owner)
         self.addresses = addresses
-        self.border: Final = (border or Border()) if self.foreign else None
+        self.border: Final = (border or Border()) if self.at_remote_site else None
         """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.reached = ""
         """The address at which this node has dialled and found it last.  Its other addresses are its own claims."""
@@ -87,7 +87,7 @@ class Peer:
         """Seconds from asking it whether it lives to its answer, the last time; None: it was not asked yet."""
 
     @property
-    def foreign(self) -> bool:
+    def at_remote_site(self) -> bool:
         """True if the peer is at another site, reached through gateways."""
         return bool(self.addresses) and is_site_url(self.addresses[0])
 
@@ -100,25 +100,25 @@ class Peer:
     @property
     def other_realm(self) -> bool:
         """True if the peer is of a realm of another owner."""
-        return self.identity.foreign is not None
+        return self.identity.other_realm is not None
 
     @property
     def indirect(self) -> bool:
         """True if frames to the peer go through other nodes."""
-        return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
+        return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.at_remote_site)
 
     def may_ask(self, cluster: str) -> bool:
         """Return whether the peer's site and realm may use a cluster of this one; services have rules of their own."""
-        foreign = self.identity.foreign
-        permitted = foreign is None or foreign.may_reach(cluster)
+        realm = self.identity.other_realm
+        permitted = realm is None or realm.may_reach(cluster)
         return permitted and (self.border is None or self.border.may_ask(cluster))
 
-    def may_hear(self, pattern: str) -> bool:
+    def may_receive(self, pattern: str) -> bool:
         """Return whether the peer may have the events of every topic that matches a pattern."""
-        foreign = self.identity.foreign
+        realm = self.identity.other_realm
         # The rights of a node of another realm are in that one's names, and its affair.
         rights = self.identity.certificate.rights
-        permitted = rights.may_subscribe(pattern) if foreign is None else foreign.may_hear(pattern)
+        permitted = rights.may_subscribe(pattern) if realm is None else realm.may_receive(pattern)
         return permitted and (self.border is None or self.border.may_leave(pattern))
 
     def check_gateway(self) -> None:
@@ -296,8 +296,8 @@ def check_identity(peer: PeerIdentity, known: Peer | None, own: NodeIdentity) ->
     """
     if known is not None and not known.identity.is_same_node(peer):
         raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} has the id of a linked node")
-    if peer.foreign is not None and own.foreign(peer.realm_id) != peer.foreign:
-        raise AuthenticationError(f"realm {peer.foreign.alias!r} is not trusted as it was when the handshake began")
+    if peer.other_realm is not None and own.other_realm(peer.realm_id) != peer.other_realm:
+        raise AuthenticationError(f"realm {peer.other_realm.alias!r} is not trusted as it was when the handshake began")
 
 
 def follow_trust(peers: Iterable[Peer], own: NodeIdentity, drop: Callable[[NodeId, str], None]) -> None:
@@ -306,13 +306,13 @@ def follow_trust(peers: Iterable[Peer], own: NodeIdentity, drop: Callable[[NodeI
     Who is given up and still trusted comes back, and is then taken by the new lists.
     """
     for peer in list(peers):
-        former = peer.identity.foreign
+        former = peer.identity.other_realm
         if former is None:
             continue
-        trusted = own.foreign(former.id)
+        trusted = own.other_realm(former.id)
         if trusted is None:
             drop(peer.node, f"realm {former.alias!r} is not trusted any more")
         elif not trusted.means_the_same(former):
             drop(peer.node, f"what realm {former.alias!r} may do has changed")
         else:
-            peer.identity = structs.replace(peer.identity, foreign=trusted)
+            peer.identity = structs.replace(peer.identity, other_realm=trusted)

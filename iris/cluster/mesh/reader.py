@@ -116,7 +116,7 @@ class InboxReader:
             self._leader = follower
             follower.leads = True
 
-    def take(self, follower: InboxWaiter) -> bool:
+    def reclaim(self, follower: InboxWaiter) -> bool:
         """Have the reading if it was given back just now; return whether it is so."""
         if not self._returning or self._leader is not None:
             return False
@@ -213,7 +213,7 @@ class InboxWaiter:
         """Wait for ``wake``; see ``Wakeup.wait``.  Afterwards the task may have the reading."""
         self.waits = True
         try:
-            if self.leads or self._reading.take(self):
+            if self.leads or self._reading.reclaim(self):
                 self.is_woken, self._leading = False, True
                 try:
                     await self._reading.read(self)

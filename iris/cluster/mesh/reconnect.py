@@ -156,15 +156,15 @@ class Reconnector:
         self._peers = peers
         self._nursery = nursery
         self._patience = patience
-        self._under_way: set[Peer] = set()
+        self._in_progress: set[Peer] = set()
         self.flapping: Final = FlapDamping()
         """Breaks of links that do not last, and are not made again at once."""
 
     def begin(self, peer: Peer) -> bool:
         """Reach a peer again; return whether that is new."""
-        if self._peers.get(peer.node) is not peer or peer in self._under_way or peer.leaving:
+        if self._peers.get(peer.node) is not peer or peer in self._in_progress or peer.leaving:
             return False
-        self._under_way.add(peer)
+        self._in_progress.add(peer)
         self._nursery.start_soon(self._redial, peer)
         return True
 
@@ -172,10 +172,10 @@ class Reconnector:
         if peer.session is not None and peer.session.statistics().received_frames:
             peer.fruitless = 0
         try:
-            damping = 0.0 if peer.foreign else self.flapping.pause(peer.node, trio.current_time())
+            damping = 0.0 if peer.at_remote_site else self.flapping.pause(peer.node, trio.current_time())
             await trio.sleep(max(damping, head_start(peer, len(self._peers))))
             patience = self._patience
-            site = pauses_between_sites(patience.between_sites) if peer.foreign else None
+            site = pauses_between_sites(patience.between_sites) if peer.at_remote_site else None
             for pause in site or pauses_of(peer, patience.direct):
                 await trio.sleep(pause)
                 if self._peers.get(peer.node) is not peer or peer.link.outgoing is not None:
@@ -184,7 +184,7 @@ class Reconnector:
                     await self._host.connect_again(peer)
                 except AuthenticationError as error:
                     self._host.peer_refused(peer)
-                    self._under_way.discard(peer)
+                    self._in_progress.discard(peer)
                     self._host.drop(peer.node, f"somebody else answers at its address: {error}")
                     return
                 except Refused:
@@ -198,6 +198,6 @@ class Reconnector:
                 else:
                     return
         finally:
-            self._under_way.discard(peer)
+            self._in_progress.discard(peer)
         if self._peers.get(peer.node) is peer and peer.link.outgoing is None:
             self._host.drop(peer.node, "it cannot be reached any more")

@@ -88,7 +88,7 @@ class RekeySchedule:
         self._config = mesh.config
         self._wall_clock = mesh.wall_clock
         self._stale = -math.inf
-        self._under_way: set[NodeId] = set()
+        self._in_progress: set[NodeId] = set()
 
     def follow(self, former: NodeIdentity, renewed: NodeIdentity) -> None:
         """This node has other certificates: replace every session within seconds, if peers have to know them soon."""
@@ -125,7 +125,7 @@ class RekeySchedule:
         stale = 0
         for peer in list(self._mesh.peers.values()):
             outgoing, session = peer.link.outgoing, peer.session
-            if outgoing is None or session is None or peer in awaited or peer.node in self._under_way:
+            if outgoing is None or session is None or peer in awaited or peer.node in self._in_progress:
                 continue
             age = now - session.established
             patience = 1.0 if peer.initiated else _PATIENCE
@@ -135,7 +135,7 @@ class RekeySchedule:
                 stale += 1
                 due = True
             if due:
-                self._under_way.add(peer.node)
+                self._in_progress.add(peer.node)
                 self._nursery.start_soon(self._renew, peer, outgoing)
 
     async def _renew(self, peer: Peer, outgoing: OutgoingConnection) -> None:
@@ -148,4 +148,4 @@ class RekeySchedule:
         except Exception as error:  # noqa: BLE001 -- a peer has its part in it, and must not be able to end the node
             self._mesh.note_unexpected("renewal of a session", error)
         finally:
-            self._under_way.discard(peer.node)
+            self._in_progress.discard(peer.node)

@@ -93,8 +93,8 @@ class CopyRoute:
         hops: dict[Link, dict[str, bytes]] = {}
         homeless = 0
         for site, nodes in self._targets.items():
-            way = self._paths.path(site)
-            link = None if way is None else self._paths.link_to(way.neighbour)
+            route = self._paths.path(site)
+            link = None if route is None else self._paths.link_to(route.neighbour)
             if link is None:
                 homeless += len(nodes) // NODE
             else:

@@ -133,27 +133,27 @@ class GatewayRoute(RelayedObserver):
         self,
         target: tuple[str, NodeId],
         source: tuple[str, NodeId],
-        way: SitePath,
+        route: SitePath,
         paths: GatewayPaths,
         on_broken: Callable[[], None],
     ) -> None:
         super().__init__(on_broken)
         self._paths = paths
         self.target: Final = target
-        self.way: Final = way
+        self.path: Final = route
         self._envelope = Envelope(target[0], bytes.fromhex(target[1]), source[0], bytes.fromhex(source[1]))
         self._beginning = begin_batch(self._envelope, HOPS)
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
 
     def _link(self) -> Link | None:
-        return self._paths.link_to(self.way.neighbour)
+        return self._paths.link_to(self.path.neighbour)
 
     def _ended(self) -> None:
         self._paths.route_closed(self)
 
     def __repr__(self) -> str:
-        return f"<GatewayRoute to {self.target[1][:8]} at {self.target[0]} in {len(self.way.path)} hops>"
+        return f"<GatewayRoute to {self.target[1][:8]} at {self.target[0]} in {len(self.path.path)} hops>"
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""

@@ -71,7 +71,7 @@ class GatewayRoutes:
 
     def path(self, site: str) -> SitePath | None:
         """See ``GatewayPaths.path``."""
-        return self._directory.way(site, salt=self._own[1])
+        return self._directory.best_route(site, salt=self._own[1])
 
     def link_to(self, neighbour: NodeId) -> Link | None:
         """See ``GatewayPaths.link_to``."""

@@ -39,7 +39,8 @@ class Reach(Protocol):
 async def reach_one(sites: Reach, address: str, preferred: str | None, timeout: float) -> float:
     """Link to members of a cluster as far as that is needed to ask one of them, at the preferred site if possible.
 
-    Returns what is left of ``timeout``, in seconds.  Cancelling it leaves handshakes under way that end by themselves.
+    Returns what is left of ``timeout``, in seconds.  Cancelling it leaves handshakes in progress that end by
+    themselves.
     """
     if preferred and "@" not in address and sites.matters(f"{address}@{preferred}"):
         timeout = await sites.reach(f"{address}@{preferred}", timeout, everybody=False)

@@ -93,7 +93,7 @@ class Relay:
         envelope, known, begin = found
         if known is None or known[0] is not peer:
             told = open_envelope(envelope)
-            if told is None or peer.foreign or (told.site, told.target) != self._here:
+            if told is None or peer.at_remote_site or (told.site, told.target) != self._here:
                 return False
             known = peer, carrier_of(told.source_site)
             self._flows.remember(envelope, known)
@@ -115,7 +115,7 @@ class Relay:
         Raises:
             RemoteProtocolError: this node is no gateway, or the peer may not send them.
         """
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("a copy comes from a gateway")
         if self._forwarder is not None:
             self._forwarder.divide(peer, message)

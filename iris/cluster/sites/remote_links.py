@@ -1,4 +1,4 @@
-"""Remote links: handshakes with nodes of other sites that are under way or failed lately, and the wait for them."""
+"""Remote links: handshakes with nodes of other sites that are in progress or failed lately, and the wait for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iris.kernel.names import NodeId
 _log: Final = logging.getLogger("iris")
 
 _AT_A_TIME: Final = 32
-"""Handshakes with nodes of other sites that one broadcast, survey or event has under way at the same time."""
+"""Handshakes with nodes of other sites that one broadcast, survey or event has in progress at the same time."""
 
 _AGAIN: Final = 1.0
 """Seconds before a node that could not be linked to is tried again."""
@@ -45,16 +45,16 @@ class RemoteLinks:
         self._mesh = mesh
         self._nursery = nursery
         self._ended = ended
-        self._under_way: dict[NodeId, trio.Event] = {}
+        self._in_progress: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
-        self._heard: set[NodeId] = set()
+        self._has_interest_of: set[NodeId] = set()
         """Linked nodes whose subscriptions have come, and that have answered: they know of the link, too."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Budget of events that are to be confirmed, which wait also where others have just waited in vain."""
 
     def __repr__(self) -> str:
-        return f"<RemoteLinks: {len(self._under_way)} under way>"
+        return f"<RemoteLinks: {len(self._in_progress)} in progress>"
 
     def may_try(self, node: NodeId) -> bool:
         """Return whether a node has not failed to answer just now."""
@@ -73,49 +73,49 @@ class RemoteLinks:
 
     def lost(self, node: NodeId) -> None:
         """A node is not linked any more."""
-        self._heard.discard(node)
+        self._has_interest_of.discard(node)
 
-    def begin(self, foreign: RemoteMember) -> trio.Event:
-        """Begin a handshake if none is under way; return what is set when it has ended, well or not."""
-        done = self._under_way.get(foreign.node)
+    def begin(self, member: RemoteMember) -> trio.Event:
+        """Begin a handshake if none is in progress; return what is set when it has ended, well or not."""
+        done = self._in_progress.get(member.node)
         if done is None:
-            done = self._under_way[foreign.node] = trio.Event()
-            self._nursery.start_soon(self._link, foreign, done)
+            done = self._in_progress[member.node] = trio.Event()
+            self._nursery.start_soon(self._link, member, done)
         return done
 
-    async def _link(self, foreign: RemoteMember, done: trio.Event) -> None:
+    async def _link(self, member: RemoteMember, done: trio.Event) -> None:
         try:
-            await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
+            await self._mesh.connect([site_url(member.site, member.node)], expected=member.node)
         except IrisError as error:
-            self.put_off(foreign.node)
+            self.put_off(member.node)
             _log.debug(
                 "cannot link to node %s of site %s: %s",
-                foreign.node,
-                foreign.site,
+                member.node,
+                member.site,
                 error,
-                extra={"peer": foreign.node, "site": foreign.site},
+                extra={"peer": member.node, "site": member.site},
             )
         finally:
-            del self._under_way[foreign.node]
+            del self._in_progress[member.node]
             done.set()
             self._ended()
 
-    async def all(self, foreigners: list[RemoteMember]) -> None:
-        """Link to each of some nodes; cancelling it leaves handshakes under way that end by themselves."""
+    async def all(self, members: list[RemoteMember]) -> None:
+        """Link to each of some nodes; cancelling it leaves handshakes in progress that end by themselves."""
         limit = trio.CapacityLimiter(_AT_A_TIME)
 
-        async def link(foreign: RemoteMember) -> None:
+        async def link(member: RemoteMember) -> None:
             async with limit:
-                await self.begin(foreign).wait()
+                await self.begin(member).wait()
 
         async with trio.open_nursery() as nursery:
-            for foreign in foreigners:
-                nursery.start_soon(link, foreign)
+            for member in members:
+                nursery.start_soon(link, member)
 
     # -- subscribers ----------------------------------------------------------------------------------------
 
     async def reach_subscribers(
-        self, nodes: Collection[Subscribing], heard: Callable[[NodeId], bool], *, within: float | None = None
+        self, nodes: Collection[Subscribing], has_interest_of: Callable[[NodeId], bool], *, within: float | None = None
     ) -> int:
         """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
 
@@ -123,10 +123,10 @@ class RemoteLinks:
 
         Args:
             nodes: with their sites.
-            heard: tells whether a node is linked, and all its subscriptions were received.
+            has_interest_of: tells whether a node is linked, and all its subscriptions were received.
             within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
         """
-        fresh = [(site, node) for site, node in nodes if node not in self._heard]
+        fresh = [(site, node) for site, node in nodes if node not in self._has_interest_of]
         if not fresh:
             return 0
         now = trio.current_time()
@@ -140,7 +140,7 @@ class RemoteLinks:
                     else:
                         patience = min(within, self._patience_to_confirm.left(site, now))
                     if patience > 0:
-                        nursery.start_soon(self._reach, site, node, heard, now + patience, limit, took)
+                        nursery.start_soon(self._reach, site, node, has_interest_of, now + patience, limit, took)
                     else:
                         self.begin_subscribers([(site, node)])
         finally:
@@ -148,19 +148,19 @@ class RemoteLinks:
                 self._patience.spend(site, now, until)
                 if within is not None:
                     self._patience_to_confirm.spend(site, now, until)
-        return sum(not heard(node) for _, node in fresh)
+        return sum(not has_interest_of(node) for _, node in fresh)
 
     def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:
-        """Begin handshakes with nodes that are not linked, as many as may be under way at a time; wait for none."""
+        """Begin handshakes with nodes that are not linked, as many as may be in progress at a time; wait for none."""
         for site, node in _in_turns(nodes):
-            if self._is_missing(node) and len(self._under_way) < _AT_A_TIME:
+            if self._is_missing(node) and len(self._in_progress) < _AT_A_TIME:
                 self.begin(RemoteMember(site, node, b"", 0))
 
     async def _reach(
         self,
         site: str,
         node: NodeId,
-        heard: Callable[[NodeId], bool],
+        has_interest_of: Callable[[NodeId], bool],
         deadline: float,
         limit: trio.CapacityLimiter,
         took: dict[str, float],
@@ -170,9 +170,9 @@ class RemoteLinks:
                 if self._is_missing(node):
                     async with limit:
                         await self.begin(RemoteMember(site, node, b"", 0)).wait()
-                await self._mesh.barrier(node, heard)
-                if heard(node):
-                    self._heard.add(node)
+                await self._mesh.barrier(node, has_interest_of)
+                if has_interest_of(node):
+                    self._has_interest_of.add(node)
         finally:
             took[site] = trio.current_time()
 

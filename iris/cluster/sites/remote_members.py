@@ -59,11 +59,11 @@ class RemoteMembers:
             realm_id = realm.id
         wanted = qualified(realm_id, site)
         found = self._directory.members(name, realm_id)
-        return sorted((foreign for foreign in found if not site or foreign.site == wanted), key=self.rank)
+        return sorted((member for member in found if not site or member.site == wanted), key=self.rank)
 
-    def rank(self, foreign: RemoteMember) -> int:
+    def rank(self, member: RemoteMember) -> int:
         """Return a number that is lower for members that are asked earlier."""
-        return self._order.rank(foreign.site, foreign.distance)
+        return self._order.rank(member.site, member.distance)
 
     def ids(self, address: str) -> list[NodeId]:
         """Return the ids of the members that a cluster has at other sites."""
@@ -72,14 +72,14 @@ class RemoteMembers:
     def members(self, address: str) -> tuple[Member, ...]:
         """Return the members that a cluster has at other sites, those that are asked first in front."""
         found: list[Member] = []
-        for foreign in self.find(address):
-            peer = self._mesh.peers.get(foreign.node)
+        for member in self.find(address):
+            peer = self._mesh.peers.get(member.node)
             found.append(
                 Member(
-                    node=foreign.node,
+                    node=member.node,
                     speaks_for="" if peer is None else peer.identity.caller,
-                    site=self.name_of(foreign.site),
-                    addresses=(site_url(foreign.site, foreign.node),),
+                    site=self.name_of(member.site),
+                    addresses=(site_url(member.site, member.node),),
                     status="alive",
                 )
             )
@@ -88,7 +88,7 @@ class RemoteMembers:
     def name_of(self, site: str) -> str:
         """Return what a site is called here: one of another realm has that one's alias before it."""
         realm_id = realm_of_site(site)
-        realm = self._mesh.identity.foreign(realm_id) if realm_id else None
+        realm = self._mesh.identity.other_realm(realm_id) if realm_id else None
         return site if realm is None else qualified(realm.alias, site.partition("/")[2])
 
     def site_named(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Reports about other sites: frames that are lost on the way again and again, and exports that nothing proves.
+"""Reports about other sites: frames that are lost in flight again and again, and exports that nothing proves.
 
 Sessions notice what is lost, repeated or changed on the way, and all of it is counted.  Some is lost wherever a
 gateway ends or a cable is cut, at one time.  Who drops frames on purpose does it again and again: that is reported,
@@ -75,8 +75,10 @@ class LossReport:
         seen: dict[Session, _Window] = {}
         sums: dict[str, _Window] = {}
         for site, session in sessions:
-            told = session.statistics()
-            now = _Window(told.received_frames, told.lost_frames, told.replayed_frames + told.refused_frames)
+            counted = session.statistics()
+            now = _Window(
+                counted.received_frames, counted.lost_frames, counted.replayed_frames + counted.refused_frames
+            )
             before = self._seen.get(session, _Window())
             so_far = sums.get(site, _Window())
             sums[site] = _Window(*(a + b - c for a, b, c in zip(so_far, now, before, strict=True)))
@@ -108,7 +110,7 @@ class LossReport:
         """Look at the sessions of a node in each window; run it in one task."""
         while True:
             await trio.sleep(WINDOW)
-            self.look((peer.site, peer.session) for peer in mesh.peers.values() if peer.foreign and peer.session)
+            self.look((peer.site, peer.session) for peer in mesh.peers.values() if peer.at_remote_site and peer.session)
 
 
 _MAX_REPORTED: Final = 100

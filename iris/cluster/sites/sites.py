@@ -70,7 +70,7 @@ class Sites(PeerObserver):
 
     Args:
         network: what leads to other sites, made before the mesh.
-        foreigners: the members at other sites.
+        remote_members: the members at other sites.
         opener: opens events of other sites that are for this node.
     """
 
@@ -89,7 +89,7 @@ class Sites(PeerObserver):
         self._config = mesh.config
         self._site: Final = mesh.tag.site
         self.directory: Final = network.directory
-        self.foreigners: Final = foreigners
+        self.remote_members: Final = foreigners
         """The members at other sites."""
         self.relay: Final = network.relay
         """Relay of what passes this node on the way between sites."""
@@ -122,8 +122,8 @@ class Sites(PeerObserver):
         self._news = trio.lowlevel.ParkingLot()
         self._asking: dict[int, tuple[trio.Event, list[Hop]]] = {}
         """Questions which node is on the route, by their number, and the nodes that have answered."""
-        self._links: Final = RemoteLinks(mesh, nursery, self._config, self._tell_news)
-        nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
+        self._links: Final = RemoteLinks(mesh, nursery, self._config, self._notify_changes)
+        nursery.start_soon(LossReport(self.remote_members.name_of).run, mesh)
         mesh.register(kinds.Carry, self._receive_carried)
         mesh.register(kinds.CarryRefused, self._receive_refused)
         mesh.register(kinds.Trace, self._receive_trace)
@@ -140,44 +140,44 @@ class Sites(PeerObserver):
 
     def matters(self, address: str) -> bool:
         """Return whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
-        if not self.foreigners.has(address) and "@" not in address:
+        if not self.remote_members.has(address) and "@" not in address:
             return False
         return bool(self._broken) or self._reached.get(address) != self.directory.version
 
     def lists(self, address: str) -> bool:
         """Return whether a cluster has members at other sites."""
-        return bool(self.foreigners.ids(address))
+        return bool(self.remote_members.ids(address))
 
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
         """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
 
         Returns what is left of ``timeout`` when it has come to something or to nothing, at the latest when a handshake
-        must have ended.  Cancelling it leaves handshakes under way that end by themselves.
+        must have ended.  Cancelling it leaves handshakes in progress that end by themselves.
         """
         await trio.lowlevel.checkpoint()  # not at the end: what is found there may have gone when the caller looks
         version = self.directory.version
-        present = self.foreigners.find(address)
-        found = [foreign for foreign in present if foreign.node not in self._mesh.peers]
-        linked = [foreign.node for foreign in present if foreign.node in self._mesh.peers]
-        near = any(node not in self._clusters for node in self._membership.member_ids(address))
+        present = self.remote_members.find(address)
+        found = [member for member in present if member.node not in self._mesh.peers]
+        linked = [member.node for member in present if member.node in self._mesh.peers]
+        at_site = any(node not in self._clusters for node in self._membership.member_ids(address))
         now = trio.current_time()
-        ready = [foreign for foreign in found if self._links.may_try(foreign.node)]
+        ready = [member for member in found if self._links.may_try(member.node)]
         own = self._membership.order.rank(self._site, 0)
-        if near and not linked and ready and self.foreigners.rank(ready[0]) < own:
-            near = False  # those are asked before the members here
-            ready = [foreign for foreign in ready if self.foreigners.rank(foreign) < own]
+        if at_site and not linked and ready and self.remote_members.rank(ready[0]) < own:
+            at_site = False  # those are asked before the members here
+            ready = [member for member in ready if self.remote_members.rank(member) < own]
         with trio.move_on_after(min(timeout, self._config.handshake_timeout)):
             if everybody:
                 await self._links.all(ready)
-            elif near or linked:
-                for foreign in ready[: max(0, _SPARE - len(linked))]:
-                    self._links.begin(foreign)
-                while not near and not self._can_be_asked(address) and self._broken.intersection(linked):
+            elif at_site or linked:
+                for member in ready[: max(0, _SPARE - len(linked))]:
+                    self._links.begin(member)
+                while not at_site and not self._can_be_asked(address) and self._broken.intersection(linked):
                     await self._news.park()
                 self._reached[address] = version
             else:
-                doing = [self._links.begin(foreign) for foreign in ready[:_AT_ONCE]]
-                nodes = {foreign.node for foreign in ready[:_AT_ONCE]}
+                doing = [self._links.begin(member) for member in ready[:_AT_ONCE]]
+                nodes = {member.node for member in ready[:_AT_ONCE]}
                 while not all(done.is_set() for done in doing) and not nodes.intersection(self._mesh.peers):
                     await self._news.park()
         return max(timeout - (trio.current_time() - now), 0.001)
@@ -187,10 +187,10 @@ class Sites(PeerObserver):
         return picker is not None and picker.pick() is not None
 
     async def reach_nodes(
-        self, nodes: Collection[Subscribing], heard: Callable[[NodeId], bool], *, within: float | None = None
+        self, nodes: Collection[Subscribing], has_interest_of: Callable[[NodeId], bool], *, within: float | None = None
     ) -> int:
         """See ``RemoteLinks.reach_subscribers``."""
-        return await self._links.reach_subscribers(nodes, heard, within=within)
+        return await self._links.reach_subscribers(nodes, has_interest_of, within=within)
 
     def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
         """See ``RemoteLinks.begin_subscribers``."""
@@ -209,7 +209,7 @@ class Sites(PeerObserver):
             with self._mesh.survive("directory of sites"):
                 self._follow()
 
-    def _tell_news(self) -> None:
+    def _notify_changes(self) -> None:
         self._news.unpark_all()
 
     def changed(self) -> None:
@@ -226,19 +226,19 @@ class Sites(PeerObserver):
         directory = self.directory
         if self._identity is not self._mesh.identity:
             self._identity, self._anew = self._mesh.identity, True
-        rerouted, relisted = directory.take_news()
-        ways = [*itertools.chain.from_iterable(map(self._routes.at, sorted(rerouted)))]
+        rerouted, relisted = directory.pop_changes()
+        routes = [*itertools.chain.from_iterable(map(self._routes.at, sorted(rerouted)))]
         nodes: Iterable[NodeId] = sorted(relisted.union(self._unreached))
         if self._anew:
             self._anew = False
-            ways, nodes = list(self._routes), list(self._clusters)
-        for way in ways:
-            origins = directory.gateways(way.target[0])
-            if not any(way.way in directory.ways_to(origin) for origin in origins):
-                peer = self._mesh.peers.get(way.target[1])
+            routes, nodes = list(self._routes), list(self._clusters)
+        for route in routes:
+            origins = directory.gateways(route.target[0])
+            if not any(route.path in directory.routes_to(origin) for origin in origins):
+                peer = self._mesh.peers.get(route.target[1])
                 if peer is not None:
                     peer.returning = bool(origins)
-                way.break_off()
+                route.break_off()
         self._unreached.clear()
         for node in nodes:
             peer, clusters = self._mesh.peers.get(node), self._clusters.get(node)
@@ -256,9 +256,9 @@ class Sites(PeerObserver):
             self.subscribers_version += 1
         for node in [*subscriptions.withdrawn]:
             peer = self._mesh.peers.get(node)
-            if peer is None or not peer.foreign:
+            if peer is None or not peer.at_remote_site:
                 subscriptions.withdrawn.discard(node)
-            elif directory.reaches(peer.site) and directory.is_told(peer.site):
+            elif directory.reaches(peer.site) and directory.is_fully_exported(peer.site):
                 subscriptions.withdrawn.discard(node)
                 self._nursery.start_soon(self._see_to, peer)
         self._membership.news()
@@ -271,7 +271,7 @@ class Sites(PeerObserver):
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Return True if a site has withdrawn a member: a gateway that has named it, or all once they have settled."""
         directory = self.directory
-        if directory.lists(site, node) or not directory.is_told(site):
+        if directory.lists(site, node) or not directory.is_fully_exported(site):
             return False
         if any(map(directory.is_accepted, self._listed.get(node, ()))):
             return True
@@ -293,24 +293,24 @@ class Sites(PeerObserver):
         listing = frozenset(self.directory.listing(peer.site, peer.node))
         if listing:
             self._listed[peer.node] = listing
-        way = self.directory.way(peer.site)
+        route = self.directory.best_route(peer.site)
         exported = self.directory.memberships(peer.site, peer.node)
         clusters = {name for name, proof in exported if self._membership.may_serve(peer.identity, name, proof)}
         doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
         if doubted:
             self._mesh.refusals["member that has no right to be one"] += doubted
-        realm = peer.identity.foreign
+        realm = peer.identity.other_realm
         if realm is not None:
             clusters = {qualified(realm.alias, name) for name in clusters if realm.may_use(name)}
         if clusters != self._clusters.get(peer.node):
             self._clusters[peer.node] = clusters
-            distance = len(way.path) if way is not None else 1
-            self._membership.place_foreign(peer.node, self.foreigners.name_of(peer.site), distance, clusters)
+            distance = len(route.path) if route is not None else 1
+            self._membership.place_remote(peer.node, self.remote_members.name_of(peer.site), distance, clusters)
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_carried(self, peer: Peer, message: kinds.Carry) -> None:
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("a carried frame comes from a gateway")
         self._mesh.check_not_nested(kinds.Carry)
         if self.relay.is_here(message):
@@ -328,7 +328,7 @@ class Sites(PeerObserver):
             self.receive_sealed(message.source_site, node_of(message.source), message.frame)
 
     def _receive_refused(self, peer: Peer, message: kinds.CarryRefused) -> None:
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("a refusal comes from a gateway")
         if self.relay.is_here(message):
             peer.check_gateway()
@@ -343,16 +343,16 @@ class Sites(PeerObserver):
         gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
-            ways: list[GatewayRoute | CopyRoute] = [*self._routes.to(site, node)]
+            routes: list[GatewayRoute | CopyRoute] = [*self._routes.to(site, node)]
             if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
-                ways.append(self.copies)
-            for way in ways:
-                way.pause() if reason == BUSY else way.resume()
+                routes.append(self.copies)
+            for route in routes:
+                route.pause() if reason == BUSY else route.resume()
             return
         self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
         meant = self._routes.to(site, node)
-        for way in meant:
-            way.break_off()
+        for route in meant:
+            route.break_off()
         peer = self._mesh.peers.get(node)
         if reason in (GONE, NOT_EXPORTED) and (meant or (peer is not None and peer.site == site)):
             self._links.put_off(node)
@@ -364,7 +364,7 @@ class Sites(PeerObserver):
         """Give a peer up outside of the loop that reads messages."""
         self._dropping.discard(node)
         peer = self._mesh.peers.get(node)
-        if peer is not None and peer.foreign and peer.site == site:
+        if peer is not None and peer.at_remote_site and peer.site == site:
             self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
 
     # -- nodes on the route ---------------------------------------------------------------------------------
@@ -385,8 +385,8 @@ class Sites(PeerObserver):
             None if no way leads there, or the link to the first gateway is full.
         """
         site, node = target
-        way = self._routes.path(site)
-        link = None if way is None else self._routes.link_to(way.neighbour)
+        route = self._routes.path(site)
+        link = None if route is None else self._routes.link_to(route.neighbour)
         if link is None:
             return None
         answered, found = self._asking[number] = trio.Event(), list[Hop]()
@@ -401,12 +401,12 @@ class Sites(PeerObserver):
         return found[0]
 
     def _receive_trace(self, peer: Peer, message: kinds.Trace) -> None:
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("a question who is on the way goes to gateways")
         self.relay.forward(peer, message)
 
     def _receive_traced(self, peer: Peer, message: kinds.Traced) -> None:
-        if peer.foreign:
+        if peer.at_remote_site:
             raise RemoteProtocolError("who is on the way is told to a node by its gateway")
         if self.relay.is_here(message):
             peer.check_gateway()
@@ -438,7 +438,7 @@ class Sites(PeerObserver):
         self._wakeup.wake()
 
     def _listen_to(self, peer: Peer) -> None:
-        if peer.foreign or peer is self._mesh.own:
+        if peer.at_remote_site or peer is self._mesh.own:
             raise RemoteProtocolError("only a gateway of this site tells of others")
         peer.check_gateway()
         self.directory.add(peer.node, trio.current_time(), local=True, owner=peer.identity.owner)
@@ -447,14 +447,14 @@ class Sites(PeerObserver):
 
     def peer_connected(self, peer: Peer) -> None:
         """A node of another site is linked: it may be asked."""
-        if peer.foreign:
+        if peer.at_remote_site:
             self._links.linked(peer.node)
             self._place(peer)
             self._news.unpark_all()
 
     def frames_lost(self, peer: Peer) -> None:
         """Gateways send everything anew by themselves.  A node of another site may be asked again."""
-        if peer.foreign and peer.link.is_up:
+        if peer.at_remote_site and peer.link.is_up:
             self._broken.discard(peer.node)
             peer.returning = False
             self._news.unpark_all()
@@ -463,7 +463,7 @@ class Sites(PeerObserver):
         """Nothing leads through a gateway whose connection broke; it sends everything anew when it is back."""
         self._forget(node)
         peer = self._mesh.peers.get(node)
-        if peer is not None and peer.foreign:
+        if peer is not None and peer.at_remote_site:
             self._broken.add(node)
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
@@ -476,7 +476,7 @@ class Sites(PeerObserver):
         self._broken.discard(peer.node)
         self._news.unpark_all()
         self.border.forget(peer.node)
-        if peer.foreign:
+        if peer.at_remote_site:
             self._reached.clear()
             self.subscribers_version += 1
             self._wakeup.wake()

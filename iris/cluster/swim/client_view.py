@@ -6,7 +6,7 @@ asks one linked member who serves a cluster, and again when it uses that name la
 Rules of this file:
 
 - A record is verified as members verify it.  The member that is asked can leave others out, and make up none.
-- Of each cluster one question is under way; when it is not answered within a second, the next linked node is asked.
+- Of each cluster one question is in progress; when it is not answered within a second, the next linked node is asked.
 - A member is probed when it owes an answer, when its link broke, and when it is listed no more.  Its route is closed
   until it answers; if it is not listed either, it is dead, and its link ends.
 """
@@ -60,7 +60,7 @@ class _Cluster:
     Attributes:
         members: the members that were found.
         answered: time of the answer; trio's clock.
-        sequence: the number of the question under way; 0: there is none.
+        sequence: the number of the question in progress; 0: there is none.
         asked: the node that was asked last.
         found: the part of the answer that has come so far.
     """
@@ -88,32 +88,32 @@ class ClientView:
     """
 
     def __init__(self, *, record: NodeRecord, ports: SwimPorts, config: Config, random: Random, now: float) -> None:
-        self._ground = SwimContext(View(signed(record, ports.trust)), ports, config, random, now)
+        self._context = SwimContext(View(signed(record, ports.trust)), ports, config, random, now)
         self._clusters: dict[str, _Cluster] = {}
         self._questions: dict[int, str] = {}
         self._sequence = 0
         self._probes: dict[NodeId, int] = {}
-        """The probe of each member that is under way."""
+        """The probe of each member that is in progress."""
 
     def __repr__(self) -> str:
-        return f"<ClientView {self._ground.own.node[:8]} of {len(self._clusters)} clusters>"
+        return f"<ClientView {self._context.own.node[:8]} of {len(self._clusters)} clusters>"
 
     # -- what the shell asks --------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:
         """The time at which ``expire`` is to be called."""
-        return self._ground.timers.deadline
+        return self._context.timers.deadline
 
     @property
     def own(self) -> NodeRecord:
         """This node's own record, as others would see it."""
-        return self._ground.own
+        return self._context.own
 
     @property
     def lateness(self) -> float:
         """See ``Swim``."""
-        return self._ground.health.lateness
+        return self._context.health.lateness
 
     @property
     def settled(self) -> bool:
@@ -123,16 +123,16 @@ class ClientView:
     @property
     def rejected(self) -> Mapping[str, int]:
         """Number of messages and updates of peers that were refused, by reason."""
-        return self._ground.rejections
+        return self._context.rejections
 
     def record(self, node: NodeId) -> NodeRecord | None:
         """Return the record of a node that was found, dead or alive."""
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         return None if member is None else member.record
 
     def state(self, node: NodeId) -> MemberState | None:
         """Return how a node is seen; None if it is unknown."""
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         return None if member is None else member.state
 
     def listed(self, cluster: str) -> Collection[NodeId]:
@@ -152,7 +152,7 @@ class ClientView:
     # -- events from the shell ------------------------------------------------------------------------------
 
     def look(self, cluster: str, now: float, *, again_after: float = 0.0) -> list[Effect]:
-        """Ask for the members of a cluster, unless that is under way or was answered less than ``again_after`` ago.
+        """Ask for the members of a cluster, unless that is in progress or was answered less than ``again_after`` ago.
 
         Raises:
             ConfigError: more than 1,024 clusters were asked for.
@@ -180,7 +180,7 @@ class ClientView:
             for sequence, cluster in list(self._questions.items()):
                 if self._clusters[cluster].asked is None:
                     self._put(sequence, contact)
-            self._ground.outbox.append(Synchronized(node=contact))
+            self._context.outbox.append(Synchronized(node=contact))
         return self._flush()
 
     def update_self(
@@ -193,8 +193,8 @@ class ClientView:
     ) -> list[Effect]:
         """See ``Swim``: no member is notified of a client."""
         self._advance(now)
-        own = self._ground.own
-        self._ground.view.set_own(
+        own = self._context.own
+        self._context.view.set_own(
             structs.replace(
                 own,
                 addresses=own.addresses if addresses is None else tuple(addresses),
@@ -220,7 +220,7 @@ class ClientView:
     def doubt(self, node: NodeId, now: float) -> list[Effect]:
         """A node owes an answer and says nothing: it is probed."""
         self._advance(now)
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.live:
             self._probe(member)
         return self._flush()
@@ -228,15 +228,15 @@ class ClientView:
     def recheck(self, now: float, vouched: Callable[[NodeId], bool] = lambda _: False) -> list[Effect]:
         """Somebody was revoked: forget whose certificates do not hold any more, and ask who is there in their place."""
         self._advance(now)
-        ground = self._ground
-        for node in [*ground.view.live, *ground.view.gone]:
-            member = ground.view.find(node)
-            if member is None or ground.trust.holds(member.record) or (member.live and vouched(node)):
+        context = self._context
+        for node in [*context.view.live, *context.view.gone]:
+            member = context.view.find(node)
+            if member is None or context.trust.holds(member.record) or (member.live and vouched(node)):
                 continue
             if member.live:
-                ground.view.bury(member, MemberState.DEAD, ground.now)
-                ground.changed(member, "expelled")
-            ground.view.forget(node)
+                context.view.bury(member, MemberState.DEAD, context.now)
+                context.changed(member, "expelled")
+            context.view.forget(node)
             for known in self._clusters.values():
                 if node in known.members:
                     known.members.discard(node)
@@ -245,9 +245,9 @@ class ClientView:
 
     def expire(self, now: float) -> list[Effect]:
         """Run the timers that are due."""
-        self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
+        self._context.health.late(max(0.0, now - self._context.timers.deadline))
         self._advance(now)
-        while (action := self._ground.timers.pop(self._ground.now)) is not None:
+        while (action := self._context.timers.pop(self._context.now)) is not None:
             action()
         return self._flush()
 
@@ -263,16 +263,16 @@ class ClientView:
                 case _:
                     raise RemoteProtocolError("a client is told of members only what it has asked for")
         except RemoteProtocolError as error:
-            self._ground.reject(sender, str(error))
+            self._context.reject(sender, str(error))
         return self._flush()
 
     # -- inside: questions ----------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        self._ground.now = max(now, self._ground.now)
+        self._context.now = max(now, self._context.now)
 
     def _flush(self) -> list[Effect]:
-        effects, self._ground.outbox = self._ground.outbox, []
+        effects, self._context.outbox = self._context.outbox, []
         return effects
 
     def _ask(self, sequence: int) -> None:
@@ -280,21 +280,21 @@ class ClientView:
         cluster = self._questions.get(sequence)
         if cluster is None:
             return
-        known, contacts = self._clusters[cluster], sorted(self._ground.links.contacts())
+        known, contacts = self._clusters[cluster], sorted(self._context.links.contacts())
         if contacts:
-            self._put(sequence, self._ground.random.choice([c for c in contacts if c != known.asked] or contacts))
+            self._put(sequence, self._context.random.choice([c for c in contacts if c != known.asked] or contacts))
         else:
             known.asked = None
-        self._ground.timers.at(self._ground.now + _ASKED_AGAIN, partial(self._ask, sequence))
+        self._context.timers.at(self._context.now + _ASKED_AGAIN, partial(self._ask, sequence))
 
     def _put(self, sequence: int, contact: NodeId) -> None:
         cluster = self._questions[sequence]
         known = self._clusters[cluster]
         known.asked = contact
         known.found = {}
-        held = [member.record for member in map(self._ground.view.find, known.members) if member is not None]
+        held = [member.record for member in map(self._context.view.find, known.members) if member is not None]
         question = kinds.Lookup(sequence, cluster, view_hash(held))
-        self._ground.send(contact, question, 64 + len(cluster))
+        self._context.send(contact, question, 64 + len(cluster))
 
     def _found_untrusted(self, message: kinds.Found, sender: NodeId) -> None:
         """Take a part of an answer.
@@ -312,74 +312,74 @@ class ClientView:
             record = record_untrusted(update)
             if not any(entry.name == cluster for entry in record.clusters):
                 raise RemoteProtocolError("a record of a node that does not serve what a client has asked for")
-            if len(known.found) < self._ground.config.member_limit and self._believed(record, sender):
+            if len(known.found) < self._context.config.member_limit and self._believed(record, sender):
                 known.found[record.node] = record
         if message.last:
             del self._questions[message.sequence]
-            known.sequence, known.answered = 0, self._ground.now
+            known.sequence, known.answered = 0, self._context.now
             found, known.found = known.found, {}
             if message.changed:
                 self._replace(known, found)
-            self._ground.outbox.append(Synchronized(node=sender))
+            self._context.outbox.append(Synchronized(node=sender))
 
     def _believed(self, record: NodeRecord, sender: NodeId) -> bool:
         """Return whether a record is its subject's, or older than the one that is held, which then stays."""
-        ground = self._ground
-        member = ground.view.find(record.node)
+        context = self._context
+        member = context.view.find(record.node)
         if member is not None and record.incarnation <= member.record.incarnation:
             return True
-        genuine = ground.trust.verify(record, record.statement(), record.signature)
-        if genuine and (member is None or ground.trust.continues(member.record, record)):
+        genuine = context.trust.verify(record, record.statement(), record.signature)
+        if genuine and (member is None or context.trust.continues(member.record, record)):
             return True
-        ground.reject(sender, "a record that its subject did not sign")
+        context.reject(sender, "a record that its subject did not sign")
         return False
 
     def _replace(self, known: _Cluster, found: Mapping[NodeId, NodeRecord]) -> None:
         gone = known.members - found.keys()
         known.members = set(found)
         for record in found.values():
-            self._take(record)
+            self._list_member(record)
         listed = Counter(node for cluster in self._clusters.values() for node in cluster.members)
         for node in gone:
-            member = self._ground.view.find(node)
+            member = self._context.view.find(node)
             if member is not None and member.live and not listed[node]:
                 self._unlist(member)
 
-    def _take(self, record: NodeRecord) -> None:
+    def _list_member(self, record: NodeRecord) -> None:
         """A member is listed."""
-        ground = self._ground
-        member = ground.view.find(record.node)
+        context = self._context
+        member = context.view.find(record.node)
         if member is None:
-            ground.changed(ground.view.add(record, ground.now))
+            context.changed(context.view.add(record, context.now))
             return
         newer = record.incarnation > member.record.incarnation
         if newer or not member.live:
             was_gone = not member.live
-            ground.view.renew(member, record if newer else member.record)
+            context.view.renew(member, record if newer else member.record)
             member.state = MemberState.ALIVE
             if was_gone:
                 member.unreachable = ""
-            ground.changed(member)
+            context.changed(member)
 
     # -- inside: probes -------------------------------------------------------------------------------------
 
     def _unlist(self, member: NodeState) -> None:
         """Note a member that nobody lists any more: it has left, or is dead if its link shows that."""
-        ground = self._ground
+        context = self._context
         silent = member.unreachable
-        ground.view.bury(member, MemberState.DEAD if silent else MemberState.LEFT, ground.now)
-        ground.changed(member, silent)
+        context.view.bury(member, MemberState.DEAD if silent else MemberState.LEFT, context.now)
+        context.changed(member, silent)
         if silent:
-            ground.view.forget(member.record.node)
+            context.view.forget(member.record.node)
         else:
             self._probe(member)
 
     def _unreachable(self, node: NodeId, evidence: str, now: float) -> list[Effect]:
         self._advance(now)
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.live:
             member.unreachable = evidence
-            self._ground.route(member)
+            self._context.route(member)
             for known in self._clusters.values():
                 if node in known.members:
                     known.answered = -math.inf
@@ -392,31 +392,31 @@ class ClientView:
             return
         self._sequence += 1
         self._probes[node] = self._sequence
-        self._ground.send(node, kinds.Probe(self._sequence, 0, member.record.incarnation, ()))
-        patience = 2 * self._ground.config.probe_timeout + _LATER * self._ground.health.lateness
-        self._ground.timers.at(self._ground.now + patience, partial(self._probe_due, node, self._sequence))
+        self._context.send(node, kinds.Probe(self._sequence, 0, member.record.incarnation, ()))
+        patience = 2 * self._context.config.probe_timeout + _LATER * self._context.health.lateness
+        self._context.timers.at(self._context.now + patience, partial(self._probe_due, node, self._sequence))
 
     def _probe_due(self, node: NodeId, sequence: int) -> None:
         """A probe was not answered."""
-        ground = self._ground
-        member = ground.view.find(node)
+        context = self._context
+        member = context.view.find(node)
         if self._probes.get(node) != sequence:
             return
         del self._probes[node]
         if member is None:
             return
         if not member.live:  # it is not listed, and there is no sign of it
-            ground.view.bury(member, MemberState.DEAD, ground.now)
-            ground.changed(member, "silent")
-            ground.view.forget(node)
+            context.view.bury(member, MemberState.DEAD, context.now)
+            context.changed(member, "silent")
+            context.view.forget(node)
             return
         if not member.unreachable:
             member.unreachable = "silent"
-            ground.route(member)
-        ground.timers.at(ground.now + _PROBED_AGAIN, partial(self._probe_again, node))
+            context.route(member)
+        context.timers.at(context.now + _PROBED_AGAIN, partial(self._probe_again, node))
 
     def _probe_again(self, node: NodeId) -> None:
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.live and member.unreachable:
             self._probe(member)
 
@@ -424,11 +424,11 @@ class ClientView:
         if self._probes.get(sender) != sequence:
             return
         del self._probes[sender]
-        member = self._ground.view.find(sender)
+        member = self._context.view.find(sender)
         if member is None:
             return
         if not member.live:
-            self._ground.view.forget(sender)  # it has left, and is well: its link ends when it says so
+            self._context.view.forget(sender)  # it has left, and is well: its link ends when it says so
         elif member.unreachable:
             member.unreachable = ""
-            self._ground.route(member)
+            self._context.route(member)

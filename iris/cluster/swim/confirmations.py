@@ -40,8 +40,8 @@ _SPREAD: Final = 0.1
 class Confirmations:
     """The running suspicions, and the witnesses that confirm each."""
 
-    def __init__(self, ground: SwimContext, own: LocalMember) -> None:
-        self._ground = ground
+    def __init__(self, context: SwimContext, own: LocalMember) -> None:
+        self._context = context
         self._own = own
         self._running: dict[NodeId, None] = {}
         self.deaths = 0
@@ -52,27 +52,27 @@ class Confirmations:
 
     def testify(self, member: NodeState, evidence: Evidence) -> None:
         """Say that this node finds ``member`` silent or refused."""
-        ground = self._ground
-        if not member.live or not self._would_help(member, ground.own.node, evidence):
+        context = self._context
+        if not member.live or not self._would_help(member, context.own.node, evidence):
             return
         claim = Claim(
             node=member.record.node,
             incarnation=member.record.incarnation,
-            witness=ground.own.node,
+            witness=context.own.node,
             evidence=evidence,
         )
-        self._take(member, structs.replace(claim, signature=ground.trust.sign(claim.statement())))
+        self._apply(member, structs.replace(claim, signature=context.trust.sign(claim.statement())))
 
-    def hear(self, claim: Claim, sender: NodeId) -> None:
+    def receive(self, claim: Claim, sender: NodeId) -> None:
         """Somebody passes on a witness's word."""
-        ground = self._ground
-        if claim.node == ground.own.node:
+        context = self._context
+        if claim.node == context.own.node:
             # No signature is looked at: the answer to a false claim is the same as to a true one, a higher incarnation,
             # and refutations are spaced.
             self._own.accused(claim.incarnation)
             return
-        member = ground.view.find(claim.node)
-        witness = ground.view.find(claim.witness)
+        member = context.view.find(claim.node)
+        witness = context.view.find(claim.witness)
         if member is None or not member.live or claim.incarnation != member.record.incarnation:
             return
         if witness is None or not witness.live or claim.witness == claim.node:
@@ -80,23 +80,23 @@ class Confirmations:
         if not self._would_help(member, claim.witness, claim.evidence):
             return
         # The signature last, which costs 130 us: a claim that adds nothing costs none, however often it is repeated.
-        if not ground.trust.verify(witness.record, claim.statement(), claim.signature):
-            ground.reject(sender, "a claim that its witness did not sign")
+        if not context.trust.verify(witness.record, claim.statement(), claim.signature):
+            context.reject(sender, "a claim that its witness did not sign")
             return
-        self._take(member, claim)
+        self._apply(member, claim)
 
-    def hear_accusation(self, accusation: Accusation) -> None:
+    def receive_accusation(self, accusation: Accusation) -> None:
         """Somebody is held dead somewhere; its subject alone can do something about it."""
-        ground = self._ground
-        if accusation.node == ground.own.node:
+        context = self._context
+        if accusation.node == context.own.node:
             self._own.accused(accusation.incarnation)
             return
-        member = ground.view.find(accusation.node)
+        member = context.view.find(accusation.node)
         if member is None or not member.live or member.record.incarnation != accusation.incarnation:
             return
         if member.accused < accusation.incarnation:
             member.accused = accusation.incarnation
-            ground.spread(accusation)
+            context.spread(accusation)
 
     def clear(self, member: NodeState) -> None:
         """A higher incarnation refutes everything said against the lower one."""
@@ -105,75 +105,75 @@ class Confirmations:
 
     def drop(self, member: NodeState) -> None:
         """End a suspicion without a verdict."""
-        self._ground.withdraw_claims(member)
+        self._context.withdraw_claims(member)
         member.suspicion = None
         self._running.pop(member.record.node, None)
 
     def postpone(self, seconds: float) -> None:
         """This process was not run for so long: the suspects could not be heard."""
         for node in self._running:
-            member = self._ground.view.find(node)
+            member = self._context.view.find(node)
             if member is not None and (suspicion := member.suspicion) is not None:
                 suspicion.since += seconds
                 suspicion.refused_since += seconds
 
     def _would_help(self, member: NodeState, witness: NodeId, evidence: Evidence) -> bool:
         suspicion = member.suspicion
-        return suspicion is None or suspicion.would_help(witness, evidence, self._ground.needed)
+        return suspicion is None or suspicion.would_help(witness, evidence, self._context.needed)
 
-    def _take(self, member: NodeState, claim: Claim) -> None:
-        ground = self._ground
+    def _apply(self, member: NodeState, claim: Claim) -> None:
+        context = self._context
         node = member.record.node
         suspicion = member.suspicion
         before = (MemberState.ALIVE, 0) if suspicion is None else (member.state, int(suspicion.evidence()))
         if suspicion is None:
             # From here on the member is suspect, which is not dead: it stays listed, and has until the deadline to
             # refute.  A first witness is therefore believed without asking who else saw it.
-            suspicion = member.suspicion = Suspicion(member.record.incarnation, ground.now)
+            suspicion = member.suspicion = Suspicion(member.record.incarnation, context.now)
             member.state = MemberState.SUSPECT
             self._running[node] = None
             self._ask_later(node, suspicion, 0)
-        suspicion.add(claim, ground.now)
-        ground.spread(claim)
+        suspicion.add(claim, context.now)
+        context.spread(claim)
         if before != (member.state, int(suspicion.evidence())):
-            ground.changed(member, suspicion.evidence().name.lower())
+            context.changed(member, suspicion.evidence().name.lower())
         else:
-            ground.route(member)
-        ground.timers.at(self._deadline(suspicion), lambda: self._due(node, suspicion))
+            context.route(member)
+        context.timers.at(self._deadline(suspicion), lambda: self._due(node, suspicion))
 
     def _ask_later(self, node: NodeId, suspicion: Suspicion, turn: int) -> None:
         if turn < len(_ASKED_AT):
-            ground = self._ground
-            early = _SPREAD * ground.random.random()
-            when = suspicion.since + (_ASKED_AT[turn] - early) * shortest(ground.view.size, ground.config)
-            ground.timers.at(when, lambda: self._ask(node, suspicion, turn))
+            context = self._context
+            early = _SPREAD * context.random.random()
+            when = suspicion.since + (_ASKED_AT[turn] - early) * shortest(context.view.size, context.config)
+            context.timers.at(when, lambda: self._ask(node, suspicion, turn))
 
     def _ask(self, node: NodeId, suspicion: Suspicion, turn: int) -> None:
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.suspicion is suspicion and member.live:
-            self._ground.questions.append(member)
+            self._context.questions.append(member)
             self._ask_later(node, suspicion, turn + 1)
 
     def _deadline(self, suspicion: Suspicion) -> float:
-        ground = self._ground
-        late = 0.0 if suspicion.refused() >= ground.needed else _LATER * ground.health.lateness
-        return suspicion.deadline(ground.needed, ground.view.size, ground.config) + late
+        context = self._context
+        late = 0.0 if suspicion.refused() >= context.needed else _LATER * context.health.lateness
+        return suspicion.deadline(context.needed, context.view.size, context.config) + late
 
     def _due(self, node: NodeId, suspicion: Suspicion) -> None:
-        ground = self._ground
-        member = ground.view.find(node)
+        context = self._context
+        member = context.view.find(node)
         if member is None or member.suspicion is not suspicion:
             return
         deadline = self._deadline(suspicion)
-        if deadline > ground.now:
+        if deadline > context.now:
             # Later than when the timer was set: the realm has grown, or a stall was absorbed.
             if not math.isinf(deadline):
-                ground.timers.at(deadline, lambda: self._due(node, suspicion))
+                context.timers.at(deadline, lambda: self._due(node, suspicion))
             return
         # From here on the member counts as dead, for this node: it was asked itself and did not refute in time.  Nobody
         # is told so; others conclude it from the same claims.  A higher incarnation still brings it back.
         evidence = suspicion.evidence().name.lower()
         self._running.pop(node, None)
-        ground.view.bury(member, MemberState.DEAD, ground.now)
+        context.view.bury(member, MemberState.DEAD, context.now)
         self.deaths += 1
-        ground.changed(member, evidence)
+        context.changed(member, evidence)

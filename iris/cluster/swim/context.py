@@ -285,19 +285,19 @@ class SwimContext:
         if first is None and not len(self.dissemination):
             self.send(node, kind(*fields, ()))
             return
-        taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
+        taken = self._pop_updates(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
         if first is not None and first not in taken:
             taken.insert(0, first)
         self.send_updates(node, kind, *fields, updates=taken)
 
-    def take_gossip(self) -> list[Update]:
+    def pop_gossip(self) -> list[Update]:
         """Return the updates for one gossip message."""
-        return self._take(self.config.update_bytes, _GOSSIP_UPDATES)
+        return self._pop_updates(self.config.update_bytes, _GOSSIP_UPDATES)
 
-    def _take(self, max_bytes: int, max_updates: int) -> list[Update]:
+    def _pop_updates(self, max_bytes: int, max_updates: int) -> list[Update]:
         if not len(self.dissemination):
             return []
-        return self.dissemination.take(max_bytes, max_updates, sends(self.view.size, self.config))
+        return self.dissemination.pop(max_bytes, max_updates, sends(self.view.size, self.config))
 
     def spread(self, update: Update) -> None:
         """Queue ``update`` for everybody."""
@@ -309,9 +309,9 @@ class SwimContext:
             case Accusation():
                 self.dissemination.add(("accusation", update.node), update)
 
-    def told(self, node: NodeId, *, new: bool = False) -> None:
-        """The queued record of ``node``, if any, is sent to everybody linked by its subject: ``GossipQueue.told``."""
-        self.dissemination.told(("record", node), sends(self.view.size, self.config), new=new)
+    def sent_directly(self, node: NodeId, *, new: bool = False) -> None:
+        """The queued record of ``node``, if any, is sent to everybody linked by its subject: see ``GossipQueue``."""
+        self.dissemination.sent_directly(("record", node), sends(self.view.size, self.config), new=new)
 
     def spread_record(self, record: NodeRecord, renewal: Renewal | None) -> None:
         """Queue a record for everybody; as a renewal if there is one, and the whole record is not queued still."""

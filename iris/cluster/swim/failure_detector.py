@@ -111,7 +111,7 @@ class ProbeOrder:
 
 
 _REFUSED_AGAIN: Final = 0.03
-"""Seconds after which a member behind a broken link is asked once more: what was under way at the break is lost."""
+"""Seconds after which a member behind a broken link is asked once more: what was in progress at the break is lost."""
 
 _REFUSED_CONFIRMED: Final = 0.05
 """Seconds that a link must stay broken before this node testifies."""
@@ -122,10 +122,10 @@ _CORROBORATION: Final = 0.1
 _HELPER_DRAWS: Final = 4
 """Members looked at for each helper wanted, when none has answered lately."""
 
-_HEARD_LATELY: Final = 1.5
+_RECEIVED_LATELY: Final = 1.5
 """Seconds within which a member must have sent something to be asked for help before others."""
 
-_HEARD: Final = 32
+_RECEIVED: Final = 32
 """The last senders that are remembered."""
 
 _MENDED_TOO: Final = 4
@@ -153,20 +153,20 @@ _LOST_TRIES: Final = 16
 class FailureDetector:
     """The failure detector of one node."""
 
-    def __init__(self, ground: SwimContext, own: LocalMember, suspects: Confirmations) -> None:
-        self._ground = ground
+    def __init__(self, context: SwimContext, own: LocalMember, suspects: Confirmations) -> None:
+        self._context = context
         self._own = own
         self._suspects = suspects
-        self._order = ProbeOrder(ground.random)
+        self._order = ProbeOrder(context.random)
         self._sequence = 0
         self._probes: dict[int, OpenProbe] = {}
         self._probing: dict[NodeId, int] = {}
         self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
         self._broken: dict[NodeId, None] = {}
         self._busy: dict[NodeId, None] = {}
-        self._heard: dict[NodeId, float] = {}
+        self._received: dict[NodeId, float] = {}
         self._refusing: dict[NodeId, None] = {}
-        ground.timers.at(ground.now + ground.random.random() * ground.config.probe_interval, self._tick)
+        context.timers.at(context.now + context.random.random() * context.config.probe_interval, self._tick)
         self._trying_lost = False
 
     # -- events from the shell ------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ class FailureDetector:
             self._broken.setdefault(member.record.node)
             self._start(member, alone=True)
 
-    def heard(self, node: NodeId) -> None:
+    def note_received(self, node: NodeId) -> None:
         """A member has sent something."""
-        heard = self._heard
-        heard.pop(node, None)
-        heard[node] = self._ground.now
-        if len(heard) > _HEARD:
-            del heard[next(iter(heard))]
+        received = self._received
+        received.pop(node, None)
+        received[node] = self._context.now
+        if len(received) > _RECEIVED:
+            del received[next(iter(received))]
 
     def gone(self, node: NodeId) -> None:
         """A member has died or left."""
@@ -195,27 +195,27 @@ class FailureDetector:
 
     def doubt(self, member: NodeState) -> None:
         """An answer from this member is overdue: probe it now, no matter whose turn it is."""
-        if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
+        if member.record.node not in self._probing and len(self._probes) <= self._context.config.doubts:
             self._start(member)
 
     def broken(self, node: NodeId) -> None:
         """The link to this node broke."""
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.live and member.unreachable != "refused":
             # From here on no new work goes there.  Nobody is accused: a node that has too much to do drops connections.
             self._mark(member, "broken")
             self._start(member, alone=True)
             sequence = self._sequence
-            self._ground.timers.at(self._ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
+            self._context.timers.at(self._context.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
 
     def refused(self, node: NodeId) -> None:
         """A connection to this node was refused."""
-        ground = self._ground
+        context = self._context
         for sequence, (asker, asked, target) in list(self._relays.items()):
             if target == node:
                 del self._relays[sequence]
-                ground.send_with_updates(asker, kinds.ProbeReport, asked, int(ProbeVerdict.REFUSED))
-        member = ground.view.find(node)
+                context.send_with_updates(asker, kinds.ProbeReport, asked, int(ProbeVerdict.REFUSED))
+        member = context.view.find(node)
         if member is None or not member.live:
             return
         self._end(node)
@@ -225,30 +225,30 @@ class FailureDetector:
         self._refusing[node] = None
         self._start(member, alone=True)
         sequence = self._sequence
-        ground.timers.at(ground.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
-        ground.timers.at(ground.now + _REFUSED_CONFIRMED, lambda: self._confirm_refused(node))
+        context.timers.at(context.now + _REFUSED_AGAIN, lambda: self._ask_again(sequence))
+        context.timers.at(context.now + _REFUSED_CONFIRMED, lambda: self._confirm_refused(node))
 
     def _ask_again(self, sequence: int) -> None:
         probe = self._probes.get(sequence)
-        member = None if probe is None else self._ground.view.find(probe.target)
+        member = None if probe is None else self._context.view.find(probe.target)
         if member is not None:
             self._ping(member, sequence)
 
     def _confirm_refused(self, node: NodeId) -> None:
         self._refusing.pop(node, None)
-        ground = self._ground
-        member = ground.view.find(node)
+        context = self._context
+        member = context.view.find(node)
         if member is None or not member.live or member.unreachable != "refused":
             return
         # From here on this node is a witness, and signs it.  One refused connection was not enough: a listener that
         # restarts refuses for a moment, while its process answers over the links that it has.
         self._suspects.testify(member, Evidence.REFUSED)
-        ground.timers.at(ground.now + _CORROBORATION, lambda: self._corroborate(node))
+        context.timers.at(context.now + _CORROBORATION, lambda: self._corroborate(node))
 
     def _corroborate(self, node: NodeId) -> None:
-        ground = self._ground
-        member = ground.view.find(node)
-        if member is None or member.suspicion is None or member.suspicion.refused() >= ground.needed:
+        context = self._context
+        member = context.view.find(node)
+        if member is None or member.suspicion is None or member.suspicion.refused() >= context.needed:
             return
         self._end(node)
         self._start(member)
@@ -257,18 +257,18 @@ class FailureDetector:
     # -- probes of this node --------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        ground = self._ground
-        ground.timers.at(ground.now + ground.config.probe_interval * ground.health.factor, self._tick)
+        context = self._context
+        context.timers.at(context.now + context.config.probe_interval * context.health.factor, self._tick)
         member = self._next()
         if (
             member is not None
             and member.record.node not in self._probing
-            and not ground.links.is_new(member.record.node)
+            and not context.links.is_new(member.record.node)
         ):
             self._start(member)
         self._try_again(self._broken, 1)
         self._try_again(self._busy, 1)
-        if ground.view.gone and not self._trying_lost:  # while all are there, nothing is woken up for the dead
+        if context.view.gone and not self._trying_lost:  # while all are there, nothing is woken up for the dead
             self._trying_lost = True
             self._try_lost_later()
 
@@ -278,14 +278,14 @@ class FailureDetector:
             return
         for node in list(itertools.islice(nodes, count)):
             del nodes[node]
-            member = self._ground.view.find(node)
+            member = self._context.view.find(node)
             if member is not None and member.live:
                 nodes[node] = None
                 if node not in self._probing:
                     self._start(member, alone=True)
 
     def _next(self) -> NodeState | None:
-        view = self._ground.view
+        view = self._context.view
         for _ in range(2):
             while (node := self._order.pop()) is not None:
                 member = view.find(node)
@@ -295,22 +295,24 @@ class FailureDetector:
         return None
 
     def _start(self, member: NodeState, *, alone: bool = False) -> None:
-        ground = self._ground
+        context = self._context
         node = member.record.node
         self._end(node)
         self._sequence += 1
         sequence = self._sequence
-        timeout = ground.config.probe_timeout * ground.health.factor + _LATER * ground.health.lateness
-        probe = OpenProbe(node, ground.now, timeout, alone=alone)
+        timeout = context.config.probe_timeout * context.health.factor + _LATER * context.health.lateness
+        probe = OpenProbe(node, context.now, timeout, alone=alone)
         self._probes[sequence] = probe
         self._probing[node] = sequence
         self._ping(member, sequence)
-        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        probe.timer = context.timers.at(probe.deadline, lambda: self._due(sequence))
 
     def _ping(self, member: NodeState, sequence: int) -> None:
         # One who has left may be asked for somebody else: as a prober sees it, it is gone.
         state = min(member.state, MemberState.DEAD)
-        self._ground.send_with_updates(member.record.node, kinds.Probe, sequence, int(state), member.record.incarnation)
+        self._context.send_with_updates(
+            member.record.node, kinds.Probe, sequence, int(state), member.record.incarnation
+        )
 
     def _end(self, node: NodeId) -> None:
         sequence = self._probing.pop(node, None)
@@ -323,46 +325,46 @@ class FailureDetector:
         probe = self._probes.get(sequence)
         if probe is None:
             return
-        if probe.deadline > self._ground.now:
-            probe.timer = self._ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        if probe.deadline > self._context.now:
+            probe.timer = self._context.timers.at(probe.deadline, lambda: self._due(sequence))
         elif probe.widened or probe.alone:
             self._over(probe)
         else:
             self._widen(sequence)
 
     def _widen(self, sequence: int) -> None:
-        ground = self._ground
+        context = self._context
         probe = self._probes[sequence]
-        member = ground.view.find(probe.target)
+        member = context.view.find(probe.target)
         if member is None:
             self._end(probe.target)
             return
         probe.widen(self._helpers(probe.target))
         target = bytes.fromhex(probe.target)
         for helper in probe.helpers:
-            ground.send_with_updates(helper, kinds.ProbeRequest, sequence, target)
+            context.send_with_updates(helper, kinds.ProbeRequest, sequence, target)
         self._ping(member, sequence)
         if probe.timer is not None:
             probe.timer.cancel()
-        probe.timer = ground.timers.at(probe.deadline, lambda: self._due(sequence))
+        probe.timer = context.timers.at(probe.deadline, lambda: self._due(sequence))
 
     def _helpers(self, target: NodeId) -> list[NodeId]:
         """Draw members that can be expected to answer: those heard lately, then any.
 
         Else the smaller side of a partition would take it for its own fault, and hardly probe any more.
         """
-        ground = self._ground
-        wanted = ground.config.probe_helpers
-        since = ground.now - _HEARD_LATELY
-        fit = self._fit([node for node, at in self._heard.items() if at >= since], target)
+        context = self._context
+        wanted = context.config.probe_helpers
+        since = context.now - _RECEIVED_LATELY
+        fit = self._fit([node for node, at in self._received.items() if at >= since], target)
         if fit:
-            ground.random.shuffle(fit)
+            context.random.shuffle(fit)
         else:
-            fit = self._fit(ground.view.pick(ground.random, wanted * _HELPER_DRAWS, [target]), target)
+            fit = self._fit(context.view.pick(context.random, wanted * _HELPER_DRAWS, [target]), target)
         return fit[:wanted]
 
     def _fit(self, nodes: list[NodeId], target: NodeId) -> list[NodeId]:
-        members = ((node, self._ground.view.find(node)) for node in nodes if node != target)
+        members = ((node, self._context.view.find(node)) for node in nodes if node != target)
         return [
             node
             for node, member in members
@@ -370,36 +372,36 @@ class FailureDetector:
         ]
 
     def _over(self, probe: OpenProbe) -> None:
-        ground = self._ground
+        context = self._context
         self._end(probe.target)
-        member = ground.view.find(probe.target)
+        member = context.view.find(probe.target)
         if probe.alone or member is None or not member.live:
             return
         self._mark(member, member.unreachable or "silent")
-        if not probe.reached and ground.now >= member.met + _SETTLING * (1 + 4 * ground.health.lateness):
+        if not probe.reached and context.now >= member.met + _SETTLING * (1 + 4 * context.health.lateness):
             # From here on this node is a witness.  A member that a helper has reached lives, and only the route to it
             # is closed; helpers that did not report either are held against this node, not against the member.
-            ground.health.missed(len(probe.helpers), len(probe.reports))
+            context.health.missed(len(probe.helpers), len(probe.reports))
             self._suspects.testify(member, Evidence.SILENT)
 
     def _mark(self, member: NodeState, evidence: str) -> None:
         member.unreachable = evidence
         self._broken.setdefault(member.record.node)
-        self._ground.route(member)
+        self._context.route(member)
 
     def answered(self, sequence: int, queue_delay: float, sender: NodeId) -> None:
         """A probe is answered by its target."""
-        ground = self._ground
+        context = self._context
         relay = self._relays.get(sequence)
         if relay is not None and relay[2] == sender:
             del self._relays[sequence]
-            ground.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.ANSWERED))
+            context.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.ANSWERED))
         probe = self._probes.get(sequence)
         if probe is not None and probe.target == sender:
             self._end(sender)
-            ground.health.answered()
-            ground.outbox.append(
-                LoadReport(node=sender, queue_delay=queue_delay, round_trip=max(0.0, ground.now - probe.sent))
+            context.health.answered()
+            context.outbox.append(
+                LoadReport(node=sender, queue_delay=queue_delay, round_trip=max(0.0, context.now - probe.sent))
             )
         elif relay is None:
             return
@@ -407,13 +409,13 @@ class FailureDetector:
             self._busy.setdefault(sender)
         else:
             self._busy.pop(sender, None)
-        member = ground.view.find(sender)
+        member = context.view.find(sender)
         if member is not None and member.live and member.unreachable:
             # From here on it gets work again.  Only an answer to this node opens the route: what others say of the
             # member shows that it lives, and not that frames of this node arrive there.
             member.unreachable = ""
             self._broken.pop(sender, None)
-            ground.route(member)
+            context.route(member)
             # What mended this route may have mended others.
             self._try_again(self._broken, _MENDED_TOO)
 
@@ -432,20 +434,20 @@ class FailureDetector:
 
     def asked(self, sequence: int, state: MemberState, incarnation: int, sender: NodeId) -> bool:
         """Answer a probe; True if the prober held this node dead and it refutes that now."""
-        ground = self._ground
+        context = self._context
         accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
-        delay = min(int(max(0.0, ground.workload.queue_delay) * 1e6), 10**12)
-        behind = ground.own if incarnation != ground.own.incarnation else None
-        ground.send_with_updates(sender, kinds.ProbeAnswer, sequence, delay, first=behind)
+        delay = min(int(max(0.0, context.workload.queue_delay) * 1e6), 10**12)
+        behind = context.own if incarnation != context.own.incarnation else None
+        context.send_with_updates(sender, kinds.ProbeAnswer, sequence, delay, first=behind)
         return accused and state is MemberState.DEAD
 
     def requested(self, sequence: int, target: NodeId, sender: NodeId) -> None:
         """Probe ``target`` for ``sender``, and report either way."""
-        ground = self._ground
-        if target == ground.own.node:
-            ground.send_with_updates(sender, kinds.ProbeReport, sequence, int(ProbeVerdict.ANSWERED))
+        context = self._context
+        if target == context.own.node:
+            context.send_with_updates(sender, kinds.ProbeReport, sequence, int(ProbeVerdict.ANSWERED))
             return
-        member = ground.view.find(target)
+        member = context.view.find(target)
         if member is None or len(self._relays) >= _RELAYS:
             return
         self._sequence += 1
@@ -453,16 +455,16 @@ class FailureDetector:
         self._relays[own_sequence] = (sender, sequence, target)
         self._ping(member, own_sequence)
         # Early enough for the report to arrive before the asker gives up, if the path takes a tenth of the timeout.
-        ground.timers.at(ground.now + 0.8 * ground.config.probe_timeout, lambda: self._relay_due(own_sequence))
+        context.timers.at(context.now + 0.8 * context.config.probe_timeout, lambda: self._relay_due(own_sequence))
 
     def _relay_due(self, sequence: int) -> None:
         relay = self._relays.pop(sequence, None)
         if relay is not None:
-            self._ground.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.SILENT))
+            self._context.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.SILENT))
 
     def ask_suspects(self) -> None:
         """Ask the suspects whose turn it is whether they are there, with the incarnation that each is suspected at."""
-        questions, self._ground.questions = self._ground.questions, []
+        questions, self._context.questions = self._context.questions, []
         for member in questions:
             self.nudge(member)
 
@@ -470,22 +472,22 @@ class FailureDetector:
 
     def nudge(self, member: NodeState) -> None:
         """A member held suspect or dead has answered: notify it, so that it refutes."""
-        ground = self._ground
-        if ground.now >= member.nudged + ground.config.probe_interval and member.record.node not in self._probing:
-            member.nudged = ground.now
+        context = self._context
+        if context.now >= member.nudged + context.config.probe_interval and member.record.node not in self._probing:
+            member.nudged = context.now
             self._start(member, alone=True)
 
     def _try_lost_later(self) -> None:
-        ground = self._ground
-        pause = ground.config.lost_interval * max(1.0, ground.view.size / _LOST_TRIES)
-        ground.timers.at(ground.now + (0.5 + ground.random.random()) * pause, self._try_lost)
+        context = self._context
+        pause = context.config.lost_interval * max(1.0, context.view.size / _LOST_TRIES)
+        context.timers.at(context.now + (0.5 + context.random.random()) * pause, self._try_lost)
 
     def _try_lost(self) -> None:
-        ground = self._ground
-        node = ground.view.random_gone(ground.random)
+        context = self._context
+        node = context.view.random_gone(context.random)
         self._trying_lost = node is not None
         if node is not None:
             self._try_lost_later()
-            member = ground.view.find(node)
+            member = context.view.find(node)
             if member is not None and member.state is MemberState.DEAD and node not in self._probing:
                 self._start(member, alone=True)

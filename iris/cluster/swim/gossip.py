@@ -212,13 +212,13 @@ def sends(members: int, config: Config) -> int:
 class GossipQueue:
     """The transmit-limited queue of updates."""
 
-    __slots__ = ("_level_of", "_levels", "_riding", "_told", "dropped")
+    __slots__ = ("_level_of", "_levels", "_riding", "_sent_directly", "dropped")
 
     def __init__(self) -> None:
         # Ordered by linked lists: a plain dict that is emptied from its front is searched through its holes.
         self._levels: list[OrderedDict[Key, tuple[Update, int]]] = [OrderedDict()]
         self._level_of: dict[Key, int] = {}
-        self._told: dict[Key, int] = {}
+        self._sent_directly: dict[Key, int] = {}
         """Updates that their subjects send to everybody, and the level from which on each only rides along."""
         self._riding = 0
         self.dropped = 0
@@ -256,9 +256,9 @@ class GossipQueue:
         level = self._level_of.pop(key, None)
         if level is not None:
             del self._levels[level][key]
-            self._riding -= level >= self._told.pop(key, level + 1)
+            self._riding -= level >= self._sent_directly.pop(key, level + 1)
 
-    def told(self, key: Key, limit: int, *, new: bool = False) -> None:
+    def sent_directly(self, key: Key, limit: int, *, new: bool = False) -> None:
         """Cut what waits under ``key`` to few of its ``limit`` sends, since its subject sends it to everybody itself.
 
         Args:
@@ -267,12 +267,12 @@ class GossipQueue:
             new: others may have come with the subject, whom it does not know of: one round of messages is for them.
         """
         level = self._level_of.get(key)
-        if level is None or key in self._told:
+        if level is None or key in self._sent_directly:
             return
         riding = max(0, limit - _RIDES)
         target = max(level, riding - _PRESSING if new else riding)
         self._put(key, self._levels[level].pop(key), target)
-        self._told[key] = riding
+        self._sent_directly[key] = riding
         self._riding += target >= riding
 
     def _put(self, key: Key, entry: tuple[Update, int], level: int) -> None:
@@ -281,7 +281,7 @@ class GossipQueue:
         self._levels[level][key] = entry
         self._level_of[key] = level
 
-    def take(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
+    def pop(self, max_bytes: int, max_updates: int, limit: int) -> list[Update]:
         """Return the updates for one message; an update taken ``limit`` times is forgotten.
 
         An update that does not fit is passed over for smaller ones and waits for a message with more room; one
@@ -310,5 +310,5 @@ class GossipQueue:
                 self.discard(key)
                 continue
             self._put(key, self._levels[depth].pop(key), depth + 1)
-            self._riding += self._told.get(key) == depth + 1
+            self._riding += self._sent_directly.get(key) == depth + 1
         return taken

@@ -26,7 +26,7 @@ from iris.kernel.wire import kinds
 _REFUTATION_SPACING: Final = 0.5
 _REPEAT_SPACING: Final = 1.0
 
-_TOLD_AT_ONCE: Final = 256
+_SENT_AT_ONCE: Final = 256
 """Linked members that are sent a change directly: one message to each instead of twelve, and at once.  With more of
 them it is left to gossip, for each costs this node 20 us or more in one go."""
 
@@ -49,8 +49,8 @@ def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
 class LocalMember:
     """This node's own record, and its refutations."""
 
-    def __init__(self, ground: SwimContext) -> None:
-        self._ground = ground
+    def __init__(self, context: SwimContext) -> None:
+        self._context = context
         self._refutable_from = -math.inf
         self._pending = False
         self._repeatable_from = -math.inf
@@ -59,7 +59,7 @@ class LocalMember:
     @property
     def renewal(self) -> Renewal:
         """The present incarnation in its short form."""
-        own = self._ground.own
+        own = self._context.own
         return Renewal(node=own.node, incarnation=own.incarnation, signature=own.signature)
 
     def publish(self, record: NodeRecord) -> None:
@@ -68,10 +68,10 @@ class LocalMember:
         Raises:
             ConfigError: it exceeds the limits of a record; nothing has changed.
         """
-        ground = self._ground
-        record = signed(structs.replace(record, incarnation=ground.own.incarnation + 1), ground.trust)
-        ground.view.set_own(record)
-        ground.spread(record)
+        context = self._context
+        record = signed(structs.replace(record, incarnation=context.own.incarnation + 1), context.trust)
+        context.view.set_own(record)
+        context.spread(record)
 
     def change(
         self,
@@ -83,7 +83,7 @@ class LocalMember:
         proof: bytes | None,
     ) -> None:
         """Publish what is not None and differs."""
-        own = self._ground.own
+        own = self._context.own
         record = structs.replace(
             own,
             addresses=own.addresses if addresses is None else tuple(addresses),
@@ -94,58 +94,58 @@ class LocalMember:
         )
         if record != own:
             self.publish(record)
-            self._tell_linked()
+            self._send_to_linked()
 
-    def _tell_linked(self) -> None:
+    def _send_to_linked(self) -> None:
         """Send each linked member a change, unless they are too many; one that is linked later gets it then."""
-        ground = self._ground
-        linked = [node for node in ground.view.live if ground.links.is_linked(node)]
-        if linked and len(linked) <= _TOLD_AT_ONCE:
+        context = self._context
+        linked = [node for node in context.view.live if context.links.is_linked(node)]
+        if linked and len(linked) <= _SENT_AT_ONCE:
             for node in linked:
-                ground.send_updates(node, kinds.State, False, updates=[ground.own])
-            ground.told(ground.own.node)
+                context.send_updates(node, kinds.State, False, updates=[context.own])
+            context.sent_directly(context.own.node)
 
     def leave(self) -> None:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""
-        ground = self._ground
-        self.publish(structs.replace(ground.own, leaving=True))
-        for node in ground.view.pick(ground.random, ground.config.update_sends):
-            ground.send_updates(node, kinds.Gossip, updates=[ground.own])
+        context = self._context
+        self.publish(structs.replace(context.own, leaving=True))
+        for node in context.view.pick(context.random, context.config.update_sends):
+            context.send_updates(node, kinds.Gossip, updates=[context.own])
 
     def accused(self, incarnation: int) -> bool:
         """Somebody holds this node suspect or dead; True if this is the news that makes it refute."""
-        ground = self._ground
-        own = ground.own
+        context = self._context
+        own = context.own
         if own.leaving or incarnation > own.incarnation:
             # Nobody honest knows an incarnation that this node has not had.  To go above it would let a liar drive the
             # number to its limit, after which nothing could be refuted.
             return False
         if incarnation < own.incarnation:
-            if ground.now >= self._repeatable_from:
-                self._repeatable_from = ground.now + _REPEAT_SPACING
-                ground.spread_record(own, self.renewal)
+            if context.now >= self._repeatable_from:
+                self._repeatable_from = context.now + _REPEAT_SPACING
+                context.spread_record(own, self.renewal)
             return False
         if self._pending:
             return False
-        if ground.now >= self._refutable_from:
+        if context.now >= self._refutable_from:
             self._refute()
         else:
             self._pending = True
-            ground.timers.at(self._refutable_from, self._refute_late)
+            context.timers.at(self._refutable_from, self._refute_late)
         return True
 
     def _refute_late(self) -> None:
         self._pending = False
-        if not self._ground.own.leaving:
+        if not self._context.own.leaving:
             self._refute()
 
     def _refute(self) -> None:
-        ground = self._ground
-        self._refutable_from = ground.now + _REFUTATION_SPACING
+        context = self._context
+        self._refutable_from = context.now + _REFUTATION_SPACING
         self.refutations += 1
-        ground.health.refuted()
-        own = ground.own
-        record = signed(structs.replace(own, incarnation=own.incarnation + 1), ground.trust)
+        context.health.refuted()
+        own = context.own
+        record = signed(structs.replace(own, incarnation=own.incarnation + 1), context.trust)
         # From here on every claim against the former incarnation is void, wherever and whenever it arrives.
-        ground.view.set_own(record)
-        ground.spread_record(record, self.renewal)
+        context.view.set_own(record)
+        context.spread_record(record, self.renewal)

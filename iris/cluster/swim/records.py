@@ -120,17 +120,17 @@ def statement_bytes(purpose: bytes, parts: list[bytes]) -> bytes:
     return b"".join([purpose, b"\0", *(len(part).to_bytes(4, "big") + part for part in parts)])
 
 
-def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
-    """Return whether ``heard`` replaces ``held``: a total order, so that everybody ends with the same record.
+def precedes(held: NodeRecord, received: NodeRecord) -> bool:
+    """Return whether ``received`` replaces ``held``: a total order, so that everybody ends with the same record.
 
     Two records of one incarnation with different content come from a subject that contradicts itself (two
     processes with one id); the order of their bytes decides.
     """
-    if heard.incarnation != held.incarnation:
-        return heard.incarnation > held.incarnation
-    if heard.leaving != held.leaving:
-        return heard.leaving
-    return heard.statement() > held.statement()
+    if received.incarnation != held.incarnation:
+        return received.incarnation > held.incarnation
+    if received.leaving != held.leaving:
+        return received.leaving
+    return received.statement() > held.statement()
 
 
 def is_plain(url: str) -> bool:

@@ -37,7 +37,7 @@ nobody must not fetch all records again and again."""
 _PATIENCE: Final = 3
 """Seconds for which a member has time to show newer certificates than those that hold no more."""
 
-_STRANGERS: Final = 1024
+_UNKNOWN_NODES: Final = 1024
 """Senders without a record that are remembered as asked, and joining nodes remembered as answered."""
 
 _SPARE: Final = 64
@@ -48,11 +48,11 @@ _SPARE: Final = 64
 class StateExchange:
     """The records of a realm as one node holds them, and their exchange with peers."""
 
-    def __init__(self, ground: SwimContext, prober: FailureDetector, suspects: Confirmations) -> None:
-        self._ground = ground
+    def __init__(self, context: SwimContext, prober: FailureDetector, suspects: Confirmations) -> None:
+        self._context = context
         self._prober = prober
         self._suspects = suspects
-        self._quota = RecordQuota(ground.config.records_per_cluster_key)
+        self._quota = RecordQuota(context.config.records_per_cluster_key)
         self._contacts: list[NodeId] = []
         self._asked: dict[NodeId, float] = {}
         self._served: dict[tuple[NodeId, type[Message]], float] = {}
@@ -60,26 +60,30 @@ class StateExchange:
         """Records sent to each that wanted some, since it was last due to be answered."""
         self._comparing: dict[NodeId, set[int]] = {}
         self._retrying = False
-        config = ground.config
-        ground.timers.at(ground.now + ground.random.random() * config.synchronize_interval, self._synchronize_regularly)
+        config = context.config
+        context.timers.at(
+            context.now + context.random.random() * config.synchronize_interval, self._synchronize_regularly
+        )
 
     # -- records --------------------------------------------------------------------------------------------
 
     def is_old(self, node: bytes, incarnation: int, signature: bytes) -> bool:
         """Return True for a record, by three of its fields, if ``hear`` would do nothing with it."""
-        member = self._ground.view.find(NodeId(node.hex()))
+        member = self._context.view.find(NodeId(node.hex()))
         if member is None or not member.live:
             return False
         held = member.record
         return incarnation < held.incarnation or (incarnation == held.incarnation and signature == held.signature)
 
-    def hear(self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False) -> None:
+    def receive(
+        self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False
+    ) -> None:
         """Take in a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
-        ground = self._ground
-        if record.node == ground.own.node:
-            self._hear_own(record, sender)
+        context = self._context
+        if record.node == context.own.node:
+            self._receive_own(record, sender)
             return
-        member = ground.view.find(record.node)
+        member = context.view.find(record.node)
         if member is None:
             self._meet(record, sender, pass_on=not (state and self._contacts))
             return
@@ -95,25 +99,25 @@ class StateExchange:
             return
         self._renew(member, record, renewal)
 
-    def told_by(self, sender: NodeId, updates: tuple[kinds.AnyUpdate, ...], *, new: bool) -> None:
+    def note_own_updates(self, sender: NodeId, updates: tuple[kinds.AnyUpdate, ...], *, new: bool) -> None:
         """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
 
         Not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
         """
-        member = self._ground.view.find(sender)
+        member = self._context.view.find(sender)
         match updates:
             case (kinds.RecordUpdate(node=node, incarnation=incarnation),) if member is not None:
                 if (node_of(node), incarnation) == (sender, member.record.incarnation):
-                    self._ground.told(sender, new=new)
+                    self._context.sent_directly(sender, new=new)
             case _:
                 pass
 
-    def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
+    def receive_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
         """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
-        ground = self._ground
-        member = ground.view.find(renewal.node)
-        if renewal.node == ground.own.node:
-            record = renewal.applied_to(ground.own)
+        context = self._context
+        member = context.view.find(renewal.node)
+        if renewal.node == context.own.node:
+            record = renewal.applied_to(context.own)
         elif member is None:
             self.want(renewal.node, sender)
             return
@@ -126,10 +130,10 @@ class StateExchange:
                 return
             self._renew(member, record, renewal)
             return
-        self.hear(record, sender, state=state)
+        self.receive(record, sender, state=state)
 
     def _believed(self, record: NodeRecord, member: NodeState | None) -> bool:
-        trust = self._ground.trust
+        trust = self._context.trust
         if not trust.verify(record, record.statement(), record.signature):
             return False
         # A valid chain is not enough for an id that is held: another node of the same cluster, which has such a chain,
@@ -137,30 +141,30 @@ class StateExchange:
         return member is None or record.proof == member.record.proof or trust.continues(member.record, record)
 
     def _disbelieve(self, record: NodeRecord, sender: NodeId) -> None:
-        holds = self._ground.trust.holds(record)
+        holds = self._context.trust.holds(record)
         reason = "its subject did not sign" if holds else "rests on certificates that do not hold"
-        self._ground.reject(sender, f"a record that {reason}")
+        self._context.reject(sender, f"a record that {reason}")
 
-    def _hear_own(self, record: NodeRecord, sender: NodeId) -> None:
-        ground = self._ground
-        if record.incarnation < ground.own.incarnation or record.signature == ground.own.signature:
+    def _receive_own(self, record: NodeRecord, sender: NodeId) -> None:
+        context = self._context
+        if record.incarnation < context.own.incarnation or record.signature == context.own.signature:
             return
-        if ground.trust.verify(ground.own, record.statement(), record.signature):
-            ground.reject(sender, "another process uses this node's id and key")
+        if context.trust.verify(context.own, record.statement(), record.signature):
+            context.reject(sender, "another process uses this node's id and key")
         else:
-            ground.reject(sender, "a record of this node that it did not sign")
+            context.reject(sender, "a record of this node that it did not sign")
 
     def _meet(self, record: NodeRecord, sender: NodeId, *, pass_on: bool) -> None:
-        ground = self._ground
-        if len(ground.view.live) >= ground.config.member_limit:
-            ground.reject(sender, "more members than member_limit")
+        context = self._context
+        if len(context.view.live) >= context.config.member_limit:
+            context.reject(sender, "more members than member_limit")
             return
-        key = ground.trust.issuer(record)
+        key = context.trust.issuer(record)
         in_place_of: NodeId | None = None
         if self._quota.is_full(key):  # before anything is verified, which takes ten times as long
             in_place_of = self._of_least_use(key, linked=record.node == sender)
             if in_place_of is None:
-                ground.reject(sender, "more records of one cluster's key than records_per_cluster_key")
+                context.reject(sender, "more records of one cluster's key than records_per_cluster_key")
                 return
         if not self._believed(record, None):
             self._disbelieve(record, sender)
@@ -169,48 +173,48 @@ class StateExchange:
             self._forget(in_place_of)
         # From here on the node is a member: it is probed, gets gossip, and counts against the quota of its key until it
         # is forgotten, also when it is dead by then.
-        member = ground.view.add(record, ground.now)
+        member = context.view.add(record, context.now)
         self._quota.add(record.node, key)
         if pass_on:
-            ground.spread(record)
+            context.spread(record)
         if record.leaving:
             # Remembered only so that an older record, still on its way, does not bring it in.
-            ground.view.bury(member, MemberState.LEFT, ground.now)
+            context.view.bury(member, MemberState.LEFT, context.now)
             return
         self._prober.joined(record.node)
-        ground.changed(member)
+        context.changed(member)
 
     def _of_least_use(self, key: bytes, *, linked: bool) -> NodeId | None:
         """Return whose record may go for another one of the same key; ``linked``: for that of a linked node."""
-        ground = self._ground
-        gone = self._quota.first(key, ground.view.gone.__contains__)
+        context = self._context
+        gone = self._quota.first(key, context.view.gone.__contains__)
         if gone is not None or not linked:
             return gone
-        return self._quota.first(key, lambda node: not ground.links.is_linked(node))
+        return self._quota.first(key, lambda node: not context.links.is_linked(node))
 
     def _forget(self, node: NodeId) -> None:
         """Hold a node's record no more, and if it is live, report it gone."""
-        ground = self._ground
-        member = ground.view.find(node)
+        context = self._context
+        member = context.view.find(node)
         assert member is not None
         if member.live:
             self._suspects.drop(member)
-            ground.view.bury(member, MemberState.DEAD, ground.now)
+            context.view.bury(member, MemberState.DEAD, context.now)
             self._prober.gone(node)
-            ground.changed(member, "expelled")
-        ground.dissemination.discard(("record", node))
+            context.changed(member, "expelled")
+        context.dissemination.discard(("record", node))
         self._quota.discard(node)
-        ground.view.forget(node)
+        context.view.forget(node)
 
     def _renew(self, member: NodeState, record: NodeRecord, renewal: Renewal | None) -> None:
-        ground = self._ground
+        context = self._context
         node = record.node
         newer = record.incarnation > member.record.incarnation
         if record.leaving:
             self._suspects.clear(member)
             member.record = record
             if member.state is not MemberState.LEFT:
-                ground.view.bury(member, MemberState.LEFT, ground.now)
+                context.view.bury(member, MemberState.LEFT, context.now)
                 self._prober.gone(node)
         else:
             was_gone = not member.live
@@ -220,20 +224,20 @@ class StateExchange:
             if newer:
                 # Only its subject can sign a higher incarnation: it has spoken since, which voids every claim.
                 self._suspects.clear(member)
-            ground.view.renew(member, record)
+            context.view.renew(member, record)
             if newer:
                 member.state = MemberState.ALIVE
-                member.since = ground.now
+                member.since = context.now
             if was_gone:
-                member.met = ground.now
+                member.met = context.now
                 self._prober.joined(node)
             self._prober.renewed(member)
-        ground.spread_record(record, renewal)
-        ground.changed(member)
+        context.spread_record(record, renewal)
+        context.changed(member)
 
     def _accuse(self, member: NodeState, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
-        self._ground.send_updates(to, kinds.Gossip, updates=[accusation])
+        self._context.send_updates(to, kinds.Gossip, updates=[accusation])
 
     def recheck(self, vouched: Callable[[NodeId], bool], patience: int = _PATIENCE) -> None:
         """Forget whose certificates do not hold any more.
@@ -241,13 +245,13 @@ class StateExchange:
         Who is linked by certificates that do hold (``vouched``) has newer ones than its record here: it is asked for
         that first, once a second and ``patience`` times.
         """
-        ground = self._ground
-        view = ground.view
+        context = self._context
+        view = context.view
         held = [*view.live, *view.gone]
         late = False
         for node in held:
             member = view.find(node)
-            if member is None or ground.trust.holds(member.record):
+            if member is None or context.trust.holds(member.record):
                 continue
             if member.live and patience and vouched(node):
                 self.want(node, node)
@@ -255,42 +259,42 @@ class StateExchange:
                 continue
             self._forget(node)
         if late:
-            ground.timers.at(ground.now + 1.0, lambda: self.recheck(vouched, patience - 1))
+            context.timers.at(context.now + 1.0, lambda: self.recheck(vouched, patience - 1))
 
     def want(self, node: NodeId, sender: NodeId) -> None:
         """Ask ``sender`` for the record of ``node``, unless it was asked for a moment ago."""
-        ground = self._ground
-        if ground.now < self._asked.get(node, -math.inf) + _ASKED_AGAIN:
+        context = self._context
+        if context.now < self._asked.get(node, -math.inf) + _ASKED_AGAIN:
             return
-        if len(self._asked) >= _STRANGERS:
+        if len(self._asked) >= _UNKNOWN_NODES:
             self._asked.clear()
-        self._asked[node] = ground.now
-        ground.send(sender, kinds.Wanted(bytes.fromhex(node)))
+        self._asked[node] = context.now
+        context.send(sender, kinds.Wanted(bytes.fromhex(node)))
 
     def wanted(self, nodes: list[NodeId], sender: NodeId) -> None:
         """Send the records that a peer asks for; in half a second no more than there are."""
-        ground = self._ground
+        context = self._context
         if self._may_ask(sender, kinds.Wanted):
             self._given[sender] = 0
         asked = list(dict.fromkeys(nodes))
-        given = asked[: max(0, ground.view.size + _SPARE - self._given[sender])]
+        given = asked[: max(0, context.view.size + _SPARE - self._given[sender])]
         self._given[sender] += len(given)
         if len(given) < len(asked):
-            ground.reject(sender, "records wanted again and again")
+            context.reject(sender, "records wanted again and again")
         self._send_state([record for node in given if (record := self._record(node)) is not None], sender)
 
     def _record(self, node: NodeId) -> NodeRecord | None:
-        ground = self._ground
-        if node == ground.own.node:
-            return ground.own
-        member = ground.view.find(node)
+        context = self._context
+        if node == context.own.node:
+            return context.own
+        member = context.view.find(node)
         return member.record if member is not None and member.state is not MemberState.DEAD else None
 
     def _send_state(self, records: list[NodeRecord], to: NodeId, *, last: bool = False) -> None:
-        ground = self._ground
-        parts = list(portions(records, ground.config.state_bytes))
+        context = self._context
+        parts = list(portions(records, context.config.state_bytes))
         for number, part in enumerate(parts, 1):
-            ground.send_updates(to, kinds.State, last and number == len(parts), updates=part)
+            context.send_updates(to, kinds.State, last and number == len(parts), updates=part)
 
     # -- joining --------------------------------------------------------------------------------------------
 
@@ -302,12 +306,12 @@ class StateExchange:
         self._retry_later()
 
     def _ask_to_join(self, node: NodeId) -> None:
-        self._ground.send(node, kinds.Join(self._ground.own.as_update()), self._ground.own.size)
+        self._context.send(node, kinds.Join(self._context.own.as_update()), self._context.own.size)
 
     def _retry_later(self) -> None:
         if self._contacts and not self._retrying:
             self._retrying = True
-            self._ground.timers.at(self._ground.now + 1.0, self._retry)
+            self._context.timers.at(self._context.now + 1.0, self._retry)
 
     def _retry(self) -> None:
         self._retrying = False
@@ -319,23 +323,23 @@ class StateExchange:
 
     def joining(self, record: NodeRecord, sender: NodeId) -> None:
         """A node asks for everybody's records and brings its own."""
-        ground = self._ground
+        context = self._context
         if record.node != sender:
-            ground.reject(sender, "it joins in another node's name")
+            context.reject(sender, "it joins in another node's name")
             return
-        self.hear(record, sender)
+        self.receive(record, sender)
         if not self._may_ask(sender, kinds.Join):
             return
-        records = [ground.own]
-        records.extend(record for record in ground.view.records() if record.node != sender)
+        records = [context.own]
+        records.extend(record for record in context.view.records() if record.node != sender)
         self._send_state(records, sender, last=True)
 
     def _may_ask(self, sender: NodeId, kind: type[Message]) -> bool:
         """Return whether a costly question of this kind is due; the same one a moment later is not answered."""
-        now = self._ground.now
+        now = self._context.now
         if now < self._served.get((sender, kind), -math.inf) + _ASKED_AGAIN:
             return False
-        if len(self._served) >= _STRANGERS:
+        if len(self._served) >= _UNKNOWN_NODES:
             self._served.clear()
             self._given.clear()
         self._served[sender, kind] = now
@@ -345,26 +349,26 @@ class StateExchange:
         """A contact has sent all it had; now it is sent what only this node knew."""
         if sender in self._contacts:
             self._contacts.clear()
-            self._ground.outbox.append(Synchronized(node=sender))
+            self._context.outbox.append(Synchronized(node=sender))
             self.synchronize(sender)
 
     # -- comparing ------------------------------------------------------------------------------------------
 
     def _synchronize_regularly(self) -> None:
-        ground = self._ground
-        pause = ground.config.synchronize_interval * (0.75 + 0.5 * ground.random.random())
-        ground.timers.at(ground.now + pause, self._synchronize_regularly)
+        context = self._context
+        pause = context.config.synchronize_interval * (0.75 + 0.5 * context.random.random())
+        context.timers.at(context.now + pause, self._synchronize_regularly)
         self._forget_left()
-        for node in ground.view.pick(ground.random, 1):
+        for node in context.view.pick(context.random, 1):
             self.synchronize(node)
 
     def _forget_left(self) -> None:
-        ground = self._ground
-        view = ground.view
-        left = ground.now - ground.config.dead_retention
+        context = self._context
+        view = context.view
+        left = context.now - context.config.dead_retention
         for node in [m.record.node for m in view.gone_members() if m.state is MemberState.LEFT and m.since < left]:
             self._forget(node)
-        while len(view.gone) > ground.config.gone_limit:
+        while len(view.gone) > context.config.gone_limit:
             self._forget(next(iter(view.gone)))
 
     def synchronize(self, node: NodeId) -> None:
@@ -372,29 +376,29 @@ class StateExchange:
         if len(self._comparing) >= _COMPARISONS:
             del self._comparing[next(iter(self._comparing))]
         self._comparing[node] = set(range(BUCKETS))
-        self._ground.send(node, kinds.Sync(self._ground.view.hashes()), 64 + 8 * BUCKETS)
+        self._context.send(node, kinds.Sync(self._context.view.hashes()), 64 + 8 * BUCKETS)
 
     def compare_hashes(self, hashes: bytes, sender: NodeId) -> None:
         """A peer wants to compare."""
         if not self._may_ask(sender, kinds.Sync):
             return
-        for buckets, entries in digests(self._ground.view, differing_buckets(self._ground.view, hashes)):
-            self._ground.send(sender, kinds.Digest(buckets, entries), 64 + len(buckets) + len(entries))
+        for buckets, entries in digests(self._context.view, differing_buckets(self._context.view, hashes)):
+            self._context.send(sender, kinds.Digest(buckets, entries), 64 + len(buckets) + len(entries))
 
     def compare_digest(self, buckets: bytes, entries: bytes, sender: NodeId) -> None:
         """A peer has listed what it holds live.  Raises RemoteProtocolError."""
-        ground = self._ground
+        context = self._context
         awaited = self._comparing.get(sender, set())
         listed = set(buckets)
         if not (listed and listed <= awaited):
             # Told to nobody: of two comparisons begun in one moment only the first is answered, perhaps twice.
-            ground.rejections["a digest that was not asked for"] += 1
+            context.rejections["a digest that was not asked for"] += 1
             return
-        found = compared_untrusted(ground.view, buckets, entries)
+        found = compared_untrusted(context.view, buckets, entries)
         awaited -= listed
         for packed in pack_nodes(found.wanted):
-            ground.send(sender, kinds.Wanted(packed), 64 + len(packed))
+            context.send(sender, kinds.Wanted(packed), 64 + len(packed))
         self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)
         accusations = [Accusation(node=node, incarnation=incarnation) for node, incarnation in found.contradicted]
-        for part in portions(accusations, ground.config.state_bytes):
-            ground.send_updates(sender, kinds.Gossip, updates=part)
+        for part in portions(accusations, context.config.state_bytes):
+            context.send_updates(sender, kinds.Gossip, updates=part)

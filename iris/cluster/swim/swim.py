@@ -93,52 +93,52 @@ class Swim:
         now: float,
         view: Callable[[NodeRecord], View] = View,
     ) -> None:
-        self._ground = SwimContext(view(signed(record, ports.trust)), ports, config, random, now)
-        self._own = LocalMember(self._ground)
-        self._suspects = Confirmations(self._ground, self._own)
-        self._prober = FailureDetector(self._ground, self._own, self._suspects)
-        self._census = StateExchange(self._ground, self._prober, self._suspects)
+        self._context = SwimContext(view(signed(record, ports.trust)), ports, config, random, now)
+        self._own = LocalMember(self._context)
+        self._suspects = Confirmations(self._context, self._own)
+        self._prober = FailureDetector(self._context, self._own, self._suspects)
+        self._census = StateExchange(self._context, self._prober, self._suspects)
         self._gossip_from = now
         self._gossip_armed = False
         self._stalls = 0
 
     def __repr__(self) -> str:
-        return f"<Swim {self._ground.own.node[:8]} {self._ground.view!r}>"
+        return f"<Swim {self._context.own.node[:8]} {self._context.view!r}>"
 
     # -- what the shell asks --------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:
         """The time at which ``expire`` is to be called."""
-        return self._ground.timers.deadline
+        return self._context.timers.deadline
 
     @property
     def own(self) -> NodeRecord:
         """This node's own record, as others will know it."""
-        return self._ground.own
+        return self._context.own
 
     @property
     def lateness(self) -> float:
         """Seconds by which this node was late lately with what was due: it, or its machine, has too much to do."""
-        return self._ground.health.lateness
+        return self._context.health.lateness
 
     @property
     def settled(self) -> bool:
         """True once updates that need messages of their own were sent often enough; worth a short wait when closing."""
-        return not self._ground.dissemination.pressing
+        return not self._context.dissemination.pressing
 
     def record(self, node: NodeId) -> NodeRecord | None:
         """Return the record of a node, dead or alive; None if it is unknown."""
-        if node == self._ground.own.node:
-            return self._ground.own
-        member = self._ground.view.find(node)
+        if node == self._context.own.node:
+            return self._context.own
+        member = self._context.view.find(node)
         return None if member is None else member.record
 
     def state(self, node: NodeId) -> MemberState | None:
         """Return how a node is seen; None if it is unknown."""
-        if node == self._ground.own.node:
-            return MemberState.LEFT if self._ground.own.leaving else MemberState.ALIVE
-        member = self._ground.view.find(node)
+        if node == self._context.own.node:
+            return MemberState.LEFT if self._context.own.leaving else MemberState.ALIVE
+        member = self._context.view.find(node)
         return None if member is None else member.state
 
     def is_unanswered(self, cluster: str) -> bool:  # noqa: ARG002 -- whatever it is
@@ -147,33 +147,33 @@ class Swim:
 
     def members(self) -> list[NodeRecord]:
         """Return the records of the live members, without this node."""
-        return list(self._ground.view.records())
+        return list(self._context.view.records())
 
     @property
     def rejected(self) -> Mapping[str, int]:
         """Number of messages and updates of peers that were refused, by reason."""
-        return self._ground.rejections
+        return self._context.rejections
 
     def statistics(self) -> SwimStatistics:
         """Return the counters."""
-        ground = self._ground
-        gone = Counter(member.state for member in ground.view.gone_members())
+        context = self._context
+        gone = Counter(member.state for member in context.view.gone_members())
         return SwimStatistics(
-            alive=len(ground.view.live) - len(self._suspects),
+            alive=len(context.view.live) - len(self._suspects),
             suspect=len(self._suspects),
             dead=gone[MemberState.DEAD],
             left=gone[MemberState.LEFT],
-            incarnation=ground.own.incarnation,
-            health=ground.health.score,
-            updates_waiting=len(ground.dissemination),
-            updates_dropped=ground.dissemination.dropped,
-            probes=ground.sent[kinds.Probe],
+            incarnation=context.own.incarnation,
+            health=context.health.score,
+            updates_waiting=len(context.dissemination),
+            updates_dropped=context.dissemination.dropped,
+            probes=context.sent[kinds.Probe],
             deaths=self._suspects.deaths,
             refuted=self._suspects.refuted,
             refutations=self._own.refutations,
             stalls=self._stalls,
-            sent={kind.__name__: count for kind, count in ground.sent.items()},
-            rejected=dict(ground.rejections),
+            sent={kind.__name__: count for kind, count in context.sent.items()},
+            rejected=dict(context.rejections),
         )
 
     # -- events from the shell ------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Swim:
         """
         self._advance(now)
         for contact in contacts:
-            if contact != self._ground.own.node:
+            if contact != self._context.own.node:
                 self._census.join(contact)
         return self._flush()
 
@@ -214,7 +214,7 @@ class Swim:
     def leave(self, now: float) -> list[Effect]:
         """Publish that this node leaves.  A dozen members get it at once; wait for ``settled`` for the others."""
         self._advance(now)
-        if not self._ground.own.leaving:
+        if not self._context.own.leaving:
             self._own.leave()
         return self._flush()
 
@@ -240,10 +240,10 @@ class Swim:
         """Something sent to ``node`` is overdue and nothing has been heard from it for ``probe_timeout``.
 
         It is probed at once; if it does not answer, its route closes two ``probe_timeout`` later, that is 750 ms
-        after the first silence with the defaults.  Asking again while a probe is under way does nothing.
+        after the first silence with the defaults.  Asking again while a probe is in progress does nothing.
         """
         self._advance(now)
-        member = self._ground.view.find(node)
+        member = self._context.view.find(node)
         if member is not None and member.live:
             self._prober.doubt(member)
         return self._flush()
@@ -259,12 +259,12 @@ class Swim:
 
     def expire(self, now: float) -> list[Effect]:
         """Run the timers that are due."""
-        self._ground.health.late(max(0.0, now - self._ground.timers.deadline))
+        self._context.health.late(max(0.0, now - self._context.timers.deadline))
         self._advance(now)
-        while (action := self._ground.timers.pop(self._ground.now)) is not None:
+        while (action := self._context.timers.pop(self._context.now)) is not None:
             # A node that leaves still spreads that it leaves, and probes nobody any more: who does not answer it now
             # may have ended the link.
-            if not self._ground.own.leaving or action == self._gossip_due:
+            if not self._context.own.leaving or action == self._gossip_due:
                 action()
                 self._prober.ask_suspects()
         return self._flush()
@@ -278,65 +278,65 @@ class Swim:
         try:
             self._dispatch_untrusted(message, sender)
         except RemoteProtocolError as error:
-            self._ground.reject(sender, str(error))
+            self._context.reject(sender, str(error))
         self._notice(sender)
         return self._flush()
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        ground = self._ground
-        now = max(now, ground.now)
-        late = now - ground.timers.deadline
-        if late > ground.config.probe_timeout:
+        context = self._context
+        now = max(now, context.now)
+        late = now - context.timers.deadline
+        if late > context.config.probe_timeout:
             # This process was not run when it should have been.  What seems overdue may lie unread in its queues:
             # leave the time to read it, and give nobody the blame.
-            late += ground.config.probe_timeout
+            late += context.config.probe_timeout
             self._stalls += 1
-            ground.timers.postpone(late)
+            context.timers.postpone(late)
             self._prober.postpone(late)
             self._suspects.postpone(late)
-            ground.health.stalled()
-        ground.now = now
+            context.health.stalled()
+        context.now = now
 
     def _flush(self) -> list[Effect]:
-        ground = self._ground
-        if ground.dissemination.pressing and ground.view.live:
-            if ground.now >= self._gossip_from:
+        context = self._context
+        if context.dissemination.pressing and context.view.live:
+            if context.now >= self._gossip_from:
                 self._gossip()
-            if ground.dissemination.pressing and not self._gossip_armed:
+            if context.dissemination.pressing and not self._gossip_armed:
                 self._gossip_armed = True
-                ground.timers.at(self._gossip_from, self._gossip_due)
-        effects = ground.outbox
-        ground.outbox = []
+                context.timers.at(self._gossip_from, self._gossip_due)
+        effects = context.outbox
+        context.outbox = []
         return effects
 
     def _gossip_due(self) -> None:
         self._gossip_armed = False
 
     def _gossip(self) -> None:
-        ground = self._ground
+        context = self._context
         # A node that is starved gossips less often, with more in each message.  Else claims that the slow are dead, and
         # what these answer, keep the processors busy that all of them wait for.
-        health = ground.health
+        health = context.health
         late = _LATER * max(0.0, health.lateness - _PUNCTUAL)
-        self._gossip_from = ground.now + ground.config.gossip_interval * health.factor + late
-        for node in ground.view.pick(ground.random, ground.config.gossip_fanout):
-            if not ground.links.is_linked(node):
+        self._gossip_from = context.now + context.config.gossip_interval * health.factor + late
+        for node in context.view.pick(context.random, context.config.gossip_fanout):
+            if not context.links.is_linked(node):
                 continue
-            updates = ground.take_gossip()
+            updates = context.pop_gossip()
             if not updates:
                 return
-            ground.send_updates(node, kinds.Gossip, updates=updates)
+            context.send_updates(node, kinds.Gossip, updates=updates)
 
     def _notice(self, sender: NodeId) -> None:
-        ground = self._ground
-        member = ground.view.find(sender)
+        context = self._context
+        member = context.view.find(sender)
         if member is None:
-            if sender != ground.own.node:
+            if sender != context.own.node:
                 self._census.want(sender, sender)
             return
-        self._prober.heard(sender)
+        self._prober.note_received(sender)
         if member.state in (MemberState.SUSPECT, MemberState.DEAD):
             self._prober.nudge(member)
 
@@ -344,13 +344,13 @@ class Swim:
         for update in updates_untrusted(updates, self._census.is_old):
             match update:
                 case NodeRecord():
-                    self._census.hear(update, sender, state=state)
+                    self._census.receive(update, sender, state=state)
                 case Renewal():
-                    self._census.hear_renewal(update, sender, state=state)
+                    self._census.receive_renewal(update, sender, state=state)
                 case Claim():
-                    self._suspects.hear(update, sender)
+                    self._suspects.receive(update, sender)
                 case Accusation():
-                    self._suspects.hear_accusation(update)
+                    self._suspects.receive_accusation(update)
 
     def _dispatch_untrusted(self, message: kinds.OfMembership, sender: NodeId) -> None:
         match message:
@@ -380,7 +380,7 @@ class Swim:
                 before = self.state(sender)
                 self._apply_untrusted(updates, sender, state=True)
                 if before in (None, MemberState.ALIVE):  # else what it says of itself may be a refutation
-                    self._census.told_by(sender, updates, new=before is None)
+                    self._census.note_own_updates(sender, updates, new=before is None)
                 if last:
                     self._census.complete(sender)
             case kinds.Join(record):

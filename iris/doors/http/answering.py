@@ -89,7 +89,7 @@ async def send_held(client: Client, pieces: AsyncIterable[bytes], send: Write) -
     waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
     held = 0
 
-    async def take() -> None:
+    async def fill() -> None:
         nonlocal held
         async for piece in pieces:
             client.hold(len(piece))
@@ -107,7 +107,7 @@ async def send_held(client: Client, pieces: AsyncIterable[bytes], send: Write) -
             held -= len(piece)
 
     try:
-        await first_of(give(), take())
+        await first_of(give(), fill())
     finally:
         client.release(held)
 
@@ -124,15 +124,15 @@ def answer(http: Request, payload: Any) -> Response:
     return Response(text, media_type="application/json")
 
 
-def refusal(told: Problem) -> Response:
+def refusal(problem: Problem) -> Response:
     """Return what tells a client of a problem."""
     # A stranger has one try on a connection: what it costs until its token is known is bounded.
-    headers = {"www-authenticate": "Bearer", "connection": "close"} if told.status == 401 else {}
-    document = told.document()
+    headers = {"www-authenticate": "Bearer", "connection": "close"} if problem.status == 401 else {}
+    document = problem.document()
     if "retry_after" in document:
         headers["retry-after"] = str(document["retry_after"])
     body = json.dumps(document).encode() + b"\n"
-    return Response(body, told.status, headers, media_type="application/problem+json")
+    return Response(body, problem.status, headers, media_type="application/problem+json")
 
 
 class CallAnswer(Response):
@@ -146,7 +146,7 @@ class CallAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work, and send what it comes to."""
 
-        async def take(message: Message) -> None:
+        async def forward(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 message = {"type": "http.response.body"}  # which waits until there is room behind what was sent
@@ -157,9 +157,9 @@ class CallAnswer(Response):
             try:
                 hold(len(response.body))
             except Problem as problem:
-                told = f"the member has answered, and this client has no room for it: {problem.detail}"
-                raise Problem(problem.status, problem.code, told) from None
-            await response(scope, receive, take)
+                detail = f"the member has answered, and this client has no room for it: {problem.detail}"
+                raise Problem(problem.status, problem.code, detail) from None
+            await response(scope, receive, forward)
 
 
 class Stream(Response):

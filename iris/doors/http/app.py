@@ -93,11 +93,11 @@ def make_app(
 def make_full_app(origins: Sequence[str]) -> Starlette:
     """Return the application that tells everybody that the door is full; pages may read it, too."""
 
-    async def tell(scope: Scope, receive: Receive, send: Send) -> None:
-        told = "this door has as many connections as it may: close some that are idle, or try again"
-        await refusal(Problem(503, "too_many_connections", told, retry_after=1))(scope, receive, send)
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        detail = "this door has as many connections as it may: close some that are idle, or try again"
+        await refusal(Problem(503, "too_many_connections", detail, retry_after=1))(scope, receive, send)
 
-    return Starlette(routes=[Mount("/", tell)], middleware=_middleware(origins))
+    return Starlette(routes=[Mount("/", refuse)], middleware=_middleware(origins))
 
 
 def _middleware(origins: Sequence[str]) -> list[Middleware]:
@@ -220,9 +220,9 @@ class _Door:
 
     async def problem(self, _: Request, error: Exception) -> Response:
         """Tell a client why it does not get what it has asked for."""
-        told = problem_of(error) if isinstance(error, IrisError) else error
-        assert isinstance(told, Problem)
-        return self._refuse(told)
+        problem = problem_of(error) if isinstance(error, IrisError) else error
+        assert isinstance(problem, Problem)
+        return self._refuse(problem)
 
     def _refuse(self, problem: Problem) -> Response:
         self._counted.refused[problem.status] += 1
@@ -230,22 +230,22 @@ class _Door:
 
     async def no_such_tunnel(self, socket: WebSocket) -> None:
         """Tell a client that there is no WebSocket at an address."""
-        told = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
-        await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", told)))
+        detail = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
+        await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", detail)))
 
     async def no_such_address(self, http: Request, error: Exception) -> Response:
         """Tell a client that there is nothing at an address, or nothing for its method."""
         assert isinstance(error, HTTPException)
         code = "no_such_address" if error.status_code == 404 else "no_such_method"
-        told = f"{http.method} {http.url.path:.200}: {error.detail}"
-        answer = self._refuse(Problem(error.status_code, code, told))
+        detail = f"{http.method} {http.url.path:.200}: {error.detail}"
+        answer = self._refuse(Problem(error.status_code, code, detail))
         answer.headers.update(error.headers or {})  # which methods there are
         return answer
 
-    def _end(self, tell: Callable[[Problem], bytes]) -> Callable[[Problem], bytes]:
-        def end(told: Problem) -> bytes:
-            self._counted.refused[told.status] += 1
-            return tell(told)
+    def _end(self, encode: Callable[[Problem], bytes]) -> Callable[[Problem], bytes]:
+        def end(problem: Problem) -> bytes:
+            self._counted.refused[problem.status] += 1
+            return encode(problem)
 
         return end
 
@@ -258,8 +258,8 @@ def _done(_: object) -> Response:
     return Response(status_code=204)
 
 
-def _line(told: dict[str, Any]) -> bytes:
-    return to_line(told) + b"\n"
+def _line(value: dict[str, Any]) -> bytes:
+    return to_line(value) + b"\n"
 
 
 async def _module(_: Request) -> Response:

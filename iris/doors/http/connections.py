@@ -88,7 +88,7 @@ class _Turns:
 
     Args:
         transport: transport that is not read while something waits here.
-        take: called with a piece.
+        feed: called with a piece.
         wants_more: returns whether it is to be read when nothing waits any more.
         first: processor whose time the first piece uses.
         processor: returns the processor whose time is used then.
@@ -97,13 +97,13 @@ class _Turns:
     def __init__(
         self,
         transport: asyncio.Transport,
-        take: Callable[[bytes], None],
+        feed: Callable[[bytes], None],
         wants_more: Callable[[], bool],
         first: Processor,
         processor: Callable[[], Processor],
     ) -> None:
         self._transport = transport
-        self._take = take
+        self._feed = feed
         self._wants_more = wants_more
         self._whose: Callable[[], Processor] = lambda: first
         self._processor = processor
@@ -146,7 +146,7 @@ class _Turns:
         del self._rest[: self._piece]
         whose, self._whose = self._whose, self._processor
         watch = Stopwatch()
-        self._take(piece)
+        self._feed(piece)
         took = watch.seconds()
         whose().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
@@ -258,7 +258,7 @@ def bounded_http(
             self.transport = cast("asyncio.Transport", _Transport(transport, self._part, lambda: self._end is not None))
             self._turns = _Turns(
                 self.transport,
-                self._take,
+                self._feed,
                 lambda: not self.flow.read_paused,
                 coming,
                 lambda: places.processor_of(self),
@@ -344,15 +344,15 @@ def bounded_http(
 
         def _metered(self, app: Any) -> Any:
             async def run(scope: Scope, receive: Receive, send: Send) -> None:
-                stranger = places.processor if self._has_asked else coming
+                processor = places.processor if self._has_asked else coming
                 if self._has_asked:
                     await places.processor_of(self).wait()
                 self._has_asked = True
-                await metered(lambda: places.processor_of(self, stranger), app(scope, receive, send))
+                await metered(lambda: places.processor_of(self, processor), app(scope, receive, send))
 
             return run
 
-        def _take(self, piece: bytes) -> None:
+        def _feed(self, piece: bytes) -> None:
             super().data_received(piece)
             if self in places.parting or self._is_upgraded:
                 return
@@ -380,12 +380,12 @@ class _Handshakes(ServerProtocol):
     def reject(self, status: HTTPStatus | int, text: str) -> Handshake:
         """Return what tells a client that there is no WebSocket for it."""
         response = super().reject(status, text)
-        told = refusal(Problem(int(status), "malformed", text.strip() or _UNREADABLE.detail))
-        response.body = bytes(told.body)
+        refused = refusal(Problem(int(status), "malformed", text.strip() or _UNREADABLE.detail))
+        response.body = bytes(refused.body)
         for name in ("Content-Length", "Content-Type"):
             del response.headers[name]
-        response.headers["Content-Length"] = str(len(told.body))
-        response.headers["Content-Type"] = told.headers["content-type"]
+        response.headers["Content-Length"] = str(len(refused.body))
+        response.headers["Content-Type"] = refused.headers["content-type"]
         return response
 
 
@@ -408,7 +408,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         self._turns = _Turns(
             self.transport,
-            self._take,
+            self._feed,
             lambda: not self.read_paused and self.writable.is_set(),
             self._processor(),
             self._processor,
@@ -425,7 +425,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Take what has arrived."""
         self._turns.add(data)
 
-    def _take(self, piece: bytes) -> None:
+    def _feed(self, piece: bytes) -> None:
         super().data_received(piece)
         if not (self.frames or self.conn.reader.buffer):
             self._finish()
@@ -433,8 +433,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             late = f"a message is whole after {_MESSAGE_WITHIN:g} s"
             self._unfinished = self.loop.call_later(_MESSAGE_WITHIN, self._refuse, 1008, late)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            told = b"".join(self.conn.data_to_send())
-            self.transport.write(told or self.conn.reject(HTTPStatus.BAD_REQUEST, "").serialize())
+            answer = b"".join(self.conn.data_to_send())
+            self.transport.write(answer or self.conn.reject(HTTPStatus.BAD_REQUEST, "").serialize())
             self._turns.end()
             self.transport.close()
 

@@ -21,7 +21,7 @@ from iris.doors.http.answering import Begin, Write, first_of
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.values import enveloped, to_line
-from iris.patterns.pubsub.subscribe import Event, ToldLosses
+from iris.patterns.pubsub.subscribe import AnnouncedLosses, Event
 
 
 @final
@@ -43,11 +43,11 @@ class Follower:
         async def write(begin: Begin, send: Write) -> None:
             writing = asyncio.Lock()
 
-            async def follow_one(events: iris.aio.Subscription, losses: ToldLosses) -> None:
+            async def follow_one(events: iris.aio.Subscription, losses: AnnouncedLosses) -> None:
                 try:
                     async for event in events:
                         with self._client.processor.working():
-                            piece = _text(f"id: {name}-{next(numbers)}", told_of(event, losses.before(event)))
+                            piece = _text(f"id: {name}-{next(numbers)}", event_as_map(event, losses.before(event)))
                         async with writing:
                             await send(piece)
                         self._counted.delivered += 1
@@ -56,11 +56,11 @@ class Follower:
                 finally:
                     self._counted.missed += losses.count()
 
-            async def beat(followed: list[ToldLosses]) -> None:
+            async def beat(followed: list[AnnouncedLosses]) -> None:
                 while True:
                     await asyncio.sleep(self._limits.beat)
                     async with writing:
-                        missed = sum(losses.untold() for losses in followed)
+                        missed = sum(losses.unreported() for losses in followed)
                         await send(_text("event: gap", {"missed": missed}) if missed else b":\n\n")
 
             async with self._client.streaming(), AsyncExitStack() as stack:
@@ -71,7 +71,7 @@ class Follower:
                 await begin()
                 if came_back:
                     await send(_text("event: gap", {"missed": None}))
-                followed = [ToldLosses(events) for events in opened]
+                followed = [AnnouncedLosses(events) for events in opened]
                 await first_of(beat(followed), *map(follow_one, opened, followed))
 
         return write
@@ -82,15 +82,15 @@ def end_of(problem: Problem) -> bytes:
     return _text("event: end", problem.document())
 
 
-def _text(head: str, told: dict[str, Any]) -> bytes:
-    return b"%s\ndata: %s\n\n" % (head.encode(), to_line(told))
+def _text(head: str, fields: dict[str, Any]) -> bytes:
+    return b"%s\ndata: %s\n\n" % (head.encode(), to_line(fields))
 
 
-def told_of(event: Event, missed: int) -> dict[str, Any]:
+def event_as_map(event: Event, missed: int) -> dict[str, Any]:
     """Return an event as a map that JSON can hold."""
-    told: dict[str, Any] = {"topic": event.topic, **enveloped(event.payload), "missed": missed}
+    fields: dict[str, Any] = {"topic": event.topic, **enveloped(event.payload), "missed": missed}
     if event.retained:
-        told["retained"] = True
+        fields["retained"] = True
     if event.headers:
-        told["headers"] = dict(event.headers)
-    return told
+        fields["headers"] = dict(event.headers)
+    return fields

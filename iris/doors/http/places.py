@@ -36,7 +36,7 @@ class Places:
         self._counted = counted
         self._coming = 0
         self._of_one = max(MIN_SHARE, most // 4)
-        self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._unauthenticated: dict[object, tuple[float, Callable[[], None]]] = {}
         """Time since when each connection has its place, and the function that ends it; the oldest first."""
         self._of: dict[object, Client] = {}
         self._counts = Counter[Client]()
@@ -52,10 +52,10 @@ class Places:
     @asynccontextmanager
     async def coming(self, connections: Collection[object]) -> AsyncGenerator[None]:
         """Keep a place for one that comes within the block; wait for it until a stranger's time is over, if need be."""
-        while self._are_kept(connections) and (self._strangers or self._coming):
+        while self._are_kept(connections) and (self._unauthenticated or self._coming):
             left = None
-            if self._strangers:
-                since, _ = next(iter(self._strangers.values()))
+            if self._unauthenticated:
+                since, _ = next(iter(self._unauthenticated.values()))
                 left = since + GRACE - asyncio.get_running_loop().time()
                 if left <= 0:
                     self.make_room()
@@ -73,17 +73,17 @@ class Places:
 
     def make_room(self) -> bool:
         """End the oldest stranger's connection; return whether there was one."""
-        if not self._strangers:
+        if not self._unauthenticated:
             return False
         self._counted.turned_away += 1
-        connection = next(iter(self._strangers))
-        _, end = self._strangers.pop(connection)
+        connection = next(iter(self._unauthenticated))
+        _, end = self._unauthenticated.pop(connection)
         end()
         return True
 
     def begin(self, connection: object, end: Callable[[], None]) -> None:
         """Give a place to a stranger; ``end`` takes it away again."""
-        self._strangers[connection] = asyncio.get_running_loop().time(), end
+        self._unauthenticated[connection] = asyncio.get_running_loop().time(), end
         self._changed.set()  # who waits for one that comes now waits for a stranger's time
 
     def admit(self, connection: object, client: Client) -> None:
@@ -95,20 +95,20 @@ class Places:
         if self._of.get(connection) is client:
             return
         if self._counts[client] >= self._of_one:
-            told = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
-            raise Problem(429, "too_many_connections", told, retry_after=1)
+            detail = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
+            raise Problem(429, "too_many_connections", detail, retry_after=1)
         self.leave(connection)
         self._of[connection] = client
         self._counts[client] += 1
 
-    def processor_of(self, connection: object, stranger: Processor | None = None) -> Processor:
-        """Return the processor whose time is used for it; while it is a stranger's, ``stranger`` if that is given."""
+    def processor_of(self, connection: object, unauthenticated: Processor | None = None) -> Processor:
+        """Return the processor whose time is used for it; while it is a stranger's, ``unauthenticated`` if that is given."""
         client = self._of.get(connection)
-        return client.processor if client is not None else stranger or self.processor
+        return client.processor if client is not None else unauthenticated or self.processor
 
     def leave(self, connection: object) -> None:
         """Give a place back."""
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         self.parting.discard(connection)
         client = self._of.pop(connection, None)
         if client is not None:

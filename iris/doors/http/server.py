@@ -78,7 +78,7 @@ async def open_http_door(
     """
     counted = HttpStatistics()
     places = Places(limits.connections, counted)
-    bounded = bounded_http(limits, counted, places, clients.strangers, make_full_app(origins))
+    bounded = bounded_http(limits, counted, places, clients.unauthenticated, make_full_app(origins))
     config = uvicorn.Config(
         make_app(node, clients, limits, counted, origins),
         http=bounded,
@@ -94,8 +94,8 @@ async def open_http_door(
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(limits.close_timeout)),
     )
-    told = logging.getLogger("uvicorn.error")
-    told.handlers, told.propagate = [_ToLog()], False
+    log = logging.getLogger("uvicorn.error")
+    log.handlers, log.propagate = [_ToLog()], False
     server = _Server(config)
     config.load()
     loop = asyncio.get_running_loop()
@@ -117,12 +117,12 @@ async def open_http_door(
             async with places.coming(server.server_state.connections):
                 with suppress(OSError):  # it is gone, or speaks no TLS
                     connect = loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
-                    await clients.strangers.metered(connect)
+                    await clients.unauthenticated.metered(connect)
         except asyncio.CancelledError:
             accepted.close()
             raise
 
-    accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.strangers, greet)) for one in sockets]
+    accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.unauthenticated, greet)) for one in sockets]
     try:
         door = HttpDoor(counted, server)
         with reporting(node, "http", door.statistics):

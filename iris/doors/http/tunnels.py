@@ -84,7 +84,7 @@ class _Carrier:
             IrisError: the tunnel broke.
         """
         try:
-            await self._tell({"credit": LENT})
+            await self._send_text({"credit": LENT})
             metered = self._client.processor.metered
             await first_of(metered(self._receive()), self._carry_in(), metered(self._carry_out()))
         finally:
@@ -100,8 +100,8 @@ class _Carrier:
             if isinstance(payload, bytes):
                 await self._socket.send_bytes(payload)
             else:
-                await self._tell(enveloped(payload))
-        await self._tell({"eof": True})
+                await self._send_text(enveloped(payload))
+        await self._send_text({"eof": True})
         await self._ended.wait()
 
     async def _carry_in(self) -> None:
@@ -115,7 +115,7 @@ class _Carrier:
             used += 1
             if used >= LENT // 2:
                 self._lent += used
-                await self._tell({"credit": used})
+                await self._send_text({"credit": used})
                 used = 0
         await self._tunnel.send_eof()
         self._ended.set()
@@ -134,7 +134,7 @@ class _Carrier:
             if payload is None:
                 said = from_json(message["text"])
                 if isinstance(said, dict) and said.keys() == {"credit"}:
-                    self._take(said["credit"])
+                    self._add_credit(said["credit"])
                     continue
                 if said == {"eof": True}:
                     if finished:
@@ -153,11 +153,11 @@ class _Carrier:
             self._lent -= 1
             self._arrived.put_nowait((payload, size))
 
-    def _take(self, credit: Any) -> None:
+    def _add_credit(self, credit: Any) -> None:
         if not isinstance(credit, int) or isinstance(credit, bool) or not 0 < credit <= MAX_CREDIT - self._credit:
             raise Problem(400, "malformed", f"credit is a whole number from 1; {MAX_CREDIT} may be lent at a time")
         self._credit += credit
         self._more.set()
 
-    async def _tell(self, said: dict[str, Any]) -> None:
+    async def _send_text(self, said: dict[str, Any]) -> None:
         await self._socket.send_text(json.dumps(said, ensure_ascii=False, separators=(",", ":")))

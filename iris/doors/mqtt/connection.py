@@ -164,7 +164,7 @@ class MqttConnection:
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error
             self._counted.refused[problem.status] += 1
-            self._around.tell_once(self._client.name, "will", f"its will was not published: {error}")
+            self._around.log_once(self._client.name, "will", f"its will was not published: {error}")
 
     async def _welcome(self) -> None:
         asked = self._connect
@@ -228,8 +228,8 @@ class MqttConnection:
                         await self._answer(data, data)
                 elif isinstance(packet, Publish) and len(packet.payload) > self._around.max_payload:
                     self._counted.refused[413] += 1
-                    told = f"a payload of {len(packet.payload)} bytes: {self._around.max_payload} are the limit"
-                    raise Parting(Reason.TOO_LARGE, told)
+                    detail = f"a payload of {len(packet.payload)} bytes: {self._around.max_payload} are the limit"
+                    raise Parting(Reason.TOO_LARGE, detail)
                 else:
                     await self._inbox.put(packet, len(body))
                 await self._client.processor.rest()  # of many that are here already, others wait for one only
@@ -241,7 +241,7 @@ class MqttConnection:
     async def _work(self, subscriptions: Subscriptions) -> None:
         """Do what the client asks for, in its order."""
         while True:
-            for kind, packets in groupby(await self._inbox.take(), type):
+            for kind, packets in groupby(await self._inbox.pop_all(), type):
                 if kind is Publish:
                     await self._publish([packet for packet in packets if isinstance(packet, Publish)])
                     continue
@@ -265,7 +265,7 @@ class MqttConnection:
                 self._counted.published += 1
             else:
                 self._counted.refused[problem.status] += 1
-                self._around.tell_once(self._client.name, problem.code, problem.detail)
+                self._around.log_once(self._client.name, problem.code, problem.detail)
             if not packet.qos:
                 continue
             if problem is not None and self._level == V3:
@@ -276,10 +276,10 @@ class MqttConnection:
                 writing.puback(self._level, packet.packet_id, reason, ""),
             )
 
-    async def _answer(self, told: bytes, brief: bytes) -> None:
+    async def _answer(self, full: bytes, brief: bytes) -> None:
         """Send an answer with a text for people, or without it where the client does not want one or has no room."""
         wants = self._connect.properties.get(Property.PROBLEM_INFORMATION, 1)
-        data = told if wants and len(told) <= self._max_size else brief
+        data = full if wants and len(full) <= self._max_size else brief
         if len(data) > self._max_size:
             raise Parting(Reason.TOO_LARGE, "the client takes no packet that is as large as its answer")
         await self._wire.send(data)

@@ -12,7 +12,7 @@ from iris.doors.clients import Clients
 
 _log: Final = logging.getLogger("iris")
 
-_MAX_TOLD: Final = 10_000
+_MAX_LOGGED: Final = 10_000
 """Things of which is remembered that the log has them; beyond it, it may have them again."""
 
 
@@ -51,15 +51,15 @@ class Surroundings:
         self.clients: Final = clients
         self.max_payload: Final = max_payload
         self.counted: Final = MqttStatistics()
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
-    def tell_once(self, client: str, code: str, text: str) -> None:
+    def log_once(self, client: str, code: str, text: str) -> None:
         """Log what a client does not get to know, once for each client and sort of thing."""
-        if (client, code) in self._told:
+        if (client, code) in self._logged:
             return
-        if len(self._told) >= _MAX_TOLD:
-            self._told.clear()
-        self._told.add((client, code))
+        if len(self._logged) >= _MAX_LOGGED:
+            self._logged.clear()
+        self._logged.add((client, code))
         _log.warning(
             "client %s of MQTT: %s (logged once for this client)",
             client,

@@ -16,7 +16,7 @@ from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import packed, to_json
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event, ToldLosses
+from iris.patterns.pubsub.subscribe import AnnouncedLosses, Event
 
 MISSED: Final = "iris-missed"
 """User property with the number of events that were lost just before a message."""
@@ -119,7 +119,7 @@ class Subscriptions:
             async with self._client.subscribed(self._node, pattern, group, instead_of=former) as events:
                 if not ready.done():
                     ready.set_result(None)
-                losses, missed = ToldLosses(events), 0
+                losses, missed = AnnouncedLosses(events), 0
                 if options.skips_retained:
                     losses.begin_anew()  # the last values have come, and may have been too many
                 try:
@@ -142,8 +142,8 @@ def message_of(level: int, event: Event, identifier: int | None, missed: int) ->
         return None
     payload, kind = event.payload, None
     if not isinstance(payload, bytes):
-        told = to_json(payload)
-        payload, kind = (packed(payload), _MESSAGEPACK) if told is None else (told, JSON)
+        encoded = to_json(payload)
+        payload, kind = (packed(payload), _MESSAGEPACK) if encoded is None else (encoded, JSON)
     properties: dict[Property, Any] = {} if kind is None else {Property.CONTENT_TYPE: kind}
     if identifier is not None:
         properties[Property.SUBSCRIPTION_ID] = identifier

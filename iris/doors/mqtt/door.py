@@ -94,18 +94,18 @@ class MqttDoor:
         """Find out whose connection this is, and begin to serve it."""
         wire: Wire | None = None
         met: tuple[Client, int, bytes] | None = None
-        strangers = self._clients.strangers
+        unauthenticated = self._clients.unauthenticated
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                wire = await strangers.metered(Wire.over(accepted, self._tls, self._around.counted))
-                met = await strangers.metered(self._meet(wire))
+                wire = await unauthenticated.metered(Wire.over(accepted, self._tls, self._around.counted))
+                met = await unauthenticated.metered(self._meet(wire))
         except (OSError, asyncio.IncompleteReadError):
             pass  # a stranger who has gone, or has not said in time who it is
         finally:
             if wire is None or met is None:
                 self._around.counted.turned_away += 1
                 if wire is not None:
-                    await strangers.metered(wire.close())
+                    await unauthenticated.metered(wire.close())
         if wire is not None and met is not None:
             task = asyncio.ensure_future(self._serve(wire, *met))
             self._tasks.add(task)
@@ -126,8 +126,8 @@ class MqttDoor:
                 raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
             client = self._client_of(password_of(body))
             if self._coming_of[client.name] >= self._of_one:
-                told = f"{self._of_one} of the client's connections wait for their turn"
-                raise Parting(Reason.QUOTA_EXCEEDED, told)
+                detail = f"{self._of_one} of the client's connections wait for their turn"
+                raise Parting(Reason.QUOTA_EXCEEDED, detail)
             return client, level, body
         except Parting as parting:
             await self._refuse(wire, level, parting)
@@ -181,10 +181,10 @@ class MqttDoor:
         if former is None:
             return
         if former not in self._coming:
-            _take_over(former)
+            _end_former(former)
             await former.wait_gone()
         elif self._around.node.id < door:  # it comes to both of us now, and one is to give way
-            _take_over(former)
+            _end_former(former)
 
     async def _keep(self, wire: Wire, connect: Connect, client: Client) -> None:
         """Serve a client for as long as its connection lasts."""
@@ -198,10 +198,10 @@ class MqttDoor:
         try:
             self._coming.add(connection)
             if former is not None:
-                _take_over(former)
+                _end_former(former)
                 await former.wait_gone()  # its will comes before all that this connection publishes
             if assigned is None and not connection.is_ended:  # one that has given way ends no other one
-                await self.others.take_over(key)
+                await self.others.end_elsewhere(key)
             self._coming.discard(connection)
             await connection.run()
         finally:
@@ -237,7 +237,7 @@ class MqttDoor:
             former = self._newest.get(key_of(client, client_id))
             if former is None:
                 raise full
-            _take_over(former)
+            _end_former(former)
             await asyncio.wait([self._connections[former]])
 
     def _full(self, client: str) -> Parting | None:
@@ -245,8 +245,8 @@ class MqttDoor:
         if self._admitted.total() >= self._max_connections:
             return Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
         if self._admitted[client] >= self._of_one:
-            told = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
-            return Parting(Reason.QUOTA_EXCEEDED, told)
+            detail = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
+            return Parting(Reason.QUOTA_EXCEEDED, detail)
         return None
 
     def _check_will(self, client: Client, will: Publish) -> None:
@@ -271,7 +271,7 @@ def _counted(counts: Counter[str], name: str) -> Generator[None]:
             del counts[name]
 
 
-def _take_over(former: MqttConnection) -> None:
+def _end_former(former: MqttConnection) -> None:
     former.end(Reason.TAKEN_OVER, "another connection has this client identifier")
 
 
@@ -309,7 +309,7 @@ async def open_mqtt_door(
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
         one.listen(1024)
         one.setblocking(False)
-    listening = [asyncio.ensure_future(accept(one, "MQTT", clients.strangers, door.greet)) for one in sockets]
+    listening = [asyncio.ensure_future(accept(one, "MQTT", clients.unauthenticated, door.greet)) for one in sockets]
     listening.append(asyncio.ensure_future(door.others.run()))
     try:
         with reporting(node, "mqtt", door.statistics):

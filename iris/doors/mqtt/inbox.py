@@ -50,7 +50,7 @@ class Inbox:
         self._end = error
         self._filled.set()
 
-    async def take(self) -> list[Waiting]:
+    async def pop_all(self) -> list[Waiting]:
         """Return all that waits; when there is nothing any more, raise what ``end`` was given.
 
         What was returned before is done.

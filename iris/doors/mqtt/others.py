@@ -63,12 +63,12 @@ class OtherDoors:
             async with self._node.subscribe(TOPIC, allow=(self._node.name,)) as events, asyncio.TaskGroup() as tasks:
                 async for event in events:
                     if isinstance(event.payload, dict) and CLIENT_HEADER not in event.headers:
-                        self._take(event, tasks)
+                        self._receive(event, tasks)
         except* IrisError as group:
-            told = "does not learn who has come back to another door"
-            _log.info("the door for MQTT %s: %s", told, group.exceptions[0], extra={"door": "mqtt"})
+            effect = "does not learn who has come back to another door"
+            _log.info("the door for MQTT %s: %s", effect, group.exceptions[0], extra={"door": "mqtt"})
 
-    async def take_over(self, key: str) -> None:
+    async def end_elsewhere(self, key: str) -> None:
         """Have other doors end the connection of a key; return when they have, or do not answer in time."""
         others = self._node._inner._pubsub.subscribers_of(TOPIC) - {self._node.id} - self._silent
         if not others:
@@ -86,7 +86,7 @@ class OtherDoors:
         finally:
             del self._asked[number]
 
-    def _take(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+    def _receive(self, event: Event, tasks: asyncio.TaskGroup) -> None:
         said: dict[str, Any] = event.payload
         if event.publisher == self._node.id:
             return

@@ -95,21 +95,21 @@ class _Fields:
     def left(self) -> int:
         return len(self._data) - self._at
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         if count > self.left:
             raise Parting(Reason.MALFORMED, "a packet that ends too early")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def rest(self) -> bytes:
-        return self.take(self.left)
+        return self.read(self.left)
 
     def end(self) -> None:
         if self.left:
             raise Parting(Reason.MALFORMED, "a packet that goes on behind its end")
 
     def byte(self) -> int:
-        return self.take(1)[0]
+        return self.read(1)[0]
 
     def flag(self) -> int:
         value = self.byte()
@@ -118,10 +118,10 @@ class _Fields:
         return value
 
     def short(self) -> int:
-        return int.from_bytes(self.take(2), "big")
+        return int.from_bytes(self.read(2), "big")
 
     def long(self) -> int:
-        return int.from_bytes(self.take(4), "big")
+        return int.from_bytes(self.read(4), "big")
 
     def above_zero(self, value: int) -> int:
         if not value:
@@ -141,7 +141,7 @@ class _Fields:
         raise Parting(Reason.MALFORMED, "a number of more than four bytes")
 
     def binary(self) -> bytes:
-        return self.take(self.short())
+        return self.read(self.short())
 
     def text(self) -> str:
         data, at = self._data, self._at + 2
@@ -165,7 +165,7 @@ class _Fields:
         size = self.number()
         if size > OVERHEAD:
             raise Parting(Reason.TOO_LARGE, f"properties of {size} bytes: {OVERHEAD} are the limit")
-        fields = _Fields(self.take(size))
+        fields = _Fields(self.read(size))
         while fields.left:
             number = fields.number()
             if number not in allowed:
@@ -246,7 +246,7 @@ def password_of(body: bytes) -> bytes:
 
     def pass_properties() -> None:
         if level == V5:
-            fields.take(fields.number())
+            fields.read(fields.number())
 
     pass_properties()
     fields.binary()  # the client identifier

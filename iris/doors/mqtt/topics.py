@@ -16,7 +16,7 @@ from iris.kernel.topic_syntax import is_pattern, is_topic
 
 _SHARED: Final = "$share/"
 
-_FOREIGN: Final = re.compile(r"[.*>+#]")
+_UNSUPPORTED: Final = re.compile(r"[.*>+#]")
 """Characters that a level cannot have, as they mean something else in the other language."""
 
 _UNTELLABLE: Final = re.compile(r"[/+#]|^\$")
@@ -44,7 +44,7 @@ def topic_of(name: str) -> str:
         Problem: there is none.
     """
     topic = name.replace("/", ".")
-    if _FOREIGN.search(name) or name.startswith("$") or not is_topic(topic):
+    if _UNSUPPORTED.search(name) or name.startswith("$") or not is_topic(topic):
         raise Problem(
             400, "bad_topic", f"{name!r:.300} is no topic here: no empty levels, dots, spaces, wildcards or $"
         )
@@ -72,9 +72,9 @@ def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
     levels = rest.split("/")
     has_rest = levels[-1] == "#"
     tokens = ["*" if level == "+" else level for level in (levels[:-1] if has_rest else levels)]
-    told = any(token != "*" and _FOREIGN.search(token) for token in tokens) or "*" in levels  # noqa: S105
+    is_unsupported = any(token != "*" and _UNSUPPORTED.search(token) for token in tokens) or "*" in levels  # noqa: S105
     parent, deeper = ".".join(tokens), ".".join([*tokens, ">"])
     patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
-    if told or rest.startswith("$") or not all(map(is_pattern, patterns)):
+    if is_unsupported or rest.startswith("$") or not all(map(is_pattern, patterns)):
         raise Problem(400, "bad_topic", f"{text!r:.300} is no filter here: no empty levels, dots, spaces or $")
     return RequestedTopic(patterns, group)

@@ -46,8 +46,8 @@ def within(size: int, make: Callable[[int, Reason, str], bytes], level: int, par
 
 def publish(level: int, topic: str, payload: bytes, *, retain: bool, properties: Mapping[Property, Any]) -> bytes:
     """Return a message of QoS 0."""
-    told = b"" if level == V3 else _properties(properties)
-    return _framed(0x31 if retain else 0x30, _text(topic), told, payload)
+    encoded = b"" if level == V3 else _properties(properties)
+    return _framed(0x31 if retain else 0x30, _text(topic), encoded, payload)
 
 
 def puback(level: int, packet_id: int, reason: Reason, text: str) -> bytes:

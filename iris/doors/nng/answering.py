@@ -86,8 +86,8 @@ class Answering:
         calls = self._calls.setdefault(connection.number, set())
         if len(calls) >= CALLS_OF_ONE:
             self._counted.refused[429] += 1
-            told = f"{CALLS_OF_ONE} calls at a time are the limit of a connection"
-            return refusal_of(Problem(429, "too_many_calls", told, retry_after=1))
+            detail = f"{CALLS_OF_ONE} calls at a time are the limit of a connection"
+            return refusal_of(Problem(429, "too_many_calls", detail, retry_after=1))
         call = asyncio.ensure_future(self._call(data))
         calls.add(call)
         if not self.endpoint.has(connection):

@@ -58,7 +58,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        told: list[dict[str, Any]] = []
+        encoded: list[dict[str, Any]] = []
         size = 0
         with client.calling(), client.holding() as hold:
             await client.processor.rest()
@@ -69,14 +69,16 @@ class Asking:
             surveying = self._node.survey(cluster, payload, headers=_from(client), **options)
             async with surveying as answers:
                 async for one in answers:
-                    told.append({"member": str(one.member), **enveloped(one.payload)})
-                    size += len(to_json(told[-1]) or b"") + 1
+                    encoded.append({"member": str(one.member), **enveloped(one.payload)})
+                    size += len(to_json(encoded[-1]) or b"") + 1
                     if size > self._max_payload:
-                        many = f"the answers of {len(told)} members have more than {self._max_payload} bytes together"
+                        many = (
+                            f"the answers of {len(encoded)} members have more than {self._max_payload} bytes together"
+                        )
                         raise Problem(413, "too_large", f"{many}: survey fewer with count=")
         return answer_of(
             {
-                "answers": told,
+                "answers": encoded,
                 "ended_by": answers.ended_by,
                 "missing": [str(node) for node in answers.missing],
                 "errors": {str(node): problem_of(error).document() for node, error in answers.errors.items()},

@@ -103,7 +103,7 @@ async def open_nng_door(
         Endpoint,
         max_received=2 * (max_payload + MAX_LINE),
         max_connections=max_connections,
-        strangers=clients.strangers,
+        strangers=clients.unauthenticated,
         tls=tls,
     )
     counted = NngStatistics()

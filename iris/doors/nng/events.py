@@ -25,7 +25,7 @@ from iris.doors.options import PUSH
 from iris.doors.problems import Problem, problem_of
 from iris.doors.tokens import permits
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event, ToldLosses
+from iris.patterns.pubsub.subscribe import AnnouncedLosses, Event
 
 _log: Final = logging.getLogger("iris")
 
@@ -74,7 +74,7 @@ class Following:
         self._endpoint = endpoint
         self._counted = counted
         self._numbers = TopicNumbers()
-        self._told = LoggedOnce()
+        self._reported = LoggedOnce()
         self._in_a_row = 0
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class Following:
                         tasks.create_task(keep_running(f"following {pattern}", follow))
                     await asyncio.Event().wait()  # until its token ends
             except Problem as problem:
-                self._told.once("nothing is followed", problem)
+                self._reported.once("nothing is followed", problem)
             await asyncio.sleep(_PAUSE)
 
     async def end_stalled(self) -> None:
@@ -105,7 +105,7 @@ class Following:
             self._numbers.begin_anew()  # nobody knows what was published before
             try:
                 async with client.subscribed(self._node, pattern) as events:
-                    losses = ToldLosses(events)
+                    losses = AnnouncedLosses(events)
                     try:
                         async for event in events:
                             self._counted.missed += losses.count()
@@ -119,7 +119,7 @@ class Following:
                         self._counted.missed += losses.count()
             except (Problem, IrisError) as error:
                 problem = problem_of(error) if isinstance(error, IrisError) else error
-                self._told.once(f"{pattern} is not followed", problem)
+                self._reported.once(f"{pattern} is not followed", problem)
             await asyncio.sleep(_PAUSE)
 
     def _hand_over(self, event: Event, missed: int) -> int:
@@ -127,8 +127,8 @@ class Following:
         number = self._numbers.next(event.topic)
         message = event_of(event.topic, event.payload, number, missed=missed, retained=event.retained)
         if len(message) > MAX_SENT:
-            told = f"an event on {event.topic} has {len(message)} bytes, and a message to nng {MAX_SENT} at most"
-            self._told.once("an event is lost", Problem(413, "too_large", told))
+            detail = f"an event on {event.topic} has {len(message)} bytes, and a message to nng {MAX_SENT} at most"
+            self._reported.once("an event is lost", Problem(413, "too_large", detail))
             self._counted.missed += 1
             return missed + 1
         if not self._endpoint.connections:
@@ -157,7 +157,7 @@ class Taking:
         self._max_payload = max_payload
         self._endpoint = endpoint
         self._counted = counted
-        self._told = LoggedOnce()
+        self._reported = LoggedOnce()
 
     async def run(self) -> None:
         """Publish for ever, one after the other: who sends faster is held up."""
@@ -175,7 +175,7 @@ class Taking:
 
     def _refuse(self, problem: Problem) -> None:
         self._counted.refused[problem.status] += 1
-        self._told.once("a message of PUSH is refused", problem)
+        self._reported.once("a message of PUSH is refused", problem)
 
     async def _publish(self, data: bytes) -> None:
         client = self._clients.named(self._name)

@@ -112,8 +112,8 @@ def answer_of(payload: Any) -> bytes:
     form, data = form_of(payload)
     answer = b"200 %s\n%s" % (form.encode(), data)
     if len(answer) > MAX_SENT:
-        told = f"the answer has {len(answer)} bytes, and a message to a client of nng {MAX_SENT} at most"
-        raise Problem(413, "too_large", told)
+        detail = f"the answer has {len(answer)} bytes, and a message to a client of nng {MAX_SENT} at most"
+        raise Problem(413, "too_large", detail)
     return answer
 
 

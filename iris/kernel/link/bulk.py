@@ -25,10 +25,10 @@ small messages, each of which is work for either end."""
 class BulkSource(Protocol):
     """A source of bulk: its data stays where it is until the link has room for it."""
 
-    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+    def pop(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         """Return the next message, of about ``limit`` bytes at most, and its size; None if there is nothing now.
 
-        ``shared``: somebody waits for answers to other messages on the link, so that little should be on the way.
+        ``shared``: somebody waits for answers to other messages on the link, so that little should be in flight.
         """
         ...
 
@@ -67,7 +67,7 @@ class BulkQueue:
         room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._size, self._largest - size)
         while room > _PIECE_OVERHEAD and sources and len(batch) < self._most:
             source, _ = sources.popitem(last=False)
-            piece = source.take(room - _PIECE_OVERHEAD, shared=shared)
+            piece = source.pop(room - _PIECE_OVERHEAD, shared=shared)
             if piece is not None:
                 batch.append(piece[0])
                 room -= piece[1] + _PIECE_OVERHEAD

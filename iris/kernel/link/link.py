@@ -78,7 +78,7 @@ One that nobody waits for does so once until the flusher comes round.  A publish
 each event by itself once it takes longer than this for one round of its subscribers, and so never be faster again."""
 
 _EAGER: Final = 16
-"""Messages for which somebody waits that make a frame.  With 64 requests under way they then travel in several parts,
+"""Messages for which somebody waits that make a frame.  With 64 requests in progress they then travel in several parts,
 and either end works on one while the other end works on the next: 36,000 requests/s instead of 20,000."""
 
 _SHARED: Final = 0.02
@@ -427,7 +427,7 @@ class Link:
         lost = len(self._open) + sum(len(batch) for batch, _ in self._batches) + self._frame_messages
         self._closed = reason
         self._lost += lost
-        self._take_batch()
+        self._swap_batch()
         self._batches.clear()
         self._bulk.clear()
         self._waiting_bytes = self._frame_messages = 0
@@ -476,7 +476,7 @@ class Link:
             self._grew |= self._growing.grown > 0
             self._growing = None
 
-    def _take_batch(self) -> tuple[list[Message], int]:
+    def _swap_batch(self) -> tuple[list[Message], int]:
         """Take the open batch, with its size, and begin another."""
         self._grow_no_more()
         batch, size = self._open, self._open_bytes
@@ -485,7 +485,7 @@ class Link:
         return batch, size
 
     def _close_batch(self) -> None:
-        batch, size = self._take_batch()
+        batch, size = self._swap_batch()
         self._batches.append((batch, size))
         self._waiting_bytes += size
         # A publisher that never yields still has its full batches on the way, not in memory.
@@ -523,7 +523,7 @@ class Link:
             batch, size = self._batches.popleft()
             self._waiting_bytes -= size
         else:
-            batch, size = self._take_batch()
+            batch, size = self._swap_batch()
             if self._bulk:
                 self._bulk.fill(batch, size, shared=self._is_shared())
         if self._room and self.has_room():

@@ -20,7 +20,7 @@ STAGGER: Final = 0.25
 round trip of nearly every line, so that a connection more than is needed is rare."""
 
 AT_ONCE: Final = 4
-"""Attempts that are under way at one time: who makes up a node with sixteen addresses from which nothing comes back
+"""Attempts that are in progress at one time: who makes up a node with sixteen addresses from which nothing comes back
 must not take sixteen of the slots that there are for connections."""
 
 LONGEST: Final = AT_ONCE * STAGGER
@@ -45,7 +45,7 @@ async def first_of(
         failures: gets the errors of those that failed, in the same order.
         expected: errors that count as a failure; any other one is raised as it is.
         discard: called with each result that is not returned.
-        at_once: attempts that may be under way at one time.  Where more wait, the oldest one is given up after
+        at_once: attempts that may be in progress at one time.  Where more wait, the oldest one is given up after
             ``LONGEST`` seconds, and counts as failed with the first of ``expected``.
     """
     if len(attempts) == 1:  # which is usual, and needs no tasks
@@ -56,30 +56,30 @@ async def first_of(
             return None
     results: list[T] = []
     failed: dict[int, Exception] = {}
-    under_way: dict[int, tuple[trio.CancelScope, float]] = {}
+    running: dict[int, tuple[trio.CancelScope, float]] = {}
     changed = trio.lowlevel.ParkingLot()
 
     async def attempt(number: int) -> None:
-        with under_way[number][0] as scope:
+        with running[number][0] as scope:
             try:
                 results.append(await attempts[number]())
             except expected as error:
                 failed[number] = error
         if scope.cancelled_caught:
             failed[number] = expected[0](f"nothing came back for {LONGEST:g} s, and others were to be tried")
-        del under_way[number]
+        del running[number]
         changed.unpark_all()
 
     try:
         async with open_background() as nursery:
             for number in range(len(attempts)):
-                while not results and len(under_way) >= at_once:
-                    scope, until = next(iter(under_way.values()))
+                while not results and len(running) >= at_once:
+                    scope, until = next(iter(running.values()))
                     scope.deadline = until
                     await changed.park()
                 if results:
                     break
-                under_way[number] = (trio.CancelScope(), trio.current_time() + LONGEST)
+                running[number] = (trio.CancelScope(), trio.current_time() + LONGEST)
                 nursery.start_soon(attempt, number)
                 with trio.move_on_after(STAGGER):
                     while not results and number not in failed:

@@ -170,5 +170,5 @@ class _Block(MustEnter, AbstractAsyncContextManager[_T]):
         """Needed for ``__enter__`` to be called at all."""
 
     def _refuse(self, used: str, otherwise: str = "") -> NoReturn:
-        self._was_told()
+        self._warned()
         raise TypeError(f"{self._opener}(...) opens a block and is not for {used!r}: use 'async with'{otherwise}")

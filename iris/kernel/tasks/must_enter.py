@@ -33,7 +33,7 @@ class MustEnter:
             raise RuntimeError(f"this block was entered before: call {self._opener} once for each block")
         self._entered, self._unused = True, False
 
-    def _was_told(self) -> None:
+    def _warned(self) -> None:
         """Note that its user was warned how to enter it."""
         self._unused = False
 

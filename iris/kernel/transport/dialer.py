@@ -90,7 +90,7 @@ async def open_greeted(
     ``greet`` raises ``OSError`` if what listens there is not meant.
     """
     try:
-        addresses = await _look_up(host, port, dials.look_ups)
+        addresses = await _resolve(host, port, dials.look_ups)
     except (OSError, ValueError, RuntimeError) as error:  # a name beyond those that can be asked for; no thread is left
         raise NotSent(f"cannot connect to {url}: {_reason(error)}") from None
 
@@ -103,19 +103,19 @@ async def open_greeted(
     if connection is not None:
         return connection
     refused = all(isinstance(error, ConnectionRefusedError) for error in failures)
-    told = next(failure for failure in failures if refused or not isinstance(failure, ConnectionRefusedError))
-    raise (Refused if refused else NotSent)(f"cannot connect to {url}: {_reason(told)}")
+    reported = next(failure for failure in failures if refused or not isinstance(failure, ConnectionRefusedError))
+    raise (Refused if refused else NotSent)(f"cannot connect to {url}: {_reason(reported)}")
 
 
-async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, Any]]:
-    def look_up(flags: int = 0) -> list[tuple[int, Any]]:
+async def _resolve(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, Any]]:
+    def resolve(flags: int = 0) -> list[tuple[int, Any]]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         return [(family, address) for family, _, _, _, address in found]
 
     try:
-        return look_up(socket.AI_NUMERICHOST)  # which asks nobody
+        return resolve(socket.AI_NUMERICHOST)  # which asks nobody
     except socket.gaierror:
-        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
+        return await trio.to_thread.run_sync(resolve, abandon_on_cancel=True, limiter=limiter)
 
 
 async def _open_at(

@@ -36,7 +36,7 @@ class Greeting(Protocol):
     @property
     def awaited(self) -> PendingReverse | None: ...
 
-    def hear(self, connection: socket.socket) -> GreetingProgress:
+    def receive(self, connection: socket.socket) -> GreetingProgress:
         """Look at what it says, and answer.  Called on the thread of the listener when something can be read."""
         ...
 
@@ -52,8 +52,8 @@ class SpGreeting:
         self.framing: Framing | None = None
         self.awaited: PendingReverse | None = None
 
-    def hear(self, connection: socket.socket) -> GreetingProgress:
-        """See ``Greeting.hear``."""
+    def receive(self, connection: socket.socket) -> GreetingProgress:
+        """See ``Greeting.receive``."""
         try:
             said = connection.recv(len(GREETING) - len(self._said))
         except BlockingIOError:

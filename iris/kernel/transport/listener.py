@@ -240,12 +240,12 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             try:
-                self._take_turn()
+                self._run_once()
             except Exception:  # noqa: BLE001 -- it is logged; if this thread ended, the node would be deaf for good
                 _log.exception("connections are accepted again in %g s", _PAUSE, extra={"cause": "accepting"})
                 time.sleep(_PAUSE)
 
-    def _take_turn(self) -> None:
+    def _run_once(self) -> None:
         with self._lock:
             wait = self._places.deadline - time.monotonic()
         for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
@@ -285,7 +285,7 @@ class Listener:
             # From here on it counts against the limits of strangers.  The newest gets a slot in any case: an attacker
             # has to keep coming to keep others out.
             with self._lock:
-                losers = self._places.take(visitor, None if host is None else address_key(host), time.monotonic())
+                losers = self._places.allocate(visitor, None if host is None else address_key(host), time.monotonic())
             self._send_away(losers)
             self._look(visitor)  # mostly its header has come by then
 
@@ -294,15 +294,15 @@ class Listener:
         if visitor.socket.fileno() < 0:
             return  # it was closed, for a newer one, since it became readable
         try:
-            heard = visitor.greeting.hear(visitor.socket)
+            progress = visitor.greeting.receive(visitor.socket)
         except Exception:  # noqa: BLE001 -- a library reads what strangers say; no surprise in it may end this thread
-            heard = GreetingProgress.WRONG
-        if heard is GreetingProgress.WHOLE:
+            progress = GreetingProgress.WRONG
+        if progress is GreetingProgress.WHOLE:
             self._admit_visitor(visitor)
-        elif heard is not GreetingProgress.PART:
+        elif progress is not GreetingProgress.PART:
             with self._lock:
                 self._places.leave(visitor)
-            if heard is GreetingProgress.WRONG:
+            if progress is GreetingProgress.WRONG:
                 self._send_away([visitor])
             else:
                 self._selector.unregister(visitor.socket)
@@ -334,7 +334,7 @@ class Listener:
             self._news()
 
 
-_UNTOLD: Final = 4096
+_UNREPORTED: Final = 4096
 """Connections that the trio thread may not have seen, because it was busy for long, when one more is let in."""
 
 
@@ -418,7 +418,7 @@ class Acceptor:
 
     def _get_reception(self) -> Listener:
         if self._reception is None:
-            self._reception = Listener(self._config, self._take, self._turn_away, self._news)
+            self._reception = Listener(self._config, self._accept, self._turn_away, self._news)
         return self._reception
 
     async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
@@ -445,8 +445,8 @@ class Acceptor:
             arrived = self._arrived.pop(number, None)
             if arrived is not None and self._reception is not None:  # else it has lost its slot
                 connection, host, greeting = arrived
-                # From here on the connection is the trio task's, and counts there (``StrangerConnections``): its slot
-                # here is free again.
+                # From here on the connection is the trio task's, and counts there (``UnauthenticatedConnections``): its
+                # slot here is free again.
                 self._reception.seen(number)
                 if greeting.awaited is not None:
                     assert greeting.framing is not None
@@ -480,8 +480,8 @@ class Acceptor:
 
     # -- on the thread of the listener ----------------------------------------------------------------------
 
-    def _take(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
-        if len(self._arrived) > _UNTOLD:
+    def _accept(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+        if len(self._arrived) > _UNREPORTED:
             # The trio task is far behind.  To refuse here bounds the descriptors; to wait would stop accepting.
             return None
         number = next(self._numbers)

@@ -108,10 +108,10 @@ class MemoryNetwork:
         With ``one_way``, only what goes from an earlier group to a later one is dropped.
         """
         sides = [list(group) for group in groups]
-        for index, near in enumerate(sides):
-            for far in sides[index + 1 :]:
-                for one in near:
-                    for other in far:
+        for index, side in enumerate(sides):
+            for opposite in sides[index + 1 :]:
+                for one in side:
+                    for other in opposite:
                         self._cut.add((one, other))
                         if not one_way:
                             self._cut.add((other, one))
@@ -177,15 +177,15 @@ class MemoryNetwork:
     def join(self, token: str) -> None:
         """Make a reverse connection if both ends are there and can reach each other."""
         accepting, calling = self.accepting.get(token), self.calling.get(token)
-        if accepting is None or calling is None or accepting.way is not None:
+        if accepting is None or calling is None or accepting.outgoing is not None:
             return
-        near, far = accepting.transport, calling.transport
-        cut = self.is_cut(near.host, far.host) or self.is_cut(far.host, near.host)
-        if self.find(calling.url) is near and not cut and not far.closed:
+        acceptor, caller = accepting.transport, calling.transport
+        cut = self.is_cut(acceptor.host, caller.host) or self.is_cut(caller.host, acceptor.host)
+        if self.find(calling.url) is acceptor and not cut and not caller.closed:
             del self.calling[token]
-            accepting.way = calling.way = MemoryOutgoing(self, near, far, accepting.on_broken)
-            near.opened(accepting.way)
-            far.accept(accepting.way, calling)
+            accepting.outgoing = calling.outgoing = MemoryOutgoing(self, acceptor, caller, accepting.on_broken)
+            acceptor.opened(accepting.outgoing)
+            caller.accept(accepting.outgoing, calling)
             accepting.news.set()
 
     def is_cut(self, source: str, target: str) -> bool:
@@ -246,13 +246,13 @@ class MemoryTransport:
             self._network.join(token)
             await accepting.news.wait()
         except BaseException:
-            if accepting.way is not None:
-                accepting.way.close()
+            if accepting.outgoing is not None:
+                accepting.outgoing.close()
             raise
         finally:
             del self._network.accepting[token]
-        assert accepting.way is not None
-        return accepting.way
+        assert accepting.outgoing is not None
+        return accepting.outgoing
 
     def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
         """See ``Transport.dial_reverse``."""
@@ -260,28 +260,28 @@ class MemoryTransport:
         self._network.join(token)
         return incoming
 
-    def opened(self, way: MemoryOutgoing) -> None:
+    def opened(self, outgoing: MemoryOutgoing) -> None:
         """Register an outgoing connection."""
-        self._outward.add(way)
+        self._outward.add(outgoing)
 
-    def accept(self, way: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
+    def accept(self, outgoing: MemoryOutgoing, reverse: MemoryIncoming | None = None) -> None:
         """Take a connection that another transport has opened, or a reverse one of this transport."""
-        self._inward.add(way)
+        self._inward.add(outgoing)
         if reverse is not None:
-            self._reverse[way] = reverse
+            self._reverse[outgoing] = reverse
         if self._observer is not None:
-            self.context.copy().run(self._observer.connection_opened, way.number, way.host)
+            self.context.copy().run(self._observer.connection_opened, outgoing.number, outgoing.host)
 
     def links_changed(self) -> None:
         """Send what was held back on links that are open again."""
-        for way in sorted(self._outward, key=lambda way: way.number):
-            way.send_held()
+        for outgoing in sorted(self._outward, key=lambda way: way.number):
+            outgoing.send_held()
 
     def break_links(self, hosts: set[str]) -> None:
         """Break the connections that this transport has opened to some hosts."""
-        for way in sorted(self._outward, key=lambda way: way.number):
-            if way.target_host in hosts:
-                way.break_soon()
+        for outgoing in sorted(self._outward, key=lambda way: way.number):
+            if outgoing.target_host in hosts:
+                outgoing.break_soon()
 
     def deliver(self, arrival: _Arrival) -> None:
         """Take a frame that becomes readable at its due time."""
@@ -300,15 +300,15 @@ class MemoryTransport:
         if self.paused or not self._arrived or self._arrived[0].due > trio.current_time():
             return None
         arrival = self._arrived.pop(0)
-        arrival.way.taken(arrival.frame)
-        self._source = arrival.way.number
+        arrival.outgoing.taken(arrival.frame)
+        self._source = arrival.outgoing.number
         return arrival.frame
 
     def observe(self, observer: ConnectionObserver) -> None:
         """See ``Transport.observe``."""
         self._observer = observer
-        for way in sorted(self._inward, key=lambda way: way.number):
-            observer.connection_opened(way.number, way.host)
+        for incoming in sorted(self._inward, key=lambda way: way.number):
+            observer.connection_opened(incoming.number, incoming.host)
 
     def source(self) -> int:
         """See ``Transport.source``."""
@@ -316,9 +316,9 @@ class MemoryTransport:
 
     def hang_up(self, connection: int) -> None:
         """See ``Transport.hang_up``."""
-        for way in self._inward:
-            if way.number == connection:
-                way.break_soon()
+        for incoming in self._inward:
+            if incoming.number == connection:
+                incoming.break_soon()
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
@@ -348,14 +348,14 @@ class MemoryTransport:
         if self._arrived:
             self._until_due.deadline = self._arrived[0].due
 
-    def forget(self, way: MemoryOutgoing) -> None:
+    def forget(self, outgoing: MemoryOutgoing) -> None:
         """Drop a connection that has ended."""
-        self._outward.discard(way)
-        if way in self._inward:
-            self._inward.remove(way)
+        self._outward.discard(outgoing)
+        if outgoing in self._inward:
+            self._inward.remove(outgoing)
             if self._observer is not None and not self.closed:
-                self.context.copy().run(self._observer.connection_closed, way.number)
-        reverse = self._reverse.pop(way, None)
+                self.context.copy().run(self._observer.connection_closed, outgoing.number)
+        reverse = self._reverse.pop(outgoing, None)
         if reverse is not None and not self.closed:
             self.context.copy().run(reverse.broken)
 
@@ -367,10 +367,10 @@ class MemoryTransport:
         self._network.unbind(self)
         self._arrived.clear()
         self._reader.unpark_all()
-        for way in sorted(self._inward, key=lambda way: way.number):
-            way.break_off()
-        for way in sorted(self._outward, key=lambda way: way.number):
-            way.close()
+        for incoming in sorted(self._inward, key=lambda way: way.number):
+            incoming.break_off()
+        for incoming in sorted(self._outward, key=lambda way: way.number):
+            incoming.close()
 
 
 @final
@@ -449,7 +449,7 @@ class MemoryOutgoing:
         more = fault.delay
         delay = network.random.uniform(least + more[0], greatest + more[1])
         self._due = max(self._due, trio.current_time() + delay)
-        self._target.deliver(_Arrival(due=self._due, frame=frame, way=self))
+        self._target.deliver(_Arrival(due=self._due, frame=frame, outgoing=self))
 
     def send_held(self) -> None:
         """Send what was held back, if the link is open again."""
@@ -513,7 +513,7 @@ class MemoryIncoming:
         self.transport: Final = transport
         self.url: Final = url
         self.token: Final = token
-        self.way: MemoryOutgoing | None = None
+        self.outgoing: MemoryOutgoing | None = None
 
     def broken(self) -> None:
         """The connection is lost."""
@@ -526,8 +526,8 @@ class MemoryIncoming:
         if not self._closed:
             self._closed = True
             self._network.calling.pop(self.token, None)
-            if self.way is not None:
-                self.way.break_soon()
+            if self.outgoing is not None:
+                self.outgoing.break_soon()
 
 
 @final
@@ -535,11 +535,11 @@ class _Accepting(Struct):
     transport: MemoryTransport
     on_broken: Callable[[], None]
     news: trio.Event
-    way: MemoryOutgoing | None = None
+    outgoing: MemoryOutgoing | None = None
 
 
 @final
 class _Arrival(Struct, frozen=True):
     due: float
     frame: bytes
-    way: MemoryOutgoing
+    outgoing: MemoryOutgoing

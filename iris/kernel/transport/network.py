@@ -138,14 +138,14 @@ class NetworkTransport:
         except OSError as error:
             reason = str(error.strerror or error).lower()
             raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
-        self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
+        self._arrivals = Acceptor(config, self._limit, self._streams, self._notify_soon)
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
         self._reverse: dict[int, ReverseIncoming] = {}
         self._open: dict[int, Callable[[], object]] = {}
         """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
-        self._refused_told = 0
+        self._refused_reported = 0
         self._dials = DialSlots(_DIALS)
         self._observer: ConnectionObserver | None = None
 
@@ -169,10 +169,10 @@ class NetworkTransport:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
             connection = await open_connection(url, self._dials, permit)
-            return self._way_by(connection, url, with_length, on_broken)
+            return self._open_outgoing(connection, url, with_length, on_broken)
         if url.startswith("ws://"):
             return await self._dial_web(url, on_broken, permit)
-        return self._way_by(await open_ipc_connection(url), url, with_type_and_length, on_broken)
+        return self._open_outgoing(await open_ipc_connection(url), url, with_type_and_length, on_broken)
 
     async def _dial_web(self, url: str, on_broken: Callable[[], None], permit: Permit | None) -> StreamOutgoing:
         from iris.kernel.transport.websocket_dial import open_web
@@ -183,26 +183,26 @@ class NetworkTransport:
             self._reached[url] = (connection.family, connection.getpeername())
         if len(self._reached) > _REACHED:
             del self._reached[next(iter(self._reached))]
-        return self._way_by(connection, url, messages.encode, on_broken, messages)
+        return self._open_outgoing(connection, url, messages.encode, on_broken, messages)
 
-    def _way_by(
+    def _open_outgoing(
         self,
         connection: socket.socket,
         url: str,
         framing: Callable[[bytes], tuple[bytes, ...]],
         on_broken: Callable[[], None],
-        heard: Framing | None = None,
+        framing_in: Framing | None = None,
     ) -> StreamOutgoing:
-        def tell() -> None:
+        def report_broken() -> None:
             if not outgoing.closed:
                 on_broken()
 
         def broken() -> None:  # and not now: a sender or receiver may be in the middle of it
             with contextlib.suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(tell)
+                self._trio.run_sync_soon(report_broken)
 
         try:
-            outgoing = StreamOutgoing(connection, self._streams, framing, broken, heard)
+            outgoing = StreamOutgoing(connection, self._streams, framing, broken, framing_in)
         except (OSError, ValueError) as error:  # there is no room to watch it, or this transport is closed
             connection.close()
             raise NotSent(f"cannot connect to {url}: {error}") from None
@@ -215,7 +215,9 @@ class NetworkTransport:
         connection, messages = await self._arrivals.wait_reverse(token)
         with contextlib.suppress(OSError):  # it broke; the sender finds out
             prepare_to_send(connection)
-        return self._way_by(connection, "the dialler of a reverse connection", messages.encode, on_broken, messages)
+        return self._open_outgoing(
+            connection, "the dialler of a reverse connection", messages.encode, on_broken, messages
+        )
 
     def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> ReverseIncoming:
         """See ``Transport.dial_reverse``."""
@@ -241,27 +243,27 @@ class NetworkTransport:
             return
         self._reverse[number] = incoming
         self._changes.append((number, partial(self._streams.hang_up, number), host))
-        self._tell_soon()
+        self._notify_soon()
 
     # -- connections that others open -----------------------------------------------------------------------
 
     def _on_stream_closed(self, number: int) -> None:
         self._changes.append((number, None, None))
-        self._tell_soon()  # and not now: the caller may be in the middle of something
+        self._notify_soon()  # and not now: the caller may be in the middle of something
 
-    def _tell_soon(self) -> None:
+    def _notify_soon(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):
-            self._trio.run_sync_soon(self._tell, idempotent=True)  # one hop, however many there are
+            self._trio.run_sync_soon(self._notify, idempotent=True)  # one hop, however many there are
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         refused = self._arrivals.refused
         for number, host in self._arrivals.begin():
             self._changes.append((number, partial(self._streams.hang_up, number), host))
         self._arrivals.evict()  # not before: of each is told first that it is there, and then that it is gone
         observer = self._observer
-        if observer is not None and refused != self._refused_told:
-            told, self._refused_told = self._refused_told, refused
-            observer.connections_refused(refused - told)
+        if observer is not None and refused != self._refused_reported:
+            reported, self._refused_reported = self._refused_reported, refused
+            observer.connections_refused(refused - reported)
         while observer is not None and self._changes:
             connection, hang_up, address = self._changes.popleft()
             if hang_up is not None:
@@ -276,11 +278,11 @@ class NetworkTransport:
     def observe(self, observer: ConnectionObserver) -> None:
         """See ``Transport.observe``."""
         self._observer = observer
-        self._tell()
+        self._notify()
 
     def source(self) -> int:
         """See ``Transport.source``."""
-        self._tell()
+        self._notify()
         return self._streams.source
 
     def hang_up(self, connection: int) -> None:
@@ -296,10 +298,10 @@ class NetworkTransport:
         if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")
         if self._arrivals.order:
-            self._tell()
+            self._notify()
         frame = self._streams.receive_nowait()
         if self._changes:
-            self._tell()  # the connection that it came by may be new
+            self._notify()  # the connection that it came by may be new
         return frame
 
     async def wait_readable(self) -> None:

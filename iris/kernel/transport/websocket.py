@@ -359,8 +359,8 @@ class WebGreeting:
         self.framing: WebSocketFraming | None = None
         self.awaited: PendingReverse | None = None
 
-    def hear(self, connection: socket.socket) -> GreetingProgress:
-        """See ``Greeting.hear``."""
+    def receive(self, connection: socket.socket) -> GreetingProgress:
+        """See ``Greeting.receive``."""
         try:
             data = connection.recv(_PIECE)
         except BlockingIOError:
@@ -371,10 +371,10 @@ class WebGreeting:
             return GreetingProgress.WRONG
         asked = self._asked = self._asked or ServerUpgrade(self._door.limit)
         asked.receive(data)
-        heard = GreetingProgress.WRONG if asked.is_over else GreetingProgress.PART
-        if heard is GreetingProgress.PART and asked.path is not None:
-            heard = self._door.answer(asked, self)
+        progress = GreetingProgress.WRONG if asked.is_over else GreetingProgress.PART
+        if progress is GreetingProgress.PART and asked.path is not None:
+            progress = self._door.answer(asked, self)
         if asked.answer:
             with contextlib.suppress(OSError):  # it broke; the reader finds out
                 connection.send(asked.answer)
-        return heard
+        return progress

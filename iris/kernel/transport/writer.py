@@ -21,7 +21,7 @@ from iris.kernel.transport.reader import FrameReader, Framing
 _ENDS: Final = ~select.EPOLLOUT
 """Events other than that the socket accepts more."""
 
-_HEARD: Final = 4096
+_RECEIVE_BYTES: Final = 4096
 """Size in bytes of one read of the peer's answers."""
 
 _PATIENCE: Final = 16
@@ -32,7 +32,7 @@ _PATIENCE: Final = 16
 class StreamOutgoing:
     """An outbound stream connection that has sent its header.  See ``OutgoingConnection``.
 
-    Nothing comes back by it but what ``heard`` knows: who says something else there has his connection ended.
+    Nothing comes back by it but what ``framing_in`` knows: who says something else there has his connection ended.
 
     Args:
         connection: it does not block, and belongs to this object from now on.
@@ -40,7 +40,7 @@ class StreamOutgoing:
         framing: makes of a frame what goes on the wire for it, in pieces.
         broken: called at most once, from within other methods or ``FrameReader.receive_nowait``, when the connection is
             lost other than by ``close``.
-        heard: understands what comes back, where that may be something besides the end.
+        framing_in: understands what comes back, where that may be something besides the end.
 
     Raises:
         OSError: the system has no room to watch one more; the connection is still the caller's.
@@ -49,11 +49,11 @@ class StreamOutgoing:
     __slots__ = (
         "_broken",
         "_framing",
-        "_heard",
+        "_framing_in",
         "_others",
         "_over",
         "_rest",
-        "_room_told",
+        "_room_reported",
         "_socket",
         "_streams",
         "_waiting",
@@ -66,7 +66,7 @@ class StreamOutgoing:
         streams: FrameReader,
         framing: Callable[[bytes], tuple[bytes, ...]],
         broken: Callable[[], None],
-        heard: Framing | None = None,
+        framing_in: Framing | None = None,
     ) -> None:
         self.closed = False
         self._over = False
@@ -75,10 +75,10 @@ class StreamOutgoing:
         self._streams = streams
         self._framing = framing
         self._broken = broken
-        self._heard = heard
+        self._framing_in = framing_in
         self._rest: list[memoryview] = []
         """The part of the last frame that the socket has not accepted: at most this much waits here."""
-        self._room_told = False
+        self._room_reported = False
         self._waiting = False
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
         streams.watch(connection, self._changed, room=False)
@@ -110,8 +110,8 @@ class StreamOutgoing:
 
     def _keep(self, rest: memoryview) -> None:
         self._rest.append(rest)
-        if not self._room_told:
-            self._room_told = True
+        if not self._room_reported:
+            self._room_reported = True
             self._streams.watch_room(self._socket, wanted=True)
 
     def _flush(self) -> bool:
@@ -133,9 +133,9 @@ class StreamOutgoing:
 
     def _answer(self) -> None:
         """Send what the framing answers to what has been received."""
-        if self._heard is None or not self._heard.answer:
+        if self._framing_in is None or not self._framing_in.answer:
             return
-        answer, self._heard.answer = memoryview(self._heard.answer), b""
+        answer, self._framing_in.answer = memoryview(self._framing_in.answer), b""
         try:
             answer = answer[self._socket.send(answer) :]
         except BlockingIOError:
@@ -150,27 +150,27 @@ class StreamOutgoing:
         """The connection has room, or something to read, its end included."""
         if self._rest:
             self._flush()
-        elif events & select.EPOLLOUT and self._room_told:
+        elif events & select.EPOLLOUT and self._room_reported:
             # Not as soon as nothing is kept: more may be at once, and a connection by TCP tells of no room unasked.
-            self._room_told = False
+            self._room_reported = False
             self._streams.watch_room(self._socket, wanted=False)
         if events & _ENDS and not self._over:
-            self._hear()
+            self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for _ in range(_PATIENCE):
             try:
-                data = self._socket.recv(_HEARD)
+                data = self._socket.recv(_RECEIVE_BYTES)
             except BlockingIOError:
                 return  # it has no more to say; or this was about another one, which had this descriptor before
             except OSError:
                 break
-            if not data or self._heard is None:
+            if not data or self._framing_in is None:
                 break
-            self._heard.receive(data)
+            self._framing_in.receive(data)
             if not self._rest:
                 self._answer()
-            if self._heard.waiting or self._heard.is_over:
+            if self._framing_in.waiting or self._framing_in.is_over:
                 break
             if self._over:
                 return

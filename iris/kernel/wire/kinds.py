@@ -499,7 +499,7 @@ class EventTree(Message, tag=0x49):
     children: Annotated[tuple[tuple[Node, Places], ...], Meta(max_length=64)]
 
 
-class EventWay(Message, tag=0x4A):
+class EventRoute(Message, tag=0x4A):
     """My events come over that tree from here on; 0: directly."""
 
     turn: Number

@@ -63,9 +63,9 @@ class BooksSurvey:
         self._known: dict[NodeId, dict[_Key, Mapping[str, int]]] | None = None
         self._asking: Questions[BooksReport] = Questions(node, partial(ask_books, node, order), settle + timeout)
 
-    async def take(self) -> BooksView:
+    async def collect(self) -> BooksView:
         """Ask every node; ends within ``settle + timeout`` for each sixteen of them that do not answer."""
-        answers, silent, _ = await self._asking.take()
+        answers, silent, _ = await self._asking.collect()
         rows: list[tuple[NodeId, BookRow]] = []
         omitted = 0
         for node, (_, report) in answers.items():
@@ -84,7 +84,7 @@ class BooksSurvey:
 
         Ends as ``take`` does.  Cancelled, it finds the same the next time.
         """
-        view = await self.take()
+        view = await self.collect()
         first, known = self._known is None, self._known or {}
         there = {other.node for other in self._node.nodes()}
         self._known = {sender: rows for sender, rows in known.items() if sender in there}

@@ -78,8 +78,8 @@ def _faults(report: NodeReport) -> Iterator[str]:
             yield f"{name} has more than {most} entries"
     built = {"gateway": ("sites", "neighbours"), "bridge": ("lags",)}
     for name, fields in built.items():
-        told = getattr(report, name)
-        if told is not None and any(len(getattr(told, field)) > MOST for field in fields):
+        figure = getattr(report, name)
+        if figure is not None and any(len(getattr(figure, field)) > MOST for field in fields):
             yield f"{name} has more than {MOST} entries"
     for histogram in report.latencies:
         edges, counts = histogram.edges, histogram.counts

@@ -60,7 +60,7 @@ class Questions(Generic[T]):
         """Begin anew: what has come since the round before is not reported."""
         self._answers, self._failures = {}, {}
 
-    async def take(self) -> tuple[dict[NodeId, tuple[float, T]], dict[NodeId, str], dict[NodeId, float]]:
+    async def collect(self) -> tuple[dict[NodeId, tuple[float, T]], dict[NodeId, str], dict[NodeId, float]]:
         """Return what has come, each with trio's time; who has failed, with the reason; who is late, with seconds.
 
         A node that has failed, and is asked again, is not late yet.

@@ -59,27 +59,27 @@ class RealmSurvey:
         self._asking.forget()
         self._before.clear()
 
-    async def take(self) -> RealmView:
+    async def collect(self) -> RealmView:
         """Ask every node; ends within ``timeout`` for each sixteen of them that do not answer.
 
         Cancelling it leaves what the survey before found.
         """
-        answers, failures, late = await self._asking.take()
+        answers, failures, late = await self._asking.collect()
         now, departures = trio.current_time(), self._node._membership.departures()
         gone = {departure.node.node for departure in departures}  # who was lost while it was asked is not silent
         nodes = {node.node: node for node in self._node.nodes() if node.node not in gone}
         views: dict[NodeId, NodeView] = {}
         doubted: dict[NodeId, str] = {}
-        for node, (came, told) in answers.items():
+        for node, (came, reported) in answers.items():
             info = nodes.get(node)
-            fault = fault_of(told)
+            fault = fault_of(reported)
             if info is None:  # it has left since
                 continue
             if fault is not None:
                 self._node._mesh.refusals["report of a node that cannot be"] += 1
                 failures[node] = f"its report is refused: {fault}"
                 continue
-            report, others = of_members_only(told, info.clusters)
+            report, others = of_members_only(reported, info.clusters)
             if others:
                 self._node._mesh.refusals["report of a node about clusters that it is no member of"] += 1
                 doubted[node] = f"reports of clusters that it is no member of: {', '.join(others)}"
@@ -101,7 +101,7 @@ class RealmSurvey:
                 if now - departure.at < _GONE_FOR
             ),
             doubted=doubted,
-            abroad=_abroad(self._node),
+            remote_clusters=_remote_clusters(self._node),
         )
 
     def _absent(self, node: NodeInfo, reason: str, *, late: bool = False, seconds: float | None = None) -> AbsentNode:
@@ -123,7 +123,7 @@ async def open_survey(node: Node, *, timeout: float = 2.0, patience: float = 0.5
         nursery.cancel_scope.cancel()
 
 
-def _abroad(node: Node) -> dict[str, tuple[str, ...]]:
+def _remote_clusters(node: Node) -> dict[str, tuple[str, ...]]:
     sites: defaultdict[str, set[str]] = defaultdict(set)
     for cluster in node.clusters():
         for member in node.members(cluster):

@@ -88,12 +88,12 @@ class TopicsSurvey:
         self._asking = Questions(node, partial(ask_topics, node), timeout)
         self._before: dict[NodeId, tuple[float, TopicsReport]] = {}
 
-    async def take(self) -> TopicsView:
+    async def collect(self) -> TopicsView:
         """Ask every node; ends within ``timeout`` for each sixteen of them that do not answer.
 
         Cancelling it leaves what the survey before found.
         """
-        answers, silent, _ = await self._asking.take()
+        answers, silent, _ = await self._asking.collect()
         for node, (_, report) in list(answers.items()):
             fault = fault_of_topics(report)
             if fault is not None:

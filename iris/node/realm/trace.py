@@ -164,9 +164,9 @@ async def _hops_to(node: Node, member: NodeId) -> tuple[TraceHop, ...]:
     peer, sites = node._mesh.peer(member), node._sites
     gateways: list[TraceHop] = []
     site = node.site
-    if peer is not None and peer.foreign and sites is not None:
+    if peer is not None and peer.at_remote_site and sites is not None:
         named = parse_site_url(peer.addresses[0])[0]
-        site = sites.foreigners.name_of(named)
+        site = sites.remote_members.name_of(named)
         for hops in range(HOPS):
             gateway, found = await _gateway(node, (named, member), hops)
             gateways.append(gateway)
@@ -192,7 +192,7 @@ async def _gateway(node: Node, target: tuple[str, NodeId], hops: int) -> tuple[T
             return TraceHop(kind="gateway", node=None, site="", round_trip=None), None
     assert best is not None
     taken, named, gateway = best
-    return TraceHop(kind="gateway", node=gateway, site=sites.foreigners.name_of(named), round_trip=taken), named
+    return TraceHop(kind="gateway", node=gateway, site=sites.remote_members.name_of(named), round_trip=taken), named
 
 
 async def _ping(node: Node, member: NodeId) -> float | None:

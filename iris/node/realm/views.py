@@ -111,7 +111,7 @@ class RealmView(Struct, frozen=True, kw_only=True):
     """Nodes that are known and did not answer, or whose report cannot be, for it names what does not exist."""
     gone: tuple[AbsentNode, ...]
     """Nodes that were lost or have left in the last ten minutes, at most 256, newest first."""
-    abroad: dict[str, tuple[str, ...]]
+    remote_clusters: dict[str, tuple[str, ...]]
     """Other sites that export something, and which clusters; none if the node that asks is at no named site."""
     doubted: dict[NodeId, str] = field(default_factory=dict[NodeId, str])
     """Nodes of whose reports a part was left out, and why."""
@@ -131,7 +131,7 @@ class RealmView(Struct, frozen=True, kw_only=True):
             "silent": [_absent_object(absent) for absent in self.silent],
             "gone": [_absent_object(absent) for absent in self.gone],
             "doubted": self.doubted,
-            "abroad": self.abroad,
+            "remote_clusters": self.remote_clusters,
         }
 
     def sites(self) -> tuple[SiteView, ...]:
@@ -235,5 +235,5 @@ def _node_object(seen: NodeView) -> dict[str, Any]:
 
 
 def _absent_object(absent: AbsentNode) -> dict[str, Any]:
-    told = structs.asdict(absent)
-    return {**structs.asdict(told.pop("node")), **told}
+    fields = structs.asdict(absent)
+    return {**structs.asdict(fields.pop("node")), **fields}

@@ -146,15 +146,15 @@ class MetricsEndpoint:
                 self.refused += 1
                 page = Page(421, _TEXT, _ELSEWHERE)
         self._keep(scope, _BUSY)
-        told = [
+        lines = [
             ("content-type", page.content_type),
             ("content-length", str(len(page.body))),
             ("cache-control", "no-store"),
             ("connection", "close"),
         ]
         if page.status == 405:
-            told.append(("allow", "GET, HEAD"))
-        head = connection.send(h11.Response(status_code=page.status, headers=told)) or b""
+            lines.append(("allow", "GET, HEAD"))
+        head = connection.send(h11.Response(status_code=page.status, headers=lines)) or b""
         body = b"" if request is not None and request.method == b"HEAD" else page.body
         await stream.send_all(head)
         for start in range(0, len(body), _PIECE):

@@ -125,7 +125,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     # Events.
     "iris_events_published_total": _counter("Events published."),
-    "iris_events_unheard_total": _counter("Published events that nobody subscribed to."),
+    "iris_events_without_subscriber_total": _counter("Published events that nobody subscribed to."),
     "iris_events_reported_total": _counter("Published events that subscribers report not to have taken.", "reason"),
     "iris_events_retained": _gauge("Last values that this node keeps."),
     "iris_events_retained_bytes": _gauge("Bytes of the last values that this node keeps."),
@@ -365,7 +365,7 @@ def _of_service(cluster: str, service: ServiceStatistics) -> Iterator[Sample]:
 def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
     publishing = statistics.publishing
     yield Sample("iris_events_published_total", (), statistics.published)
-    yield Sample("iris_events_unheard_total", (), statistics.unheard)
+    yield Sample("iris_events_without_subscriber_total", (), statistics.without_subscriber)
     yield Sample("iris_events_reported_total", ("dropped",), publishing.dropped)
     yield Sample("iris_events_reported_total", ("refused",), publishing.refused)
     yield Sample("iris_events_retained", (), publishing.retained)
@@ -386,9 +386,9 @@ _GATEWAY: Final = {
     "iris_gateway_received_frames_total": "received",
     "iris_gateway_carried_frames_total": "carried",
     "iris_gateway_carried_bytes_total": "carried_bytes",
-    "iris_gateway_advertised_messages_total": "told",
-    "iris_gateway_advertised_bytes_total": "told_bytes",
-    "iris_gateway_unadvertised": "untold",
+    "iris_gateway_advertised_messages_total": "sent",
+    "iris_gateway_advertised_bytes_total": "sent_bytes",
+    "iris_gateway_unadvertised": "not_advertised",
 }
 """Fields of ``GatewayStatistics``."""
 
@@ -412,7 +412,7 @@ _BRIDGE: Final = {
     "iris_bridge_damaged_events": "damaged",
     "iris_bridge_commits_total": "commits",
     "iris_bridge_failed_commits_total": "refusals",
-    "iris_bridge_unpublished_events_total": "untold",
+    "iris_bridge_unpublished_events_total": "unannounced",
 }
 """Fields of ``BridgeStatistics``."""
 
@@ -420,7 +420,7 @@ _BRIDGE: Final = {
 def _of_bridge(report: Any) -> Iterator[Sample]:
     for name, field in _BRIDGE.items():
         yield Sample(name, (), getattr(report.statistics, field))
-    for outcome in ("stored", "repeats", "stale", "strays"):
+    for outcome in ("stored", "repeats", "stale", "misrouted"):
         yield Sample("iris_bridge_events_total", (outcome,), getattr(report.statistics, outcome))
     for shard in report.shards:
         yield Sample("iris_bridge_log_events", (str(shard.number),), shard.next - shard.earliest)

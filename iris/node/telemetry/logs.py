@@ -124,7 +124,7 @@ class RateLimit:
     def __repr__(self) -> str:
         return f"<RateLimit of {len(self._causes)} causes>"
 
-    def take(self, record: logging.LogRecord) -> list[logging.LogRecord]:
+    def admit(self, record: logging.LogRecord) -> list[logging.LogRecord]:
         """Return what is to be written now: the record, or not; before it those whose second is over."""
         now = self._clock()
         cause = _cause_of(record)
@@ -205,7 +205,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         """Write a record, or leave it out and count it."""
         try:
             setattr(record, _TRACE, _trace_of_here())  # it may be written later, from within another trace
-            due = self._limit.take(record)
+            due = self._limit.admit(record)
         except Exception:  # noqa: BLE001 -- of a record whose fields raise when they become text; its caller goes on
             self.handleError(record)
             return

@@ -8,11 +8,11 @@ small message for each sender and 100 ms, and nothing for each message.
 from iris.patterns.books.bookkeeper import Bookkeeper
 from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
 from iris.patterns.books.counters import PatternStatistics, Tally
-from iris.patterns.books.ledger import NOBODY, Crowd, LedgerRow, SendLedger
+from iris.patterns.books.ledger import NOBODY, ReceiverSet, LedgerRow, SendLedger
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch, WaitGuard, compare_losses, matching
 
 __all__ = (
-    "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "LedgerRow",
+    "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "ReceiverSet", "LedgerRow",
     "Loss", "LossWatch", "PatternStatistics", "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
 )  # fmt: skip

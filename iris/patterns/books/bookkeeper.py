@@ -67,7 +67,7 @@ class Bookkeeper(PeerObserver):
         self._pending = pending
         self.ledger: Final = SendLedger(self)
         """Sending side: what this node has sent, by receiver, pattern and name."""
-        self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
+        self.in_progress: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Functions that return rows of what the ledger does not have yet: requests without a reply, open tunnels."""
         self._mesh = mesh
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
@@ -154,7 +154,7 @@ class Bookkeeper(PeerObserver):
     def books(self, matches: Callable[[str], bool]) -> Books:
         """Return the books as they are now."""
         rows = [row.shown(is_linked=self._is_there(row)) for row in self.ledger.rows(matches)]
-        rows += [row for source in self.under_way for row in source() if matches(row.name)]
+        rows += [row for source in self.in_progress for row in source() if matches(row.name)]
         return Books(tuple(sorted(_added_up(rows), key=lambda row: (row.pattern, row.name, row.receiver or ""))))
 
     async def settled(self, matches: Callable[[str], bool], within: float) -> Books:
@@ -164,7 +164,7 @@ class Bookkeeper(PeerObserver):
         while True:
             now = trio.current_time()
             open_ = [row for row in self.ledger.rows(matches) if self._is_there(row) and not row.is_settled()]
-            waits = any(row.waiting for source in self.under_way for row in source() if matches(row.name))
+            waits = any(row.waiting for source in self.in_progress for row in source() if matches(row.name))
             if not open_ and not waits:
                 await trio.lowlevel.checkpoint()
                 return self.books(matches)

@@ -8,7 +8,7 @@ Rules of this file:
 - What a receiver has not accounted for is *waiting* while it is linked, and *in doubt* when it is not: it may have died
   with it in hand.  That is looked up and not noted, so nothing has to be put right when the receiver comes back.
 - A receiver that answers a question has had all that its link still brings of what was sent before it.  What is missing
-  from its answer is *lost on the way*, unless it goes by another route (a tree, a sealed copy): then it is asked again.
+  from its answer is *lost in flight*, unless it goes by another route (a tree, a sealed copy): then it is asked again.
 - What goes to the same nodes again and again (*crowd*) has numbers: nothing else counts it, and they are read when the
   crowd changes or is looked at.
 """
@@ -37,7 +37,7 @@ FORMER: Final = 256
 NOBODY: Final = NodeId("")
 """The receiver of what was sent to nobody in particular, and of what went to receivers that are long gone."""
 
-ON_THE_WAY: Final = "on the way"
+IN_FLIGHT: Final = "on the way"
 DROPPED: Final = "dropped"
 ENDED: Final = "receiver left"
 
@@ -109,17 +109,17 @@ class LedgerRow:
         """Return whether all copies have an outcome, for a receiver that is linked."""
         columns, missing = self.reported, self.missing
         in_hand = columns.arrived + columns.copied - columns.settled
-        on_way = self.posted - columns.arrived
-        return in_hand <= 0 and on_way <= missing and (not self.relayed or missing <= self.confirmed)
+        in_flight = self.posted - columns.arrived
+        return in_hand <= 0 and in_flight <= missing and (not self.relayed or missing <= self.confirmed)
 
     def shown(self, *, is_linked: bool) -> BookRow:
         """Return the row as a program sees it."""
         columns, missing = self.reported, self.missing
-        on_way = self.posted - columns.arrived - missing
+        in_flight = self.posted - columns.arrived - missing
         in_hand = columns.arrived + columns.copied - columns.settled
-        waiting = max(0, on_way) + max(0, in_hand)
+        waiting = max(0, in_flight) + max(0, in_hand)
         lost = Counter(self.lost)
-        lost.update({ON_THE_WAY: missing, DROPPED: columns.dropped, ENDED: columns.ended})
+        lost.update({IN_FLIGHT: missing, DROPPED: columns.dropped, ENDED: columns.ended})
         known = self.received + self.expired + self.refused + self.in_doubt + self.lost.total()
         return BookRow(
             pattern=self.pattern,
@@ -143,7 +143,7 @@ class MessageNumbers(Protocol):
 
 
 @final
-class Crowd:
+class ReceiverSet:
     """The rows of receivers that are sent each message of a numbering from now on, but for those that are lost."""
 
     __slots__ = ("_numbering", "_rows", "_sequence")
@@ -201,7 +201,7 @@ class SendLedger:
         self._links = links
         self._receivers: dict[NodeId, _Receiver] = {}
         self._former: OrderedDict[NodeId, None] = OrderedDict()
-        self._crowds: dict[Crowd, None] = {}
+        self._receiver_sets: dict[ReceiverSet, None] = {}
         self._count = 0
 
     def __repr__(self) -> str:
@@ -229,15 +229,15 @@ class SendLedger:
             self._count += 1
         return row
 
-    def crowd(
+    def open_receiver_set(
         self,
         pattern: Pattern,
         name: str,
         linked: Iterable[NodeId],
         relayed: Iterable[NodeId],
         numbering: MessageNumbers,
-    ) -> Crowd:
-        """Count messages that are numbered from now on for these receivers, until ``end_crowd``.
+    ) -> ReceiverSet:
+        """Count messages that are numbered from now on for these receivers, until ``close_receiver_set``.
 
         Args:
             pattern: pattern of the messages.
@@ -251,14 +251,14 @@ class SendLedger:
             row = self.row(pattern, name, node)
             row.relayed = True
             rows.append(row)
-        crowd = Crowd(tuple(rows), numbering)
-        self._crowds[crowd] = None
-        return crowd
+        receivers = ReceiverSet(tuple(rows), numbering)
+        self._receiver_sets[receivers] = None
+        return receivers
 
-    def end_crowd(self, crowd: Crowd) -> None:
+    def close_receiver_set(self, receivers: ReceiverSet) -> None:
         """Stop counting for these receivers: messages that are numbered from now on go to others."""
-        crowd.share_out()
-        self._crowds.pop(crowd, None)
+        receivers.share_out()
+        self._receiver_sets.pop(receivers, None)
 
     # -- what receivers say ---------------------------------------------------------------------------------
 
@@ -329,8 +329,8 @@ class SendLedger:
     # -- looking --------------------------------------------------------------------------------------------
 
     def _share_out(self) -> None:
-        for crowd in self._crowds:
-            crowd.share_out()
+        for receivers in self._receiver_sets:
+            receivers.share_out()
 
     def rows(self, matches: Callable[[str], bool]) -> Iterator[LedgerRow]:
         """Yield the rows whose names match, and those of the names that have none of their own.  Not to be changed."""

@@ -37,7 +37,7 @@ class BookRow(Struct, frozen=True, kw_only=True):
     in_doubt: int
     """Messages whose receiver is gone: it may have died before they came, or before it accounted for them."""
     waiting: int
-    """Messages on the way to a receiver that is linked, or there without an outcome yet."""
+    """Messages in flight to a receiver that is linked, or there without an outcome yet."""
 
     def __add__(self, other: BookRow) -> BookRow:
         """Return the sums of both, which are of the same pattern, name and receiver."""

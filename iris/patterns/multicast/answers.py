@@ -111,12 +111,12 @@ class Answers:
         """End the answers: no further one comes."""
         self._send.close()
 
-    async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
+    async def _gather(self, *routes: Callable[[], Awaitable[None]]) -> None:
         """Run all of these inquiries at once, until all have answered or failed or a rule ends the survey."""
         with self._scope:
             async with trio.open_nursery() as asking:
-                for way in ways:
-                    asking.start_soon(way)
+                for route in routes:
+                    asking.start_soon(route)
         now = trio.current_time()
         if self._scope.cancelled_caught or self._is_counted:
             self.ended_by = self._rules.reason(self._began, len(self._answered), now)

@@ -24,7 +24,7 @@ from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
+from iris.patterns.books import LedgerRow, ReceiverSet, SendLedger, Tally
 from iris.patterns.multicast.broadcast_credit import Flow, cost
 from iris.patterns.multicast.relay import RelayPlan, Relays, stands_alone
 from iris.patterns.payloads import encoded
@@ -50,13 +50,13 @@ class _Lane:
         news: parking lot of the first of them.
         links: links that accepted the last broadcast.
         tree: plan over which the last broadcast went.  None if it went over none.
-        crowd: receivers behind that tree, in the books.
+        receiver_set: receivers behind that tree, in the books.
         sequence: number of broadcasts that went over trees.
         rows: rows of the other members, in the books.
         patience: time waited for the members of each owner, by owner.
     """
 
-    __slots__ = ("crowd", "flow", "links", "name", "news", "patience", "rows", "sequence", "tree", "turn")
+    __slots__ = ("flow", "links", "name", "news", "patience", "receiver_set", "rows", "sequence", "tree", "turn")
 
     def __init__(self, name: str, position: int) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class _Lane:
         self.news = trio.lowlevel.ParkingLot()
         self.links: list[Link] = []
         self.tree: RelayPlan | None = None
-        self.crowd: Crowd | None = None
+        self.receiver_set: ReceiverSet | None = None
         self.sequence = 0
         self.rows: dict[NodeId, LedgerRow] = {}
         self.patience: dict[str, Patience] = {}
@@ -252,15 +252,15 @@ class Broadcasts(PeerObserver):
         flow.sent(cost(body, headers))
         if len(receivers) <= self._config.relay_above:
             self._leave_tree(lane)
-            lane.links = self._tell(lane, receivers, message, size)
+            lane.links = self._send_to(lane, receivers, message, size)
         else:
             # Nodes of a site are not linked to those of another: nobody there could forward the message.
-            near: list[NodeId] = []
+            nearest: list[NodeId] = []
             alone: list[NodeId] = []
             for member in receivers:
-                (alone if stands_alone(self._mesh, member) else near).append(member)
-            links = self._tell(lane, alone, message, size)
-            tree = self._tree(lane, near)
+                (alone if stands_alone(self._mesh, member) else nearest).append(member)
+            links = self._send_to(lane, alone, message, size)
+            tree = self._tree(lane, nearest)
             lane.sequence += 1
             lane.links = links + self._relays.send(tree, message, self.tally)
 
@@ -268,7 +268,7 @@ class Broadcasts(PeerObserver):
         row = lane.rows[member] = self._ledger.row("broadcast", lane.name, member)
         return row
 
-    def _tell(self, lane: _Lane, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
+    def _send_to(self, lane: _Lane, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
         links: list[Link] = []
         for member in members:
             self.tally.sent += 1
@@ -295,13 +295,13 @@ class Broadcasts(PeerObserver):
         if lane.tree is None or lane.tree.receivers != others:
             self._leave_tree(lane)
             lane.tree = self._relays.tree(others)
-            lane.crowd = self._ledger.crowd("broadcast", lane.name, (), others, lane)
+            lane.receiver_set = self._ledger.open_receiver_set("broadcast", lane.name, (), others, lane)
         return lane.tree
 
     def _leave_tree(self, lane: _Lane) -> None:
-        if lane.crowd is not None:
-            self._ledger.end_crowd(lane.crowd)
-        lane.tree = lane.crowd = None
+        if lane.receiver_set is not None:
+            self._ledger.close_receiver_set(lane.receiver_set)
+        lane.tree = lane.receiver_set = None
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ OVERHEAD: Final = 4 * KIB
 INITIAL: Final = 256 * KIB
 """Bytes that a sender may have in flight to a member from which it has no report: 64 small broadcasts."""
 
-_FAR: Final = wire.MAX_NUMBER
+_REMOTE_SITE: Final = wire.MAX_NUMBER
 """Position beyond every other: 2**50 broadcasts come before."""
 
 
@@ -159,7 +159,7 @@ class Flow:
         receivers: list[NodeId] = []
         passed_over: list[NodeId] = []
         short: list[NodeId] = []
-        horizon = _FAR
+        horizon = _REMOTE_SITE
         for node in members:
             window = self.windows.get(node)
             if window is None:
@@ -304,7 +304,7 @@ class ReceiveWindows:
         """Note that what a sender has sent up to ``end`` has arrived, or was lost."""
         window.seen = max(window.seen, end)
 
-    def take(self, window: ReceiveWindow, cost: int) -> bool:
+    def consumed(self, window: ReceiveWindow, cost: int) -> bool:
         """Free the room of a broadcast that was handled; return whether its sender is to have a report."""
         window.queued -= cost
         self._queued -= cost

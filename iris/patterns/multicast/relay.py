@@ -192,7 +192,7 @@ class Relays(PeerObserver):
                 self._seen.popitem(last=False)
         else:
             self._seen.move_to_end(origin)  # what is forgotten could come again for a minute
-        return seen.take(number)
+        return seen.add(number)
 
     # -- accounting -----------------------------------------------------------------------------------------
 
@@ -258,4 +258,4 @@ class Relays(PeerObserver):
 def stands_alone(mesh: Mesh, node: NodeId) -> bool:
     """Return whether this node sends to a node itself: it is this one, or at another site."""
     peer = mesh.peer(node)
-    return node == mesh.node or (peer is not None and peer.foreign)
+    return node == mesh.node or (peer is not None and peer.at_remote_site)

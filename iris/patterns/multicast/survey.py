@@ -73,13 +73,13 @@ class Surveys:
         many = [member for member in members if not stands_alone(self._mesh, member)]
         if len(many) <= self._config.relay_above:
             alone, many = list(members), []
-        ways: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
+        askings: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
         if many:
             inquiry = Inquiry(self._mesh, self._requests, self._relays, call, many, answers)
-            ways.append(inquiry.ask)
+            askings.append(inquiry.ask)
         try:
             async with open_background() as nursery:
-                nursery.start_soon(answers._gather, *ways)
+                nursery.start_soon(answers._gather, *askings)
                 yield answers
         finally:
             answers.close()

@@ -136,7 +136,7 @@ class Seen:
         self._highest = 0
         self._bits = 0
 
-    def take(self, number: int) -> bool:
+    def add(self, number: int) -> bool:
         """Note a number; return whether it is new."""
         ahead = number - self._highest
         if ahead > 0:

@@ -54,7 +54,7 @@ from iris.patterns.pubsub.publish import (
     Rotation,
     check_retained_untrusted,
 )
-from iris.patterns.pubsub.remote import RemoteSubscribers, check_foreign, foreign_realm
+from iris.patterns.pubsub.remote import RemoteSubscribers, check_other_realm, other_realm_of
 from iris.patterns.pubsub.sealed import SealedReceiver, SealedSender
 from iris.patterns.pubsub.subscribe import (
     EXPIRES,
@@ -72,7 +72,7 @@ from iris.patterns.pubsub.subscribe import (
 from iris.patterns.pubsub.tree import EventRelays
 from iris.patterns.receive_limits import Arriving, Excess
 from iris.patterns.service import callers
-from iris.security.identity import ForeignRealm
+from iris.security.identity import OtherRealm
 
 _NO_MEMBERS: Final = "event for a group without members here"
 """Reason of a refusal: the event was in flight when the last member left."""
@@ -136,10 +136,10 @@ class PubSub(PeerObserver):
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self._interest_listeners: list[InterestListener] = []
-        self._untold = InterestRetry(mesh)
+        self._unannounced = InterestRetry(mesh)
         accounts = EventAccounts(books.ledger)
         border = None if sites is None else sites.border
-        self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._untold, border)
+        self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._unannounced, border)
         sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
         self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
         self.foreign: Final = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
@@ -157,7 +157,7 @@ class PubSub(PeerObserver):
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
-        self._foreign: Matcher[Subscription] = Matcher()
+        self._other_realms: Matcher[Subscription] = Matcher()
         """Subscriptions to topics of other realms, each with the alias of its realm before it."""
         self._every: Final = subscriptions
         self._holding: Counter[str] = Counter()
@@ -175,7 +175,7 @@ class PubSub(PeerObserver):
         mesh.register(kinds.Events, self._receive_events)
         mesh.register(kinds.Retained, self._receive_retained)
         mesh.register(kinds.CopiesLost, self._receive_copies_lost)
-        self.heard: Final = None if elsewhere is None else elsewhere.receiver
+        self.sealed_receiver: Final = None if elsewhere is None else elsewhere.receiver
         """Receiver of the events of other sites.  None if this node is at no site."""
         self.durable.on_changed(self._durable_changed)
 
@@ -206,17 +206,17 @@ class PubSub(PeerObserver):
                 self._relays,
                 self.publishing.trees,
                 self.retention,
-                self.heard,
-                self.publishing.abroad,
+                self.sealed_receiver,
+                self.publishing.remote_sites,
             ):
                 if part is not None:
                     nursery.start_soon(part.run)
-            nursery.start_soon(self._untold.run, self._tell_everything)
+            nursery.start_soon(self._unannounced.run, self._send_all_interest)
 
     async def wait_copies_sent(self) -> None:
         """Wait until events for other sites have left."""
-        if self.publishing.abroad is not None:
-            await self.publishing.abroad.wait_sent()
+        if self.publishing.remote_sites is not None:
+            await self.publishing.remote_sites.wait_sent()
 
     # -- publishing with one of the options -----------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class PubSub(PeerObserver):
         sent = self.publishing.tally.statistics()
         return PublishStatistics(
             published=self.publishing.published,
-            unheard=self.publishing.unheard,
+            without_subscriber=self.publishing.without_subscriber,
             sent=sent.sent,
             handed_over=sent.handed_over,
             lost=sent.lost,
@@ -268,7 +268,7 @@ class PubSub(PeerObserver):
         changes = (self._own.add(terms), self._own.remove(before))
         for change in changes:
             if change is not None:
-                self._tell_all(change)
+                self._send_to_all(change)
 
     @protected_context
     async def subscribe(
@@ -290,12 +290,12 @@ class PubSub(PeerObserver):
         Args:
             claimed: instead of a name, one that this node claims by ``DurableSubscribers.claim`` for several patterns.
         """
-        realm = foreign_realm(pattern, self._mesh.identity) if isinstance(pattern, str) else None
+        realm = other_realm_of(pattern, self._mesh.identity) if isinstance(pattern, str) else None
         if realm is None:
             check_pattern(pattern)
         else:
             plain = group is None and not durable and overflow != "wait" and share is None
-            check_foreign(pattern, realm, at_site=self.publishing.abroad is not None, plain=plain)
+            check_other_realm(pattern, realm, at_site=self.publishing.remote_sites is not None, plain=plain)
         if group is not None:
             check_name(group, "group")
         if share is not None:
@@ -322,18 +322,18 @@ class PubSub(PeerObserver):
         claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
         with claim:
             self._every[subscription] = terms
-            matcher = self._subscriptions if realm is None else self._foreign
+            matcher = self._subscriptions if realm is None else self._other_realms
             matcher.add(pattern, subscription)
             self._turns.clear()
             try:
                 change = self._own.add(terms)
                 if change is not None:
-                    self._tell_all(change)
-                    self._tell_realm(realm)
+                    self._send_to_all(change)
+                    self._send_to_realm(realm)
                 elif realm is None and group is None:
                     if not durable:
                         self.retention.ask(pattern)
-                    self._tell_all(self._own.mark())  # the confirmation takes the path of the values, behind them
+                    self._send_to_all(self._own.mark())  # the confirmation takes the path of the values, behind them
                 subscription.version = self._own.version
                 await self._wait_known(self._own.version)
                 yield subscription
@@ -344,8 +344,8 @@ class PubSub(PeerObserver):
                 self._turns.clear()
                 change = self._own.remove(ended_terms)
                 if change is not None:
-                    self._tell_all(change)
-                    self._tell_realm(realm)
+                    self._send_to_all(change)
+                    self._send_to_realm(realm)
                 subscription._release()
                 if group is not None:
                     self._leave_group(subscription)
@@ -381,7 +381,7 @@ class PubSub(PeerObserver):
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
         self.durable.forget(name)
-        self._tell_all(self._own.mark())  # a peer that confirms it has all changes before it
+        self._send_to_all(self._own.mark())  # a peer that confirms it has all changes before it
         await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:
@@ -389,22 +389,22 @@ class PubSub(PeerObserver):
         peers = self._mesh.peers.values()
         return [self._mesh.own, *(p for p in peers if not p.other_realm and self._mesh.is_between_members(p))]
 
-    def _tell_all(self, change: kinds.Interest) -> None:
+    def _send_to_all(self, change: kinds.Interest) -> None:
         for peer in self._everybody():
-            self._tell(peer, change)
+            self._send_interest(peer, change)
 
-    def _tell_realm(self, realm: ForeignRealm | None) -> None:
+    def _send_to_realm(self, realm: OtherRealm | None) -> None:
         """Send the linked nodes of another realm the interest in its topics."""
         for peer in self._mesh.peers.values():
-            if realm is not None and peer.identity.foreign_id == realm.id:
-                self._tell_everything(peer)
+            if realm is not None and peer.identity.other_realm_id == realm.id:
+                self._send_all_interest(peer)
 
-    def _tell(self, peer: Peer, message: kinds.Interest) -> None:
+    def _send_interest(self, peer: Peer, message: kinds.Interest) -> None:
         size = sum(len(one.pattern) + wire.ELEMENT * (6 + len(one.share)) for one in (*message.added, *message.removed))
         try:
             peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
-            self._untold.note(peer, "interest without room on the link")
+            self._unannounced.note(peer, "interest without room on the link")
 
     async def _wait_known(self, version: int) -> None:
         """Wait until this node and every peer have confirmed the version, for at most ``Config.subscribe_timeout``."""
@@ -429,17 +429,17 @@ class PubSub(PeerObserver):
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
                 for peer in self._everybody()[1:]:
-                    nursery.start_soon(self._mesh.barrier, peer.node, self.has_heard)
+                    nursery.start_soon(self._mesh.barrier, peer.node, self.has_interest_of)
         await self._wait_known(self._own.version)
 
-    def has_heard(self, node: NodeId) -> bool:
+    def has_interest_of(self, node: NodeId) -> bool:
         """Return whether a node is linked, and has sent all that it subscribes to."""
         return self._table.is_whole(node)
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:
         """Yield every node of this site, with each pattern that it subscribes to."""
         for peer in self._everybody():
-            if not peer.foreign:
+            if not peer.at_remote_site:
                 for terms in self._table.terms_of(peer.node):
                     yield peer.node, terms.pattern
 
@@ -447,8 +447,8 @@ class PubSub(PeerObserver):
         """Return the patterns of durable subscriptions that the last change of the interest has added, and removed."""
         return [terms.pattern for terms in (*self._table.added, *self._table.removed) if terms.durable]
 
-    def _tell_changed(self, peer: Peer) -> None:
-        if not (peer.foreign or peer.other_realm):
+    def _send_changed(self, peer: Peer) -> None:
+        if not (peer.at_remote_site or peer.other_realm):
             for listener in self._interest_listeners:
                 listener(peer.node, self._table.added, self._table.removed)
 
@@ -456,9 +456,11 @@ class PubSub(PeerObserver):
 
     def _receive_interest(self, peer: Peer, message: kinds.Interest) -> None:
         work = self._mesh.work
-        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.identity.foreign_id)
+        version = self._table.receive_untrusted(
+            peer.node, message, peer.may_receive, realm_id=peer.identity.other_realm_id
+        )
         self.publishing.trees.interest_changed(peer.node)
-        self._tell_changed(peer)
+        self._send_changed(peer)
         self.publishing.routes_changed()
         if message.whole:
             self.publishing.release_all(peer.node)  # what it still needs follows
@@ -478,7 +480,7 @@ class PubSub(PeerObserver):
         known = kinds.InterestKnown(version, self.publishing.published)
         try:
             if len(self.retention.events):
-                self.publishing.trees.tell_known(peer, known)
+                self.publishing.trees.confirm_interest(peer, known)
             else:
                 peer.link.post(known, 0, CONTROL_RESERVE)
         except NotSent:
@@ -493,38 +495,40 @@ class PubSub(PeerObserver):
         size, plain = check_run_untrusted(message, self._subscriptions.remembered)
         if message.group is None and self._relays.holds(peer, message):
             return
-        self._take_events(peer, message, size, plain=plain)
+        self._accept_events(peer, message, size, plain=plain)
 
     def receive_relayed(self, peer: Peer, message: wire.Message) -> None:
         """See ``RelayReceiver``."""
         match message:
             case kinds.Events():
                 size, plain = check_run_untrusted(message, self._subscriptions.remembered)
-                self._take_events(peer, message, size, plain=plain, relayed=True)
+                self._accept_events(peer, message, size, plain=plain, relayed=True)
             case kinds.Retained():
-                self._take_retained(peer, message, check_retained_untrusted(message))
+                self._accept_retained(peer, message, check_retained_untrusted(message))
             case kinds.InterestKnown():
                 self._receive_known(peer, message)
             case _:
                 raise AssertionError("trees carry nothing else")
 
-    def _take_events(self, peer: Peer, message: kinds.Events, size: int, *, plain: bool, relayed: bool = False) -> None:
+    def _accept_events(
+        self, peer: Peer, message: kinds.Events, size: int, *, plain: bool, relayed: bool = False
+    ) -> None:
         topic, group, headers, key, payloads = (
             message.topic, message.group, message.headers, message.key, message.payloads
         )  # fmt: skip
         if size > self._arriving.max_payload and not self._fits(payloads):
-            self._take_those_that_fit(peer, message, plain=plain, relayed=relayed)
+            self._accept_those_that_fit(peer, message, plain=plain, relayed=relayed)
             return
         if group:
             self._groups.received(peer.node, len(payloads))
-        realm = peer.identity.foreign
+        realm = peer.identity.other_realm
         if realm is None:
             if "/" in topic:
                 self._check_own_untrusted(topic)
         elif not realm.may_listen(topic):
             raise RemoteProtocolError(f"events on {topic!r} of realm {realm.alias!r} are not heard here")
         local = topic if realm is None else qualified(realm.alias, topic)
-        wanted = (self._subscriptions if realm is None else self._foreign).match(local)
+        wanted = (self._subscriptions if realm is None else self._other_realms).match(local)
         if not wanted:
             self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             if group:
@@ -603,7 +607,7 @@ class PubSub(PeerObserver):
             if len(self._turns) >= MAX_ROTATIONS:
                 self._turns.clear()
             turns = self._turns[every] = Rotation(every, self._rng)
-        return turns.take(lambda _: True, lambda one: one._waits())
+        return turns.next_receiver(lambda _: True, lambda one: one._waits())
 
     def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
         """Count events that were in flight to a group when its last member left."""
@@ -619,7 +623,7 @@ class PubSub(PeerObserver):
         """Return whether none of the payloads is too large for this node."""
         return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
 
-    def _take_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool, relayed: bool) -> None:
+    def _accept_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool, relayed: bool) -> None:
         """Accept a run of events of which some are too large for this node; these leave gaps in its numbers."""
         sequence, confirm, payloads = message.sequence, message.confirm, message.payloads
         sizes = [*map(wire.payload_size, payloads)]
@@ -631,7 +635,7 @@ class PubSub(PeerObserver):
             if fits:
                 first, asked = sequence + begin, confirm and confirm + begin
                 part = replace(message, sequence=first, confirm=asked, payloads=payloads[begin:end])
-                self._take_events(peer, part, sum(sizes_here), plain=plain, relayed=relayed)
+                self._accept_events(peer, part, sum(sizes_here), plain=plain, relayed=relayed)
             else:
                 excess = self._arriving.payload_excess(max(sizes_here))
                 if message.group:
@@ -654,7 +658,7 @@ class PubSub(PeerObserver):
 
     def _check_own_untrusted(self, topic: str) -> None:
         """Check that a node of this realm publishes on no topic of another realm, for a node of which it would pass."""
-        if foreign_realm(topic, self._mesh.identity) is not None:
+        if other_realm_of(topic, self._mesh.identity) is not None:
             raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
 
     def _has_shard(self, subscription: Subscription, publisher: NodeId, topic: str, key: str | None) -> bool:
@@ -668,9 +672,9 @@ class PubSub(PeerObserver):
     def _receive_retained(self, peer: Peer, message: kinds.Retained) -> None:
         size = check_retained_untrusted(message)
         if not self._relays.holds(peer, message):
-            self._take_retained(peer, message, size)
+            self._accept_retained(peer, message, size)
 
-    def _take_retained(self, peer: Peer, message: kinds.Retained, size: int) -> None:
+    def _accept_retained(self, peer: Peer, message: kinds.Retained, size: int) -> None:
         topic, headers, key, payload = message.topic, message.headers, message.key, message.payload
         self._check_own_untrusted(topic)
         if not peer.identity.certificate.rights.may_publish(topic):
@@ -734,43 +738,43 @@ class PubSub(PeerObserver):
         self._holding[pattern] += 1 if paused else -1
         if self._holding[pattern] == (1 if paused else 0):
             for peer in self._everybody():
-                self._tell_hold(peer, pattern, held=paused)
+                self._send_pause(peer, pattern, held=paused)
         if not self._holding[pattern]:
             del self._holding[pattern]
 
-    def _tell_hold(self, peer: Peer, pattern: str, *, held: bool) -> None:
+    def _send_pause(self, peer: Peer, pattern: str, *, held: bool) -> None:
         try:
             peer.link.post(kinds.Hold(pattern, held), len(pattern), CONTROL_RESERVE)
         except NotSent:
-            self._untold.note(peer, "hold without room on the link")
+            self._unannounced.note(peer, "hold without room on the link")
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
         """Send a new peer the full interest of this node."""
-        self._tell_everything(peer)
+        self._send_all_interest(peer)
         self.publishing.routes_changed()
 
     def frames_lost(self, peer: Peer) -> None:
         """Send the full interest again, to be confirmed again: changes and confirmations may be lost."""
         self._relays.frames_lost(peer.node)
-        if self._table.narrow(peer.node, peer.may_hear):
-            self._tell_changed(peer)
+        if self._table.narrow(peer.node, peer.may_receive):
+            self._send_changed(peer)
             self.publishing.routes_changed()
         self.publishing.frames_lost(peer.node)
         self._groups.frames_lost(peer.node)
         if not peer.other_realm:
             self.retention.frames_lost(peer)
-        self._tell_everything(peer)
+        self._send_all_interest(peer)
         self.confirming.lost(peer.node)
 
-    def _tell_everything(self, peer: Peer) -> None:
-        realm = peer.identity.foreign
-        self.durable.tell_everything(peer)
+    def _send_all_interest(self, peer: Peer) -> None:
+        realm = peer.identity.other_realm
+        self.durable.send_all(peer)
         for message in self._own.whole() if realm is None else self._own.whole_of(realm.alias):
-            self._tell(peer, message)
+            self._send_interest(peer, message)
         for pattern in self._holding if realm is None else ():
-            self._tell_hold(peer, pattern, held=True)
+            self._send_pause(peer, pattern, held=True)
 
     def peer_unreachable(self, node: NodeId) -> None:
         """Stop waiting for a peer that cannot be reached."""
@@ -783,12 +787,12 @@ class PubSub(PeerObserver):
         self._table.forget(node)
         gone = self._changed_durable()
         self.durable.interest_changed(node)
-        self._tell_changed(peer)
+        self._send_changed(peer)
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self._relays.peer_gone(node)
-        if self.heard is not None:
-            self.heard.peer_removed(node)
+        if self.sealed_receiver is not None:
+            self.sealed_receiver.peer_removed(node)
         self.publishing.peer_gone(node)
         self._groups.forget(node)
         self.confirming.lost(node)

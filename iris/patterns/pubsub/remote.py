@@ -26,7 +26,7 @@ from iris.patterns.pubsub.interest import (
     is_pattern,
     shape_of,
 )
-from iris.security.identity import ForeignRealm, NodeIdentity
+from iris.security.identity import NodeIdentity, OtherRealm
 
 _TOPICS: Final = 65_536
 """Topics of which it is remembered that their subscribers are linked."""
@@ -36,7 +36,7 @@ MAX_SITE_SHAPES: Final = 256
 """Shapes of patterns with wildcards that the nodes of one site may want: each match looks at all of them."""
 
 
-def foreign_realm(topic: str, identity: NodeIdentity) -> ForeignRealm | None:
+def other_realm_of(topic: str, identity: NodeIdentity) -> OtherRealm | None:
     """Return the realm whose alias and ``/`` are before a topic or pattern; None if it is of the own realm."""
     alias, slash, _ = topic.partition("/") if "/" in topic else ("", "", "")
     return identity.alias(alias) if slash else None
@@ -48,7 +48,7 @@ def check_own_realm(topic: str, identity: NodeIdentity) -> None:
     Raises:
         ConfigError: it begins with the name of a realm that is trusted here, and ``/``.
     """
-    realm = foreign_realm(topic, identity)
+    realm = other_realm_of(topic, identity)
     if realm is not None:
         raise ConfigError(
             f"{topic!r}: {realm.alias!r} is another realm, and each publishes on topics of its own: publish on "
@@ -56,7 +56,7 @@ def check_own_realm(topic: str, identity: NodeIdentity) -> None:
         )
 
 
-def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bool) -> None:
+def check_other_realm(pattern: str, realm: OtherRealm, *, at_site: bool, plain: bool) -> None:
     """Check that topics of another realm can be subscribed to in the requested form.
 
     Raises:
@@ -130,7 +130,7 @@ class RemoteSubscribers:
         """Link to the subscribers of a topic that are not linked yet; return what is left of ``within``.
 
         Returns at the latest when a handshake must have ended; a node that could not be reached is tried again with a
-        later event.  Cancelling it leaves handshakes under way that end by themselves.
+        later event.  Cancelling it leaves handshakes in progress that end by themselves.
 
         Args:
             topic: topic of the event.

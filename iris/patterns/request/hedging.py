@@ -90,7 +90,7 @@ class Hedging:
             with trio.move_on_after(delay):
                 await ended.wait()
             late = not ended.is_set() and has_other()
-            if late and self._allowance.take(self.requests, trio.current_time()):
+            if late and self._allowance.spend(self.requests, trio.current_time()):
                 self.second += 1
                 nursery.start_soon(run, 2)
         if replies:

@@ -341,7 +341,7 @@ class Requests(PeerObserver):
             self._begun[call] = begun - 1
         return self._ledger.row(call.pattern, call.name, member)
 
-    def under_way(self) -> list[BookRow]:
+    def in_progress(self) -> list[BookRow]:
         """Return what has no outcome yet, for the books: the receiver of a request is known when it has its reply."""
         waiting: Counter[tuple[Pattern, str]] = Counter()
         for call, count in self._begun.items():
@@ -663,8 +663,8 @@ class Requests(PeerObserver):
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:
                 waiter.end(_GONE)
-        for take in list(self.gathering.values()):
-            take(peer.node, None)
+        for gather in list(self.gathering.values()):
+            gather(peer.node, None)
 
 
 @final

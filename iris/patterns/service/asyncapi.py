@@ -58,8 +58,8 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
     for name, (signature, doc) in described.items():
         place = name or "request"
         address = f"{cluster}/{name}" if name else cluster
-        takes, returns = _taken(signature, schemas), schema(signature.returns, schemas)
-        channels[place] = {"address": address, "messages": {"request": {"payload": takes}}}
+        payload, returns = _taken(signature, schemas), schema(signature.returns, schemas)
+        channels[place] = {"address": address, "messages": {"request": {"payload": payload}}}
         channels[f"{place}.reply"] = {"address": None, "messages": {"reply": {"payload": returns}}}
         operations[place] = {
             "action": "receive",

@@ -104,23 +104,23 @@ class BroadcastQueue:
     async def wait(self) -> Message:
         """Wait until there is a broadcast, and return the next one, whose payload is not decoded yet.
 
-        It is in the queue until ``take`` or ``take_malformed``.
+        It is in the queue until ``take`` or ``refuse_malformed``.
         """
         while not self._turns:
             await self._news.wait()
         return self._turns[0].waiting[0][0]
 
-    def take(self) -> None:
+    def finish(self) -> None:
         """Drop the broadcast that was handled: its sender may send another one, and the next sender has its turn."""
         window = self._turns.popleft()
         window.account.received += 1
         _, cost = window.waiting.popleft()
         if window.waiting:
             self._turns.append(window)
-        if self._windows.take(window, cost):
+        if self._windows.consumed(window, cost):
             self._report(window)
 
-    def take_malformed(self) -> None:
+    def refuse_malformed(self) -> None:
         """Refuse the broadcast whose turn it is, as it cannot be decoded: count it, and report it to its sender."""
         window = self._turns[0]
         self.refused += 1
@@ -128,7 +128,7 @@ class BroadcastQueue:
         window.account.refused += 1
         window.account.received -= 1  # ``take`` counts it
         self._report_soon(window.sender)
-        self.take()
+        self.finish()
 
     def cancel(self) -> None:
         """Count queued broadcasts as cancelled, and report them to their senders: the handlers have ended."""
@@ -138,7 +138,7 @@ class BroadcastQueue:
             window.refused += len(window.waiting)
             window.account.ended += len(window.waiting)
             while window.waiting:
-                self._windows.take(window, window.waiting.popleft()[1])
+                self._windows.consumed(window, window.waiting.popleft()[1])
             self._report(window)
 
     # -- reports --------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class InThread:
             if log is not None:
                 log.failed(self._kind, error, getattr(given, "operation", None), given.sender, late=True)
 
-        def call_and_tell() -> Any:
+        def call_and_report() -> Any:
             try:
                 return self._handler(given)
             except BaseException as error:
@@ -95,7 +95,7 @@ class InThread:
                 raise
 
         try:
-            return await run_in_thread(call_and_tell, abandon_on_cancel=True, limiter=self._limiter)
+            return await run_in_thread(call_and_report, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             abandoned = True
             for error in errors:  # it came with the cancellation

@@ -54,7 +54,7 @@ NO_ROOM: Final = "reply_dropped"
 
 def refusal_text(cluster: str, peer: Peer) -> str:
     """Return the text of a refusal: the cluster that refused, and the one that was refused."""
-    realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
+    realm = f" of realm {peer.identity.other_realm_id}" if peer.other_realm else ""
     return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
 
 

@@ -258,7 +258,7 @@ class Service:
         """Return whether a node may use this service."""
         if self.allow is not None:
             return caller.caller in self.allow
-        return caller.foreign is None or caller.foreign.may_call(caller.cluster)
+        return caller.other_realm is None or caller.other_realm.may_call(caller.cluster)
 
     @classmethod
     def client(
@@ -302,7 +302,7 @@ class Service:
             "service": self.name,
             "iris": _version(),
             "operations": {
-                name: {"signature": str(signature), "payload": signature.takes, "doc": doc}
+                name: {"signature": str(signature), "payload": signature.payload_shape, "doc": doc}
                 for name, (signature, doc) in self._described.items()
             },
             "tunnels": [name or "" for name in self.tunnels],

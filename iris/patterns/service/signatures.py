@@ -83,7 +83,7 @@ class Signature(Struct, frozen=True):
         return f"({', '.join(map(str, self.arguments)) or ('' if self.is_empty else 'payload')}){returns}"
 
     @property
-    def takes(self) -> str:
+    def payload_shape(self) -> str:
         """Payload that a caller without the class sends, in words."""
         if self.is_empty:
             return "none"
@@ -173,9 +173,9 @@ def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Sig
         raise ConfigError(
             f"{handler_name(handler)}: {untyped[0]} has no type: annotate it, with iris.Request if it is the request"
         )
-    untold = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
+    unannotated = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
     alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
-    if alone and types[first.name] in untold:
+    if alone and types[first.name] in unannotated:
         return Signature((), None, returns)
     types.update((one.name, _resolved(handler, one.annotation)) for one in others)
     requests = [name for name, kind in types.items() if _is_request(kind)]

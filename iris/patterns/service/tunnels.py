@@ -65,7 +65,7 @@ class Tunnels(PeerObserver):
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._table = TunnelTable(mesh, config, books.ledger, self)
-        books.under_way.append(self._table.under_way)
+        books.in_progress.append(self._table.in_progress)
         for kind in get_args(kinds.OfTunnel):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)
@@ -73,7 +73,7 @@ class Tunnels(PeerObserver):
     def is_far(self, node: NodeId) -> bool:
         """See ``TunnelHost``."""
         peer = self._mesh.peers.get(node)
-        return peer is not None and peer.foreign
+        return peer is not None and peer.at_remote_site
 
     def now(self) -> float:
         """See ``TunnelHost``."""

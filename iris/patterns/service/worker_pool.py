@@ -497,9 +497,9 @@ class WorkerPool:
 
     async def _work(self) -> None:
         follower = InboxWaiter(self._host.reading)
-        await in_fresh_contexts(self._context, self._take_jobs(follower), follower.pause)
+        await in_fresh_contexts(self._context, self._run_jobs(follower), follower.pause)
 
-    async def _take_jobs(self, follower: InboxWaiter) -> None:
+    async def _run_jobs(self, follower: InboxWaiter) -> None:
         """Run one request after the other.  As long as none has to wait for anything, this task also reads them.
 
         Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
@@ -708,22 +708,22 @@ class WorkerPool:
 
     async def handle_broadcasts(self) -> None:
         """Call the broadcast handlers, one message after the other: round robin over the senders, in order for each."""
-        await in_fresh_contexts(self._context, self._take_broadcasts())
+        await in_fresh_contexts(self._context, self._run_broadcasts())
 
-    async def _take_broadcasts(self) -> None:
+    async def _run_broadcasts(self) -> None:
         try:
             while True:
                 if not self.broadcasts:
                     self._drained.set()
                 message = self._decoded(await self.broadcasts.wait())
                 if message is None:
-                    self.broadcasts.take_malformed()
+                    self.broadcasts.refuse_malformed()
                     await trio.lowlevel.checkpoint()
                     continue
-                heard = [await self._hears(handler, message) for handler in self.service.broadcasts]
-                self.broadcasts.take()
-                self._broadcasts_done += all(heard)
-                self._broadcasts_failed += not all(heard)
+                received = [await self._hears(handler, message) for handler in self.service.broadcasts]
+                self.broadcasts.finish()
+                self._broadcasts_done += all(received)
+                self._broadcasts_failed += not all(received)
                 await trio.lowlevel.checkpoint_if_cancelled()  # a handler may have failed at that
         finally:
             self.draining = True

@@ -146,7 +146,7 @@ class EntryIndex:
                     if not self.named[kind][name]:
                         del self.named[kind][name]
 
-    def take_changes(self) -> tuple[list[Entry], set[int]]:
+    def pop_changes(self) -> tuple[list[Entry], set[int]]:
         """Return what changed and what came since the last time."""
         taken = self.changed, self.came
         self.changed, self.came = [], set()

@@ -78,5 +78,5 @@ class StateMembers:
 
     async def _reach(self, timeout: float) -> None:
         """Link to the members at other sites."""
-        if self.sites is not None and self.sites.foreigners.ids(self.cluster):
+        if self.sites is not None and self.sites.remote_members.ids(self.cluster):
             await self.sites.reach(self.cluster, timeout, everybody=True)

@@ -200,7 +200,7 @@ class Replica:
     def _count(self) -> None:
         """Count a write, which is done."""
         self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
-        self._note(*self.contents.take_changes())
+        self._note(*self.contents.pop_changes())
         self._note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
@@ -221,7 +221,7 @@ class Replica:
             self._starts[self.writer] = self._random.getrandbits(53)
             self._sent = self.vector.get(self.writer, 0)
 
-    def take_edits(self) -> list[Edit]:
+    def pop_edits(self) -> list[Edit]:
         """Return what was written here and not taken yet: one edit, or more if this writer took another number.
 
         What was lost by that is written anew some at a time: there may be edits to take again.
@@ -365,7 +365,7 @@ class Replica:
                 self.vector[writer] = self._seen[writer] = vector[writer]
         self._leave(writers & {*passed, *doubled, *users})
         lost = self._lost_of(mine)
-        changed, came = contents.take_changes()
+        changed, came = contents.pop_changes()
         for some in _parts(changed):
             self._note(some, came)
             yield

@@ -437,7 +437,7 @@ class SharedState(SharedMap):
     async def _send_edits(self) -> None:
         while True:
             await self._edited.wait()
-            for edit in self._replica.take_edits():
+            for edit in self._replica.pop_edits():
                 if not self._members.others():
                     continue
                 self._counts["edits"] += 1

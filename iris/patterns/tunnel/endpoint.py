@@ -104,12 +104,12 @@ class TunnelEndpoint:
 
     # -- the link -------------------------------------------------------------------------------------------
 
-    def take(self, limit: int, *, shared: bool) -> tuple[kinds.OfTunnel, int] | None:
+    def pop(self, limit: int, *, shared: bool) -> tuple[kinds.OfTunnel, int] | None:
         """Return the next message for the link; see ``BulkSource``."""
         flight = self._flight
         flight.share(shared)
         room = flight.has_room
-        piece = self.machine.take(limit, data=room)
+        piece = self.machine.pop(limit, data=room)
         if piece is not None:
             message, size = piece
             if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):

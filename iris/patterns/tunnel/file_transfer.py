@@ -87,7 +87,7 @@ async def send_file(
             await send(data)
             done += len(data)
             if progress is not None:
-                _tell(progress, done, expected)
+                _report(progress, done, expected)
         await send(["sha256", digest.hexdigest(), done])
     return FileSummary(size=done, sha256=digest.hexdigest())
 
@@ -153,7 +153,7 @@ async def receive_file(
                 raise _too_large(done, most, abort)
             await run_in_thread(write, file, piece)
             if progress is not None:
-                _tell(progress, done, expected)
+                _report(progress, done, expected)
         # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
             raise fail(f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ")
@@ -190,5 +190,5 @@ def _too_large(size: int, limit: int, abort: Abort) -> PayloadTooLarge:
 
 
 @interruptible
-def _tell(progress: Progress, done: int, expected: int) -> None:
+def _report(progress: Progress, done: int, expected: int) -> None:
     progress(done, max(done, expected))

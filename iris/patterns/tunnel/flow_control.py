@@ -36,7 +36,7 @@ frames, with which two processes of one machine wait for each other a third of t
 SHARE: Final = 4
 """While requests share the link, all of these are so many times smaller."""
 
-FAR: Final = 8
+REMOTE_SITE: Final = 8
 """Factor of the queue to nodes of other sites, which may be longer: with several gateways on the way, each at work on a
 frame, three frames are none; and over 40 ms, 1 ms of jitter looks like 1.6 frames at 100 MB/s."""
 
@@ -98,7 +98,7 @@ class InflightLimit:
         self._blocked: OrderedDict[BlockedSender, None] = OrderedDict()
 
     @property
-    def on_the_way(self) -> int:
+    def in_flight(self) -> int:
         """Bytes that are not known to have arrived."""
         return self._sent - self._marked
 
@@ -131,7 +131,7 @@ class InflightLimit:
     def arrived(self, number: int, now: float) -> None:
         """Note that a mark is back; those before it were lost or are late, which makes no difference."""
         if number > self._number:
-            return  # it never left; those that did would be forgotten with it, and their data be on the way for ever
+            return  # it never left; those that did would be forgotten with it, and their data be in flight for ever
         while self._marks and self._marks[0][0] <= number:
             mark, sent, flight, left = self._marks.popleft()
             if mark == number:
@@ -185,7 +185,7 @@ class InflightLimit:
 
     def _unblock(self) -> None:
         """Wake as many as the room may suffice for; each of them that needs little leaves room for another."""
-        for _ in range(min(len(self._blocked), (self.limit - self.on_the_way) // (STEP // 2) + 1)):
+        for _ in range(min(len(self._blocked), (self.limit - self.in_flight) // (STEP // 2) + 1)):
             self.unblock_one()
 
     def unblock_one(self) -> None:

@@ -3,15 +3,15 @@
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
 ``has_news`` and ``has_data`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``,
-``is_flushed``, and ``ending`` once the tunnel has ended, with the ``farewell`` to post.
+``is_flushed``, and ``ending`` once the tunnel has ended, with the ``final_message`` to post.
 
 How nothing is lost, over links that may lose what was in flight:
 
 - Every acknowledgement carries the progress of this end in both directions.  Links are in order, so an end that learns
   of chunks that it has not received knows that they are lost, and sends RESEND.
 - After a reset of the link, and whenever an answer is overdue, an end asks (ASK) for such an acknowledgement.
-- An end that closes drops its state at once.  The shell keeps the farewell for a while and repeats it to a peer that
-  missed it.
+- An end that closes drops its state at once.  The shell keeps the final message for a while and repeats it to a peer
+  that missed it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TunnelStatistics:
     chunks_resent: int
     chunks_repeated: int
     """Chunks that came twice; the second was dropped."""
-    chunks_stray: int
+    chunks_misrouted: int
     """Chunks that came after a loss and before what was lost; they were dropped and came again."""
     bytes_held: int
     """Cost of what both directions hold in memory now: bytes, and ``CHUNK_COST`` for each piece."""
@@ -101,17 +101,17 @@ class TunnelMachine:
         "_config",
         "_deaf",
         "_gap",
-        "_heard",
         "_hurry",
         "_identifier",
         "_moved",
         "_opening",
         "_opening_due",
+        "_received_at",
         "_touched",
         "_window",
         "accepted",
         "ending",
-        "farewell",
+        "final_message",
         "receiving",
         "refusal",
         "sending",
@@ -139,7 +139,7 @@ class TunnelMachine:
         self.accepted = opening is None
         """True once the other end has accepted it, or this one."""
         self.ending: Ending | None = None
-        self.farewell: kinds.TunnelClose | None = None
+        self.final_message: kinds.TunnelClose | None = None
         """The last message to the other end, repeated whenever it asks, once the tunnel has ended here."""
         self.refusal: Refusal | None = None
         self._identifier = identifier
@@ -150,7 +150,7 @@ class TunnelMachine:
         self._ack_due = False
         self._ask_due = False
         self._hurry = False
-        self._heard = self._moved = self._asked = now
+        self._received_at = self._moved = self._asked = now
         self._asks = 0  # since the other end was heard
         self._gap = float("inf")  # since when something is missing
         self._touched = False
@@ -218,10 +218,10 @@ class TunnelMachine:
         return None if self._opening is None else self._opening.cluster
 
     def lost(self, reason: str) -> None:
-        """End the tunnel, as the node at the other end was given up.  If it lives and asks, it gets the farewell."""
+        """End the tunnel, as the node at the other end was given up.  If it lives and asks, it gets the final message."""
         if self.state is not TunnelState.CLOSED:
             words = f"the other end had given this node up: {reason}"
-            self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
+            self.final_message = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
             self._end(Input.LOST, CloseCode.LOST, reason, by_peer=True)
 
     def reset(self) -> None:
@@ -259,7 +259,7 @@ class TunnelMachine:
             or (self._hurry and self.sending.is_only_unacknowledged)
         )
 
-    def take(self, limit: int, *, data: bool = True) -> tuple[kinds.OfTunnel, int] | None:
+    def pop(self, limit: int, *, data: bool = True) -> tuple[kinds.OfTunnel, int] | None:
         """Return the next message to put on the link, with about ``limit`` bytes of data, and its size.
 
         With ``data`` False chunks stay here.
@@ -276,7 +276,7 @@ class TunnelMachine:
             return kinds.TunnelAccept(self._identifier, self._window, self._config.max_payload), 16
         if self._ack_due or self._ask_due or self.receiving.owes_news:
             return self._acknowledgement(), 16
-        chunk = self.sending.take(limit) if data else None
+        chunk = self.sending.pop(limit) if data else None
         if chunk is not None:
             return self._chunk(chunk)
         if self._hurry and self.sending.is_only_unacknowledged:
@@ -306,7 +306,7 @@ class TunnelMachine:
         """Accept a message of the other end.  If it breaks the protocol, the tunnel ends with the reason."""
         if self.state is TunnelState.CLOSED:
             return
-        self._heard = now
+        self._received_at = now
         self._asks = 0
         try:
             self._receive_untrusted(message, now)
@@ -321,7 +321,7 @@ class TunnelMachine:
     def _receive_untrusted(self, message: kinds.OfTunnel, now: float) -> None:
         match message:
             case kinds.TunnelChunk(sequence=sequence):
-                if self._takes(Input.CHUNK, sequence):
+                if self._accepts(Input.CHUNK, sequence):
                     if self.receiving.add(message):
                         self._moved = now
                         self._gap = float("inf")
@@ -341,7 +341,7 @@ class TunnelMachine:
                     # lost.
                     self.receiving.compare(message.sent)
             case kinds.TunnelEof(sequence=sequence):
-                if self._takes(Input.END_OF_FILE, sequence):
+                if self._accepts(Input.END_OF_FILE, sequence):
                     if self.receiving.add_eof(sequence):
                         self.state = following(self.state, Input.END_OF_FILE)
                         self._moved = now
@@ -351,7 +351,7 @@ class TunnelMachine:
                 if self.state is TunnelState.OPENING:
                     self.begin(message.window, message.limit)
                     # What came before the acceptance was dropped; if anything did, its sender has to learn of it.
-                    self._ask_due = self.receiving.chunks_stray > 0
+                    self._ask_due = self.receiving.chunks_misrouted > 0
                 self.state = following(self.state, Input.ACCEPT)
                 self.accepted = True
             case kinds.TunnelRefuse():
@@ -368,11 +368,11 @@ class TunnelMachine:
             case kinds.TunnelOpen():
                 raise RemoteProtocolError("a tunnel is opened within a tunnel")
 
-    def _takes(self, input_: Input, sequence: int) -> bool:
+    def _accepts(self, input_: Input, sequence: int) -> bool:
         """Return whether a numbered message goes to the receiving half."""
         if self.state is TunnelState.OPENING:
             self.state = following(self.state, input_)
-            self.receiving.chunks_stray += 1
+            self.receiving.chunks_misrouted += 1
             return False
         if self.receiving.has_eof:
             self.state = following(self.state, Input.REPEATED if self.receiving.is_repeated(sequence) else input_)
@@ -384,7 +384,7 @@ class TunnelMachine:
 
     def _end(self, input_: Input, code: CloseCode, reason: str, *, by_peer: bool) -> None:
         if not by_peer:
-            self.farewell = close_message(self._identifier, code, self.receiving.received, reason)
+            self.final_message = close_message(self._identifier, code, self.receiving.received, reason)
         self.state = following(self.state, input_)
         self.ending = Ending(code=code, reason=reason, by_peer=by_peer, lost=self.sending.abandon())
 
@@ -406,7 +406,7 @@ class TunnelMachine:
     def _next_ask(self) -> float:
         expects = self.state is TunnelState.OPENING or self._asks or self.sending.is_waiting or self.receiving.has_gap
         pause = self._config.tunnel_retry if expects else self._config.tunnel_keepalive
-        return max(self._heard, self._asked) + pause
+        return max(self._received_at, self._asked) + pause
 
     def expire(self, now: float) -> None:
         """Ask the other end if an answer is overdue; end the tunnel if too much is."""
@@ -418,7 +418,7 @@ class TunnelMachine:
         silence = self._config.tunnel_silence
         if now - self._moved >= self._config.tunnel_idle:
             self._give_up(CloseCode.IDLE, f"nothing moved for {self._config.tunnel_idle:g} s")
-        elif self._asks >= _ASKS_BEFORE_SILENT and now - self._heard >= silence:
+        elif self._asks >= _ASKS_BEFORE_SILENT and now - self._received_at >= silence:
             self._give_up(CloseCode.SILENT, f"the other end was silent for {silence:g} s")
         elif now - self._gap >= silence:
             self._give_up(CloseCode.VIOLATION, f"chunk {self.receiving.received} was lost and never sent again")
@@ -450,6 +450,6 @@ class TunnelMachine:
             chunks_sent=sending.chunks_sent,
             chunks_resent=sending.chunks_resent,
             chunks_repeated=receiving.chunks_repeated,
-            chunks_stray=receiving.chunks_stray,
+            chunks_misrouted=receiving.chunks_misrouted,
             bytes_held=sending.held + receiving.held,
         )

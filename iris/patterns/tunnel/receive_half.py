@@ -94,15 +94,15 @@ class ReceivingHalf:
         "_consumed",
         "_cost",
         "_limit",
+        "_misrouted",
         "_partial",
         "_partial_flags",
         "_quarter",
-        "_strays",
         "_waiting",
         "_window",
         "bytes_received",
+        "chunks_misrouted",
         "chunks_repeated",
-        "chunks_stray",
         "has_eof",
         "messages_read",
         "messages_received",
@@ -128,7 +128,7 @@ class ReceivingHalf:
         self.resends = 0
         """Requests to send again since something arrived in order."""
         self.messages_received = self.messages_read = self.bytes_received = 0
-        self.chunks_repeated = self.chunks_stray = 0
+        self.chunks_repeated = self.chunks_misrouted = 0
         self._budget = budget or Budget(math.inf)
         self.on_credit: Final = on_credit
         self._window = window
@@ -142,7 +142,7 @@ class ReceivingHalf:
         self._consumed = 0  # of everything read
         self._announced = window  # credit that the other end knows of, or soon will
         self._announced_received = 0  # cost received at the last announcement
-        self._strays = 0  # cost of what came out of turn since something came in order
+        self._misrouted = 0  # cost of what came out of turn since something came in order
 
     def begin(self, window: int) -> None:
         """Note the window of the other end, which keeps about as much until it is acknowledged."""
@@ -229,14 +229,14 @@ class ReceivingHalf:
             self.received += 1
             self.resends = 0
             self.wants_resend = False
-            self._strays = 0
+            self._misrouted = 0
             return True
         if sequence < self.received:
             self.chunks_repeated += 1
             return False
-        self.chunks_stray += 1
-        self._strays += cost
-        if self._strays > (_PATIENCE + self.resends) * (self._announced - self._cost + CHUNK_COST):
+        self.chunks_misrouted += 1
+        self._misrouted += cost
+        if self._misrouted > (_PATIENCE + self.resends) * (self._announced - self._cost + CHUNK_COST):
             raise RemoteProtocolError(f"out of order: chunk {sequence} came, and again no chunk {self.received}")
         if not self.resends:
             self.wants_resend = True

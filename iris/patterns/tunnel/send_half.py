@@ -140,7 +140,7 @@ class SendingHalf:
         """Queue the end of file behind the last message."""
         self._eof_waits = True
 
-    def take(self, limit: int) -> Piece | None:
+    def pop(self, limit: int) -> Piece | None:
         """Return the next piece for the link, of about ``limit`` bytes; None while credit or data are missing."""
         if self.sent < self._cut:
             flags, data = self._kept[self.sent]

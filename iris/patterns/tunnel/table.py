@@ -1,7 +1,7 @@
-"""Tunnel table: all tunnel ends of one node.  Dispatches messages to them, accepts openings, keeps farewells.
+"""Tunnel table: all tunnel ends of one node.  Dispatches messages to them, accepts openings, keeps final messages.
 
-An end that has ended leaves the table at once.  The last message that the peer needs, the *farewell*, is kept for a
-while and answers whatever the peer still sends for that tunnel.  So a lost goodbye is repeated when it is missed.
+An end that has ended leaves the table at once.  The last message that the peer needs, the *final message*, is kept for
+a while and answers whatever the peer still sends for that tunnel.  So a lost goodbye is repeated when it is missed.
 
 Openings are deduplicated: an opening that arrives twice opens one tunnel.  A peer counts its tunnels, so all numbers up
 to the highest seen are used, but for those whose opening was lost in flight and may still come.  These gaps are few and
@@ -25,7 +25,7 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.books import BookRow, PatternStatistics, SendLedger
 from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
-from iris.patterns.tunnel.flow_control import FAR, InflightLimit
+from iris.patterns.tunnel.flow_control import REMOTE_SITE, InflightLimit
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import (
     SMALLEST_WINDOW,
@@ -97,13 +97,13 @@ class OpenedIds:
         return True
 
 
-_FAREWELLS: Final = 1024
+_FINAL_MESSAGES: Final = 1024
 """Farewells kept for one peer; the oldest go first.  After that it learns only that the tunnel is forgotten."""
 
 _FORMER_PEERS: Final = 1024
 """Lost nodes of which the numbers of tunnels are remembered, in case they were not dead."""
 
-_FORMER_FAREWELLS: Final = 64
+_FORMER_FINAL_MESSAGES: Final = 64
 """Farewells kept for each of these nodes: some 25 MB for all of them."""
 
 _FULL_WINDOWS: Final = 64
@@ -159,14 +159,14 @@ class _Peer:
     """State of the tunnels with one node."""
 
     __slots__ = (
-        "accepted", "budget", "config", "ends", "farewells", "flight", "opened", "opened_here", "window",
+        "accepted", "budget", "config", "ends", "final_messages", "flight", "opened", "opened_here", "window",
         "windows_left",
     )  # fmt: skip
 
     def __init__(self, config: Config, flight: InflightLimit) -> None:
         self.config = config
         self.ends: dict[int, TunnelEndpoint] = {}  # by the id in the peer's messages
-        self.farewells: OrderedDict[int, Message] = OrderedDict()
+        self.final_messages: OrderedDict[int, Message] = OrderedDict()
         self.flight = flight
         self.opened = OpenedIds()
         self.opened_here = 0
@@ -194,7 +194,7 @@ class TunnelTable:
         self.mesh: Final = mesh
         self._config = config
         self._ledger = ledger
-        self._far_config = structs.replace(config, tunnel_window=config.site_tunnel_window)
+        self._remote_config = structs.replace(config, tunnel_window=config.site_tunnel_window)
         self._host = host
         self._begun = Wakeup()
         self._peers: dict[NodeId, _Peer] = {}
@@ -312,8 +312,8 @@ class TunnelTable:
         for end in list(peer.ends.values()):
             end.machine.lost(reason)
             end.settle()
-        while len(peer.farewells) > _FORMER_FAREWELLS:
-            peer.farewells.popitem(last=False)
+        while len(peer.final_messages) > _FORMER_FINAL_MESSAGES:
+            peer.final_messages.popitem(last=False)
 
     def member_lost(self, node: NodeId, cluster: str, reason: str) -> None:
         """Break every tunnel that was opened to ``node`` as a member of ``cluster``: it is none any more."""
@@ -330,14 +330,14 @@ class TunnelTable:
         if peer is None:
             peer = self._former.pop(node, None)
             if peer is None:
-                config = self._far_config if self._host.is_far(node) else self._config
+                config = self._remote_config if self._host.is_far(node) else self._config
                 peer = _Peer(config, self._flight(node))
                 peer.opened_here = self._numbered
             self._peers[node] = peer
         return peer
 
     def _flight(self, node: NodeId) -> InflightLimit:
-        return InflightLimit(FAR if self._host.is_far(node) else 1)
+        return InflightLimit(REMOTE_SITE if self._host.is_far(node) else 1)
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int, cluster: str) -> TunnelEndpoint:
         self._begun.wake()
@@ -346,16 +346,16 @@ class TunnelTable:
     def _receive_other(self, sender: NodeId, identifier: int, message: kinds.OfTunnel) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
         peer = self._peer(sender)
-        farewell = peer.farewells.get(identifier)
-        if farewell is None and isinstance(message, kinds.TunnelOpen):
+        final_message = peer.final_messages.get(identifier)
+        if final_message is None and isinstance(message, kinds.TunnelOpen):
             if identifier < 0:
                 raise RemoteProtocolError(f"a tunnel is opened under the number {identifier}")
             if peer.opened.add(identifier):
                 self._open_for(sender, peer, identifier, message)
                 return
-        if farewell is None:
-            farewell = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
-        self._post(sender, farewell)
+        if final_message is None:
+            final_message = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
+        self._post(sender, final_message)
 
     def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: kinds.TunnelOpen) -> None:
         refusal: Refusal | None = None
@@ -410,14 +410,14 @@ class TunnelTable:
                 row.in_doubt += machine.ending.lost
             elif machine.ending.lost:
                 row.lose(reason, machine.ending.lost)
-        if machine.farewell is not None and peer is not None:
-            self._part(end.node, peer, end.key, machine.farewell)
+        if machine.final_message is not None and peer is not None:
+            self._part(end.node, peer, end.key, machine.final_message)
 
-    def _part(self, node: NodeId, peer: _Peer, key: int, farewell: Message) -> None:
-        peer.farewells[key] = farewell
-        if len(peer.farewells) > _FAREWELLS:
-            peer.farewells.popitem(last=False)
-        self._post(node, farewell)
+    def _part(self, node: NodeId, peer: _Peer, key: int, final_message: Message) -> None:
+        peer.final_messages[key] = final_message
+        if len(peer.final_messages) > _FINAL_MESSAGES:
+            peer.final_messages.popitem(last=False)
+        self._post(node, final_message)
 
     def _post(self, node: NodeId, message: Message) -> None:
         try:
@@ -425,7 +425,7 @@ class TunnelTable:
         except NotSent:
             return  # the peer asks about a tunnel that has gone quiet, and is answered then
 
-    def under_way(self) -> list[BookRow]:
+    def in_progress(self) -> list[BookRow]:
         """Return what the tunnels that are open have sent, for the books."""
         rows: list[BookRow] = []
         for end in self:

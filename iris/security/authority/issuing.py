@@ -117,7 +117,7 @@ def add_gate_secret(realm: RealmRoot, entropy: Entropy) -> RealmRoot:
     """First step of a rotation: both gate secrets are accepted, the old one is used.
 
     Raises:
-        ConfigError: a rotation is under way.
+        ConfigError: a rotation is in progress.
     """
     if len(realm.gate_secrets) > 1:
         raise ConfigError("the gate secret is being rotated already: finish that first")
@@ -128,7 +128,7 @@ def use_new_gate_secret(realm: RealmRoot) -> RealmRoot:
     """Second step, when all nodes accept both: the new one is used.
 
     Raises:
-        ConfigError: no rotation is under way, or the new one is used already.
+        ConfigError: no rotation is in progress, or the new one is used already.
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")
@@ -141,7 +141,7 @@ def drop_old_gate_secret(realm: RealmRoot) -> RealmRoot:
     """Third step, when all nodes use the new one: the old one is not accepted any more.
 
     Raises:
-        ConfigError: no rotation is under way, or the new one is not used yet.
+        ConfigError: no rotation is in progress, or the new one is not used yet.
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")

@@ -15,7 +15,7 @@ from iris.security.identity import (
     CLOCK_TOLERANCE,
     EVERYTHING,
     MAX_REALMS,
-    ForeignRealm,
+    OtherRealm,
     RealmBundle,
     TrustedRealm,
     check_patterns,
@@ -105,7 +105,7 @@ def trust_realm(
     _check_alias(alias, others)
     if len(others) >= MAX_REALMS:
         raise ConfigError(f"{len(others)} realms are trusted, and no more can be: distrust one ('iris keys distrust')")
-    foreign = ForeignRealm(
+    other_realm = OtherRealm(
         alias=alias,
         bundle=bundle,
         imports=_list(imports, EVERYTHING if former is None else former.imports, "imports"),
@@ -117,7 +117,7 @@ def trust_realm(
     _check_clusters((*(imports or ()), *(callers or ())), f"of realm {alias!r}")
     _check_exported(imports, bundle.exports, alias, "clusters")
     _check_exported(import_topics, bundle.topics, alias, "topics")
-    trusted = TrustedRealm(realm=foreign, pair_secret=pair_secret(realm.key, bundle))
+    trusted = TrustedRealm(realm=other_realm, pair_secret=pair_secret(realm.key, bundle))
     serials = {**realm.trusted_serials, bundle.fingerprint: bundle.serial}
     return structs.replace(realm, trusted=(*others, trusted), trusted_serials=serials)
 

@@ -5,12 +5,12 @@ either), and that a stranger costs no Diffie-Hellman before it proves the gate s
 own no connection, no clock and no task.
 """
 
-from iris.security.channel.admission import Admission, StrangerConnections
+from iris.security.channel.admission import Admission, UnauthenticatedConnections
 from iris.security.channel.handshake import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
 from iris.security.channel.sender_key import KEY_SIZE, CopyHeader, ReceiverKey, SendingKey, read_copy_header_untrusted
 from iris.security.channel.session import Session
 
 __all__ = (
     "EPHEMERAL", "KEY_SIZE", "Admission", "CopyHeader", "Established", "Initiator", "NotAdmitted", "ReceiverKey",
-    "Responder", "SendingKey", "Session", "StrangerConnections", "read_copy_header_untrusted",
+    "Responder", "SendingKey", "Session", "UnauthenticatedConnections", "read_copy_header_untrusted",
 )  # fmt: skip

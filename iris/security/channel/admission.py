@@ -93,7 +93,7 @@ class Admission:
 
     @property
     def half_open(self) -> int:
-        """Handshakes under way."""
+        """Handshakes in progress."""
         return len(self._handshakes)
 
     @property
@@ -141,7 +141,7 @@ class Admission:
         return bucket
 
     def open(self, index: int, address: str | None, now: float) -> list[int]:
-        """Count a handshake as under way, and against the rate of its address.
+        """Count a handshake as in progress, and against the rate of its address.
 
         Returns:
             Those, older ones, that are to be forgotten for it.
@@ -149,7 +149,7 @@ class Admission:
         # From here on the handshake holds memory.  The oldest gives way rather than the newest being refused: an
         # attacker that filled all slots once would otherwise hold them for a whole timeout.
         self.charge(address, now)
-        dropped = self._handshakes.take(index, address, now)
+        dropped = self._handshakes.allocate(index, address, now)
         if dropped:
             self._refusals["too many half-open handshakes"] += len(dropped)
         return dropped
@@ -162,28 +162,28 @@ class Admission:
             bucket.owe(1.0)
 
     def close(self, index: int) -> None:
-        """Count a handshake as over, whatever its outcome.  One that is not under way is passed over."""
+        """Count a handshake as over, whatever its outcome.  One that is not in progress is passed over."""
         self._handshakes.leave(index)
         self._dials.leave(index)
 
     def dial_back(self, index: int, address: str | None, now: float) -> list[int]:
-        """Count a dial on behalf of a stranger as under way.
+        """Count a dial on behalf of a stranger as in progress.
 
         Returns:
             Those handshakes, with older dials, that are to be forgotten for it.
         """
-        dropped = self._dials.take(index, address, now)
+        dropped = self._dials.allocate(index, address, now)
         if dropped:
             self._refusals["too many dials for strangers"] += len(dropped)
         return dropped
 
     def dialled(self, index: int) -> None:
-        """Count a dial as over, whatever its outcome.  One that is not under way is passed over."""
+        """Count a dial as over, whatever its outcome.  One that is not in progress is passed over."""
         self._dials.leave(index)
 
 
 @final
-class StrangerConnections(Generic[K]):
+class UnauthenticatedConnections(Generic[K]):
     """Connections that others have opened and that have not shown a genuine frame yet.
 
     One that is silent, or stands still inside its first frame, is closed after ``Config.handshake_timeout``, or
@@ -197,47 +197,47 @@ class StrangerConnections(Generic[K]):
         waiting: the connections; not a copy, so that it costs little to see with each frame whether there are any.
     """
 
-    __slots__ = ("_refusals", "_strangers", "waiting")
+    __slots__ = ("_refusals", "_unauthenticated", "waiting")
 
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
-        self._strangers: SlotTable[K] = SlotTable(
+        self._unauthenticated: SlotTable[K] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=max(1, config.half_open_per_address * 3 // 4),
             timeout=config.handshake_timeout,
         )
         self._refusals = refusals
-        self.waiting: Final[Collection[K]] = self._strangers.keys()
+        self.waiting: Final[Collection[K]] = self._unauthenticated.keys()
 
     def open(self, connection: K, address: str | None, now: float) -> list[K]:
         """Take note of a connection; return those, older ones, that are to be closed for it."""
-        losers = self._strangers.take(connection, address, now)
+        losers = self._unauthenticated.allocate(connection, address, now)
         if losers:
             self._refusals["too many connections"] += len(losers)
         return losers
 
     def authenticate(self, connection: K) -> None:
         """A genuine frame came through ``connection``: it is under no limit any more."""
-        self._strangers.leave(connection)
+        self._unauthenticated.leave(connection)
 
     def refuse(self, connection: K) -> bool:
         """Return whether ``connection`` is to be closed, because a frame that came through it was refused."""
-        junk = self._strangers.leave(connection)
+        junk = self._unauthenticated.leave(connection)
         if junk:
             self._refusals["junk from a stranger"] += 1
         return junk
 
     def close(self, connection: K) -> None:
         """The connection is gone.  May be called for any, and twice."""
-        self._strangers.leave(connection)
+        self._unauthenticated.leave(connection)
 
     @property
     def deadline(self) -> float:
         """The time at which to call ``expire``; infinity if there are no strangers."""
-        return self._strangers.deadline
+        return self._unauthenticated.deadline
 
     def expire(self, now: float) -> list[K]:
         """Return the connections that have taken too long and are to be closed."""
-        expired = self._strangers.expire(now)
+        expired = self._unauthenticated.expire(now)
         if expired:
             self._refusals["no genuine frame in time"] += len(expired)
         return expired

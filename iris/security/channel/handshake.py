@@ -186,7 +186,7 @@ class _Side:
         self._noise = None
         self.over = True
 
-    def _take_noise(self) -> HandshakeState:
+    def _open_noise(self) -> HandshakeState:
         if self._noise is None or self.over:
             raise LocalProtocolError("this handshake is over, has not begun, or belongs to a parent process")
         return self._noise
@@ -210,14 +210,14 @@ class _Side:
         end = middle + delegation_size
         if max(certificate_size, delegation_size) > MAX_SIGNED or len(payload) < end:
             raise AuthenticationError("handshake: a certificate is cut off or too long")
-        foreign = None if self._trusted is None else self._trusted.realm
+        other_realm = None if self._trusted is None else self._trusted.realm
         peer = verify_peer_untrusted(
-            self._identity.realm if foreign is None else foreign.bundle.realm,
+            self._identity.realm if other_realm is None else other_realm.bundle.realm,
             node_id=node.hex(),
             certificate=payload[_CERTIFICATES.size : middle],
             delegation=payload[middle:end],
             wall_now=wall_now,
-            foreign=foreign,
+            other_realm=other_realm,
         )
         # The header is not encrypted.  The index inside the payload is, so nobody can lead the session's frames astray.
         if stated_index != index:
@@ -313,7 +313,7 @@ class Initiator(_Side):
             AuthenticationError: not the response to this handshake, or from somebody who is not to be talked to.
             LocalProtocolError: the handshake is over.
         """
-        noise = self._take_noise()
+        noise = self._open_noise()
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_RESPONSE, self._index)
         if len(message) < CIPHERTEXT_SIZE:
             raise AuthenticationError("handshake: no room for a key encapsulation")
@@ -402,7 +402,7 @@ class Responder(_Side):
                 delegation is not valid at ``wall_now``.  The handshake is over.
             LocalProtocolError: nothing to respond to, responded before, or the hello is longer than ``MAX_HELLO``.
         """
-        noise = self._take_noise()
+        noise = self._open_noise()
         _check_hello(hello)
         if self._encapsulation_key is None:
             raise LocalProtocolError("this handshake has been responded to")
@@ -428,7 +428,7 @@ class Responder(_Side):
         """
         if not self.over and (self._noise is None or self._encapsulation_key is not None):
             raise AuthenticationError("handshake: a last frame before there was a response")
-        noise = self._take_noise()
+        noise = self._open_noise()
         remote_index, message = _read_frame_untrusted(frame, HANDSHAKE_FINISH, self._index)
         if remote_index != self._remote_index:
             raise AuthenticationError("handshake: this frame is not for this handshake")

@@ -6,7 +6,7 @@ changes there is another key, so a node that has gone opens nothing that came af
 - A frame is a header of 24 bytes, the sealed body and a signature.  The header is the associated data, and the number
   of the frame in it the nonce.  A publisher numbers the frames of all its keys together: a nonce never repeats, and a
   receiver can tell what comes late whatever key it is under.
-- A frame names the one before it under the same key, so a receiver sees what was lost on the way.
+- A frame names the one before it under the same key, so a receiver sees what was lost in flight.
 - Every receiver has the key and could seal with it.  So the publisher signs each frame with its node's signing key:
   what receivers make up among themselves is refused.  It costs 0.03 ms to sign and 0.1 ms to verify a frame of up to
   64 KiB.

@@ -37,7 +37,7 @@ from iris.security.identity import (
     Credential,
     SealedKeys,
     SigningKey,
-    encode_foreign,
+    encode_other_realm,
     join_trusted,
     read_certificate_untrusted,
     read_delegation_untrusted,
@@ -103,7 +103,7 @@ def encode_credential(credential: Credential, *, passphrase: str | None = None, 
         "seeds": list(_check_seeds(credential.seeds)),
     }
     if credential.trusted:
-        fields["trusted"] = [encode_binary(encode_foreign(trusted.realm)) for trusted in credential.trusted]
+        fields["trusted"] = [encode_binary(encode_other_realm(trusted.realm)) for trusted in credential.trusted]
         fields["pair_secrets"] = [encode_binary(trusted.pair_secret) for trusted in credential.trusted]
     if isinstance(credential.keys, SealedKeys):
         kind = "sealed"

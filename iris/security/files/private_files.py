@@ -66,14 +66,14 @@ class FileLook:
         path: the path of the file, which is read next.
     """
 
-    __slots__ = ("_again", "_path", "_seen", "_told")
+    __slots__ = ("_again", "_path", "_reported", "_seen")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._state()
         self._again = False
         """True if the file could not be read the last time."""
-        self._told = ""
+        self._reported = ""
 
     def is_due(self) -> bool:
         """Return whether to read it now."""
@@ -86,8 +86,8 @@ class FileLook:
     def failed(self, error: ConfigError) -> bool:
         """Note that it was of no use; return whether that is news, and not the same as the last time."""
         self._again = isinstance(error, UnreadableFile)
-        told, self._told = self._told, str(error)
-        return not self._again or told != self._told
+        reported, self._reported = self._reported, str(error)
+        return not self._again or reported != self._reported
 
     def note(self) -> None:
         """Take the file as it is now for one that has been read: this process has just written it."""
@@ -263,13 +263,13 @@ def locked(path: Path, what: str, patience: float = LOCK_PATIENCE) -> Generator[
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}") from None
     try:
-        _take(descriptor, path, what, patience)
+        _acquire(descriptor, path, what, patience)
         yield
     finally:
         close_locked(descriptor)
 
 
-def _take(descriptor: int, path: Path, what: str, patience: float) -> None:
+def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
     until = time.monotonic() + patience
     while True:
         try:

@@ -24,7 +24,7 @@ from iris.security.identity import (
     RealmBundle,
     RevocationList,
     SigningKey,
-    encode_foreign,
+    encode_other_realm,
     join_trusted,
     read_bundle_untrusted,
     read_revocations_untrusted,
@@ -33,7 +33,7 @@ from iris.security.identity import (
 SORT: Final = "realm"
 _KIND: Final = "root"
 _USED: Final = "use"
-"""The last step of a rotation that is under way: of two gate secrets the new one is the first."""
+"""The last step of a rotation that is in progress: of two gate secrets the new one is the first."""
 
 
 def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
@@ -99,7 +99,7 @@ def save_realm(
             "bundle_serial": realm.bundle_serial,
             "exports": list(realm.exports),
             "topics": list(realm.topics),
-            "trusted": [encode_binary(encode_foreign(trusted.realm)) for trusted in realm.trusted],
+            "trusted": [encode_binary(encode_other_realm(trusted.realm)) for trusted in realm.trusted],
             "pair_secrets": [encode_binary(trusted.pair_secret) for trusted in realm.trusted],
             "trusted_serials": dict(realm.trusted_serials),
         },

@@ -17,7 +17,7 @@ from iris.kernel.names import NodeId, is_node_id
 from iris.security.identity import certificate as certificates
 from iris.security.identity import signing
 from iris.security.identity.certificate import ClusterCertificate, NodeDelegation
-from iris.security.identity.realm_bundle import ForeignRealm, TrustedRealm
+from iris.security.identity.realm_bundle import OtherRealm, TrustedRealm
 from iris.security.identity.signing import SigningKey
 from iris.security.identity.signing import realm_fingerprint as realm_fingerprint  # part of this module's interface
 from iris.security.noise import HandshakeState, KeyPair, Suite
@@ -71,11 +71,11 @@ class NodeIdentity:
         """Time at which this identity stops being accepted, in seconds since 1970."""
         return min(self.certificate.not_after, self.delegation.not_after)
 
-    def foreign(self, realm_id: str) -> ForeignRealm | None:
+    def other_realm(self, realm_id: str) -> OtherRealm | None:
         """Return the trusted realm with this fingerprint."""
         return next((trusted.realm for trusted in self.trusted if trusted.realm.id == realm_id), None)
 
-    def alias(self, alias: str) -> ForeignRealm | None:
+    def alias(self, alias: str) -> OtherRealm | None:
         """Return the trusted realm that is called so here."""
         return next((trusted.realm for trusted in self.trusted if trusted.realm.alias == alias), None)
 
@@ -92,13 +92,13 @@ class NodeIdentity:
 
 @final
 class PeerIdentity(Struct, frozen=True, kw_only=True):
-    """A verified node, of the same realm or of a trusted one: ``foreign`` is None, or that realm."""
+    """A verified node, of the same realm or of a trusted one: ``other_realm`` is None, or that realm."""
 
     node_id: NodeId
     realm_id: str
     certificate: ClusterCertificate
     delegation: NodeDelegation
-    foreign: ForeignRealm | None = None
+    other_realm: OtherRealm | None = None
 
     @property
     def cluster(self) -> str:
@@ -108,17 +108,19 @@ class PeerIdentity(Struct, frozen=True, kw_only=True):
     @property
     def caller(self) -> str:
         """The cluster that it speaks for, as this realm calls it: with the alias of its realm before it, if need be."""
-        return self.certificate.name if self.foreign is None else f"{self.foreign.alias}/{self.certificate.name}"
+        return (
+            self.certificate.name if self.other_realm is None else f"{self.other_realm.alias}/{self.certificate.name}"
+        )
 
     @property
-    def foreign_id(self) -> str:
+    def other_realm_id(self) -> str:
         """The fingerprint of its realm if that is another one; else empty."""
-        return "" if self.foreign is None else self.realm_id
+        return "" if self.other_realm is None else self.realm_id
 
     @property
     def owner(self) -> str:
         """The owner of the key that can make any number of such nodes: its cluster; for another realm, the realm."""
-        return self.foreign_id or self.cluster
+        return self.other_realm_id or self.cluster
 
     @property
     def signing_key(self) -> bytes:
@@ -129,7 +131,7 @@ class PeerIdentity(Struct, frozen=True, kw_only=True):
     def expires(self) -> int:
         """Time at which its certificate or delegation ends, or the trust in its realm, in seconds since 1970."""
         ends = min(self.certificate.not_after, self.delegation.not_after)
-        return ends if self.foreign is None else min(ends, self.foreign.ends)
+        return ends if self.other_realm is None else min(ends, self.other_realm.ends)
 
     def is_same_node(self, other: PeerIdentity) -> bool:
         """Return True if ``other`` is this node, perhaps with fresher certificates: same id, cluster and keys."""
@@ -143,13 +145,13 @@ class PeerIdentity(Struct, frozen=True, kw_only=True):
         )
 
     def check_time(self, wall_now: float) -> None:
-        """Check that certificate and delegation are valid at ``wall_now``, and the bundle of a foreign realm.
+        """Check that certificate and delegation are valid at ``wall_now``, and the bundle of another realm.
 
         Raises:
             AuthenticationError: they are not, or not yet.
         """
-        if self.foreign is not None:
-            self.foreign.check_time(wall_now)
+        if self.other_realm is not None:
+            self.other_realm.check_time(wall_now)
         certificates.check_validity(self.certificate, self.delegation, wall_now)
 
     def verify_untrusted(self, claim: bytes, signature: bytes) -> None:
@@ -169,11 +171,11 @@ def verify_peer_untrusted(
     certificate: bytes,
     delegation: bytes,
     wall_now: float,
-    foreign: ForeignRealm | None = None,
+    other_realm: OtherRealm | None = None,
 ) -> PeerIdentity:
     """Verify the whole chain of a node: realm key, certificate, delegation, node id, validity in time.
 
-    ``foreign`` says that the realm is that one.
+    ``other_realm`` says that the realm is that one.
 
     It proves that such a node exists, not that it is the one who sent this: for that it must sign something, or
     complete a handshake with ``delegation.static_key``.
@@ -182,8 +184,8 @@ def verify_peer_untrusted(
         AuthenticationError: a part of the chain does not hold.
     """
     peer = read_peer_untrusted(realm, node_id=node_id, certificate=certificate, delegation=delegation)
-    if foreign is not None:
-        peer = structs.replace(peer, foreign=foreign)
+    if other_realm is not None:
+        peer = structs.replace(peer, other_realm=other_realm)
     peer.check_time(wall_now)
     return peer
 

@@ -75,7 +75,7 @@ class RealmBundle(Redacted, frozen=True, kw_only=True):
 
 
 @final
-class ForeignRealm(Struct, frozen=True, kw_only=True):
+class OtherRealm(Struct, frozen=True, kw_only=True):
     """A realm of another owner, as this one sees it.
 
     Args:
@@ -122,11 +122,11 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
         """Return whether nodes of this realm may hear the events of all topics there that match a pattern."""
         return _listed(self.bundle.topics, pattern) and _listed(self.import_topics, pattern)
 
-    def may_hear(self, pattern: str) -> bool:
+    def may_receive(self, pattern: str) -> bool:
         """Return whether nodes of that realm may hear the events of all topics here that match a pattern."""
         return _listed(self.topics, pattern)
 
-    def means_the_same(self, other: ForeignRealm) -> bool:
+    def means_the_same(self, other: OtherRealm) -> bool:
         """Return whether two states of one realm differ in their time only."""
         return self._meaning == other._meaning
 
@@ -150,11 +150,11 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
 
 @final
 class TrustedRealm(Redacted, frozen=True, kw_only=True):
-    """A foreign realm, and the secret that begins handshakes with its nodes.  The repr does not show it."""
+    """Another realm, and the secret that begins handshakes with its nodes.  The repr does not show it."""
 
     _unshown: ClassVar = frozenset({"pair_secret"})
 
-    realm: ForeignRealm
+    realm: OtherRealm
     pair_secret: bytes
 
     def __post_init__(self) -> None:
@@ -249,14 +249,14 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
             raise AuthenticationError(f"{_WHAT}: malformed, or of another version")
 
 
-def encode_foreign(realm: ForeignRealm) -> bytes:
+def encode_other_realm(realm: OtherRealm) -> bytes:
     """Return the form in which files of this realm hold another one."""
     lists = (realm.imports, realm.callers, realm.exports, realm.topics, realm.import_topics)
     return pack((VERSION, realm.alias, realm.bundle.signed, *lists))
 
 
-def decode_foreign(data: bytes) -> ForeignRealm:
-    """Read what ``encode_foreign`` wrote; the bundle is verified again.
+def decode_other_realm(data: bytes) -> OtherRealm:
+    """Read what ``encode_other_realm`` wrote; the bundle is verified again.
 
     Raises:
         AuthenticationError: malformed.
@@ -266,7 +266,7 @@ def decode_foreign(data: bytes) -> ForeignRealm:
             version == VERSION and is_alias(alias) and len(lists) == 5 and all(map(_are_patterns, lists))
         ):
             imports, callers, exports, topics, import_topics = cast("list[tuple[str, ...]]", lists)
-            return ForeignRealm(
+            return OtherRealm(
                 alias=cast("str", alias),
                 bundle=read_bundle_untrusted(signed),
                 imports=imports,
@@ -280,14 +280,14 @@ def decode_foreign(data: bytes) -> ForeignRealm:
 
 
 def join_trusted(realms: tuple[bytes, ...], secrets: tuple[bytes, ...]) -> tuple[TrustedRealm, ...]:
-    """Return trusted realms from what a file holds of each: it, as ``encode_foreign`` wrote it, and its pair secret.
+    """Return trusted realms from what a file holds of each: what ``encode_other_realm`` wrote, and its pair secret.
 
     Raises:
         AuthenticationError: malformed, there is not one secret for each, or one name or key is that of two.
     """
     if len(realms) != len(secrets):
         raise AuthenticationError(f"{len(realms)} trusted realms and {len(secrets)} pair secrets")
-    decoded = tuple(map(decode_foreign, realms))
+    decoded = tuple(map(decode_other_realm, realms))
     for named in ([realm.alias for realm in decoded], [realm.id for realm in decoded]):
         if len(set(named)) < len(named):
             raise AuthenticationError("two of the trusted realms have one name, or one is there twice")

@@ -6,7 +6,7 @@ Use::
     initiator = Initiator(..., admit=revocations.check)  # and Responder(...)
     if revocations.receive_untrusted(signed):  # from gossip or a file; True: it is newer
         save_revocations(path, revocations.current)
-        for peer in peers:  # and end the sessions that are under way
+        for peer in peers:  # and end the sessions that are in progress
             if revocations.reason(peer.identity): mesh.drop(...)
     share(revocations.current.signed)
 
@@ -127,7 +127,7 @@ class NewestRevocations:
 
     def reason(self, peer: PeerIdentity) -> str | None:
         """Return why ``peer`` is revoked, or None if it is not.  Of nodes of other realms the list says nothing."""
-        return self._current.reason(peer) if self._current is not None and peer.foreign is None else None
+        return self._current.reason(peer) if self._current is not None and peer.other_realm is None else None
 
     def check(self, peer: PeerIdentity) -> None:
         """Refuse a revoked peer: what handshakes take as ``admit``.

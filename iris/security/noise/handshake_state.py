@@ -311,7 +311,7 @@ class HandshakeState:
             LocalProtocolError: out of turn, or after an error.
         """
         begins = self._next == 0
-        tokens = self._take_turn(self._initiator)
+        tokens = self._check_turn(self._initiator)
         if begins:
             self.ss = self.ss.copy()  # others may begin with it, too: see ``again``
         ss = self.ss
@@ -340,7 +340,7 @@ class HandshakeState:
             LocalProtocolError: out of turn, or after an error.
         """
         turn = self._next
-        tokens = self._take_turn(not self._initiator)
+        tokens = self._check_turn(not self._initiator)
         # Read on a copy: nothing in the message is verified before its last tag, and the genuine one may still come.
         before = self.ss, self.re, self.rs
         self.ss = self.ss.copy()
@@ -376,7 +376,7 @@ class HandshakeState:
         first, second = self.ss.split()
         return (first, second) if self._initiator else (second, first)
 
-    def _take_turn(self, writer_is_initiator: bool) -> tuple[str, ...]:
+    def _check_turn(self, writer_is_initiator: bool) -> tuple[str, ...]:
         turn = self._next
         if not 0 <= turn < len(self._protocol.messages) or (turn % 2 == 0) is not writer_is_initiator:
             raise LocalProtocolError("a handshake message out of turn, or after an error")

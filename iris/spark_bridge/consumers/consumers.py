@@ -94,7 +94,7 @@ class _Reading:
         """Trimmed events of each shard that were not reported to the consumer yet."""
         self._expired = 0
         """Expired events that were not reported to the consumer yet."""
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         """Each shard's offset up to which gaps were reported to the consumer."""
         self._gaps: dict[tuple[int, int, str, str], int] = {}
         """Events reported to the consumer of each gap, which grows when it is merged with others."""
@@ -121,12 +121,12 @@ class _Reading:
             shard: min(max(offset, since.get(shard, 0)), states[shard].next)
             for shard, offset in self._committed.items()
         }
-        self._sent, self._told = dict(self._committed), dict(self._at)
+        self._sent, self._reported = dict(self._committed), dict(self._at)
         await self._tunnel.send(as_fields(Consuming(at=self._at)))
         async with open_background() as nursery:
             nursery.start_soon(self._send)
             async for message in self._tunnel:
-                await self._take_commit(message)
+                await self._receive_commit(message)
 
     def _start(self, states: Mapping[str, ShardState]) -> dict[str, int]:
         match self._asked.start:
@@ -145,7 +145,7 @@ class _Reading:
                         )
                 return dict.fromkeys(states, offset)
 
-    async def _take_commit(self, message: object) -> None:
+    async def _receive_commit(self, message: object) -> None:
         report = read_request(ConsumerReport, message)
         known = {shard: offset for shard, offset in report.commit.items() if shard in self._at}
         taken = self._taken if report.taken is None else report.taken
@@ -233,13 +233,13 @@ class _Reading:
                 end=last,
                 lag=state.next - last,
                 missed=self._missed.pop(shard, 0),
-                gaps=self._count_gaps(state.number, self._told.get(shard, at), last),
+                gaps=self._count_gaps(state.number, self._reported.get(shard, at), last),
                 expired=self._expired,
                 events=tuple(map(_event, part)),
             )
             await self._tunnel.send(as_fields(LogNews(batch=batch)))
             self._expired = 0
-            self._told[shard] = last
+            self._reported[shard] = last
             for row in part:
                 if len(row.value) > LARGE:
                     for piece in pieces_of(row.value):

@@ -253,16 +253,16 @@ class BridgeCopy:
                     await self._receive(tunnel, term)
 
     async def _learn(self, state: bytes, term: int) -> None:
-        told = decode_state_untrusted(state)
-        if self._shard != min(told.settings.shards):
+        learned = decode_state_untrusted(state)
+        if self._shard != min(learned.settings.shards):
             raise ConfigError(
                 f"shard {self._shard} of bridge {self._bridge!r} is in one log with others: follow "
-                f"{self._bridge}/{min(told.settings.shards)}"
+                f"{self._bridge}/{min(learned.settings.shards)}"
             )
         async with self._turn:
             if self._state.promised > term:
                 return
-            await self._put(msgspec.structs.replace(told, role="copy", term=self._state.term, promised=term))
+            await self._put(msgspec.structs.replace(learned, role="copy", term=self._state.term, promised=term))
 
     async def _receive(self, tunnel: Tunnel, term: int) -> None:
         while True:

@@ -74,7 +74,7 @@ class _Follower:
     def __init__(self, name: str, tunnel: Tunnel) -> None:
         self.name = name
         self.tunnel = tunnel
-        self.takes_part = False
+        self.participates = False
         """True once each new change is queued for this copy."""
         self.queue: deque[LogChange] = deque()
         self.queued = Wakeup()
@@ -180,7 +180,7 @@ class PrimaryCopies:
 
     def _in_step(self) -> tuple[int, int]:
         """Return how many copies have a part in confirmations, and how many are needed."""
-        here = sum(follower.takes_part and follower.name in self._state.counted for follower in self._all())
+        here = sum(follower.participates and follower.name in self._state.counted for follower in self._all())
         return here, max(self._settings.min_copies, self._state.settings.min_copies)
 
     def _all(self) -> list[_Follower]:
@@ -196,7 +196,7 @@ class PrimaryCopies:
             follower = self._followers.get(name)
             if follower is None:
                 state = "away"
-            elif not follower.takes_part:
+            elif not follower.participates:
                 state = "catching up"
             else:
                 state = "in step" if name in self._state.counted else "not counted"
@@ -205,13 +205,13 @@ class PrimaryCopies:
 
     # -- waiting --------------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
     def wake(self) -> None:
         """Wake all tasks in ``wait_news``."""
-        self._tell()
+        self._notify()
 
     async def wait_news(self) -> None:
         """Wait until something changes: ``copied``, or room."""
@@ -261,7 +261,7 @@ class PrimaryCopies:
             await self.wait_news()
 
     def _has_too_much(self, before: int) -> bool:
-        if any(follower.takes_part and follower.size > _ROOM for follower in self._all()):
+        if any(follower.participates and follower.size > _ROOM for follower in self._all()):
             return True
         here, needed = self._in_step()
         return self.copied < before and here >= needed
@@ -327,7 +327,7 @@ class PrimaryCopies:
         for follower in self._all():
             follower.state = encode_state(state)
             follower.queued.wake()
-        self._tell()
+        self._notify()
 
     async def _count(self) -> None:
         """Count the copies that every other one knows of."""
@@ -430,7 +430,7 @@ class PrimaryCopies:
         held = _held_untrusted(await receive_bytes(tunnel, asked.held))
         if asked.promised > self.term:
             self._deposed = asked.promised
-            self._tell()
+            self._notify()
             raise RemoteError("Deposed", f"this primary is of term {self.term}")
         former = self._followers.get(name)
         if former is not None:
@@ -452,7 +452,7 @@ class PrimaryCopies:
             _log.warning("copy %s of bridge %s has left", name, self._bridge, extra={"bridge": self._bridge})
             if self._followers.get(name) is follower:
                 del self._followers[name]
-            self._tell()
+            self._notify()
             await self._listen()
 
     async def _listen(self) -> None:
@@ -470,7 +470,7 @@ class PrimaryCopies:
 
     def _distribute(self, change: LogChange) -> None:
         for follower in self._all():
-            if follower.takes_part:
+            if follower.participates:
                 follower.add(change)
                 if follower.size > _MOST:
                     follower.reason = RemoteError("Stalled", f"copy {follower.name!r} has too much to write")
@@ -510,7 +510,7 @@ class PrimaryCopies:
                 if change is not None:
                     await self._send(follower, change)
         await self._listen()
-        follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
+        follower.participates = True  # from here each change is queued; those that are in the rest are left out
         with closing(replication.rest(offsets, begin)) as rest:
             while (change := await run_in_thread(lambda: next(rest, None))) is not None:
                 follower.leave_out(change.head.number)
@@ -533,11 +533,11 @@ class PrimaryCopies:
                 follower.confirmed(disk.number)
                 self._revisions[name] = max(disk.revision, self._revisions.get(name, 0))
                 self._next[name] = disk.next
-                if disk.whole and follower.takes_part:
+                if disk.whole and follower.participates:
                     self._confirmed[name] = disk.number
                 await self._count()
                 self._note_copied()
-            self._tell()
+            self._notify()
 
     def _note_copied(self) -> None:
         most = self._settings.min_copies

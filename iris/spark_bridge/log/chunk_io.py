@@ -165,7 +165,7 @@ class ShardAppend:
             self._view.put_shard(shard)
 
 
-def take_places(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
+def find_places(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
     """Return the places of the chunks from ``start``: at least one, more up to ``end`` or ``max_bytes``.
 
     Raises:
@@ -207,7 +207,7 @@ def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
     return Stretch(place=place, first=place.first, end=place.end, timestamp=place.timestamp, is_filtered=is_filtered)
 
 
-def take_wanted(
+def find_wanted(
     view: IndexView,
     shard: ShardRecord,
     start: int,
@@ -246,7 +246,7 @@ def take_wanted(
     return stretches
 
 
-def take_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
+def find_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
     """Return the stretches from ``start`` as far as the index names their chunks, whatever else of it is damaged.
 
     What topics a chunk holds is not looked at.
@@ -289,7 +289,7 @@ def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> tuple[in
     return (shard.next if chunk is None else chunk.first), chunk
 
 
-def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[tuple[int, int, int]]:
+def split_pieces(places: Sequence[ChunkPlace], most: int) -> list[tuple[int, int, int]]:
     """Return first offset, position and size of pieces of about ``most`` bytes that hold chunks of one file.
 
     Args:

@@ -565,9 +565,9 @@ class IndexView:
         """Return the numberings of a publisher's topics, the most recently used last."""
         found: list[tuple[int, str, Numbering]] = []
         for topic, value in self._numberings.records_of(publisher):
-            following, heard = _NUMBERING.unpack_from(value)
+            following, received = _NUMBERING.unpack_from(value)
             holes = map(Hole._make, _HOLE.iter_unpack(value[_NUMBERING.size :]))
-            found.append((heard, topic.decode(), Numbering(following, holes)))
+            found.append((received, topic.decode(), Numbering(following, holes)))
         found.sort(key=lambda entry: entry[0])
         return [(topic, numbering) for _, topic, numbering in found]
 
@@ -840,7 +840,7 @@ class Index:
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
             if "queues" in made:
-                _take_over(self._path.parent, IndexView(transaction, databases))
+                _import_former(self._path.parent, IndexView(transaction, databases))
         if not self._look_only:
             _leave_beside(self._path.parent)  # again, if a process was killed before it
         return databases
@@ -934,7 +934,7 @@ _BESIDE: Final[Mapping[str, Mapping[bytes | None, str]]] = {
 """Environments that former formats had beside the index, and which of their tables are tables of the index now."""
 
 
-def _take_over(directory: Path, view: IndexView) -> None:
+def _import_former(directory: Path, view: IndexView) -> None:
     """Take what former formats wrote beside the index; the records look the same.
 
     Raises:

@@ -18,7 +18,7 @@ from iris.kernel.tasks import close_locked, try_lock
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
-from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
+from iris.spark_bridge.log.chunk_io import find_sound, read_stretches
 from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
 from iris.spark_bridge.log.segments import (
     SEGMENT_BYTES,
@@ -106,7 +106,7 @@ def open_store(
         try:
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
             if not look_only:
-                _remove_strangers(segments, index, files)
+                _remove_orphans(segments, index, files)
                 known = _find_cut_tails(index, files)
                 say_damage(known, directory)
                 with index.write() as view:
@@ -151,7 +151,7 @@ def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
                 if size >= segment.size and segment is not segments[-1]:
                     continue
                 start = max(segment.first, shard.earliest)
-                stretches = take_sound(view, shard, start, segment.end, segment.size)
+                stretches = find_sound(view, shard, start, segment.end, segment.size)
                 cut = [stretch for stretch in stretches if stretch.place is None or stretch.place.end_position > size]
                 for stretch in cut or stretches[-1:]:
                     try:
@@ -161,7 +161,7 @@ def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
     return found
 
 
-def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
+def _remove_orphans(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Delete the segment files of appends that never became part of the log."""
     with index.read() as view:
         view.check_segments()
@@ -175,10 +175,10 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
     present = set(directory.glob("*.segment"))
     # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.
     own = tuple(files.path(shard.number, shard.epoch, 0).name.rpartition("-")[0] for shard in shards)
-    foreign = [path for path in present - named if not path.name.startswith(own)]
-    if foreign:
+    orphans = [path for path in present - named if not path.name.startswith(own)]
+    if orphans:
         raise LogDamaged(
-            f"{len(foreign)} segment files are of another log than the index beside them, {min(foreign)} the first: "
+            f"{len(orphans)} segment files are of another log than the index beside them, {min(orphans)} the first: "
             "put back the index that belongs to them, or move them away"
         )
     missing = named - present

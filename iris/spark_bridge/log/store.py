@@ -43,14 +43,14 @@ from iris.spark_bridge.log.chunk_io import (
     ShardAppend,
     Stretch,
     find_offset,
+    find_places,
     find_row,
+    find_sound,
+    find_wanted,
     read_places,
     read_stretches,
+    split_pieces,
     stretch_of,
-    take_pieces,
-    take_places,
-    take_sound,
-    take_wanted,
 )
 from iris.spark_bridge.log.dedup import PublisherMemory, PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Index, IndexView, ShardRecord
@@ -478,7 +478,7 @@ class Store:
                 if topics:
                     self._ended.discard(number)
 
-    def take_appended(self) -> Mapping[int, Collection[str]]:
+    def pop_appended(self) -> Mapping[int, Collection[str]]:
         """Return, by shard, the topics of what was appended since this was called last."""
         with self._noting:
             appended, self._appended = self._appended, {}
@@ -625,10 +625,10 @@ class Store:
             ValueError: the range is empty or goes beyond the last event.
         """
 
-        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
+        def find(view: IndexView, record: ShardRecord) -> list[Stretch]:
             if wanted.is_everything and start >= record.earliest:
-                return [stretch_of(place) for place in take_places(view, shard, start, end, max_bytes)]
-            return take_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
+                return [stretch_of(place) for place in find_places(view, shard, start, end, max_bytes)]
+            return find_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
 
         def read(stretches: list[Stretch]) -> list[Chunk]:
             chunks = iter(read_stretches(self._files, shard, epoch, stretches))
@@ -641,13 +641,13 @@ class Store:
                 for stretch in stretches
             ]
 
-        def take_what_is_known(view: IndexView, record: ShardRecord) -> list[Stretch]:
+        def find_what_is_known(view: IndexView, record: ShardRecord) -> list[Stretch]:
             try:
-                return take(view, record)
+                return find(view, record)
             except LogDamaged:
                 at = max(start, record.earliest)
                 removed = Stretch(place=None, first=start, end=min(at, end), timestamp=record.timestamp)
-                found = take_sound(view, record, at, end, max_bytes) if at < end else []
+                found = find_sound(view, record, at, end, max_bytes) if at < end else []
                 found = [dataclasses.replace(stretch, is_filtered=exact) for stretch in found]
                 return [removed, *found] if start < at else found
 
@@ -663,9 +663,9 @@ class Store:
             return chunks, damaged
 
         try:
-            return self._reading(shard, epoch, start, end, wanted, take, read)
+            return self._reading(shard, epoch, start, end, wanted, find, read)
         except LogDamaged as error:
-            chunks, damaged = self._reading(shard, epoch, start, end, wanted, take_what_is_known, read_what_is_sound)
+            chunks, damaged = self._reading(shard, epoch, start, end, wanted, find_what_is_known, read_what_is_sound)
             self._note_damage(damaged)
             if pass_damage:
                 return chunks
@@ -714,8 +714,8 @@ class Store:
         in the tier it names nothing, up to ``start``.
         """
 
-        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
-            return take_wanted(view, record, start, end, max_bytes, wanted)
+        def find(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            return find_wanted(view, record, start, end, max_bytes, wanted)
 
         def name(stretches: list[Stretch]) -> FileRange:
             places = [stretch.place for stretch in stretches if stretch.place is not None]
@@ -727,9 +727,9 @@ class Store:
             path, device, inode = self._files.identify(shard, epoch, segment, revision)
             ends = [place.end for place in places if (place.segment, place.revision) == (segment, revision)]
             upto = stretches[-1].end if len(ends) == len(places) else ends[-1]
-            return FileRange(path=path, device=device, inode=inode, end=upto, pieces=take_pieces(places, CHUNK_BYTES))
+            return FileRange(path=path, device=device, inode=inode, end=upto, pieces=split_pieces(places, CHUNK_BYTES))
 
-        return self._reading(shard, epoch, start, end, wanted, take, name)
+        return self._reading(shard, epoch, start, end, wanted, find, name)
 
     def _reading(
         self,
@@ -738,7 +738,7 @@ class Store:
         start: int,
         end: int,
         wanted: TopicFilter,
-        take: Callable[[IndexView, ShardRecord], list[Stretch]],
+        find: Callable[[IndexView, ShardRecord], list[Stretch]],
         use: Callable[[list[Stretch]], T],
     ) -> T:
         """Use the places of a range; one that was trimmed or written anew meanwhile is not reported as damaged."""
@@ -746,7 +746,7 @@ class Store:
         while True:
             with self._index.read() as view:
                 record = self._check_range(view, shard, epoch, start, end, wanted)
-                stretches = take(view, record)
+                stretches = find(view, record)
             try:
                 return use(stretches)
             except LogDamaged:
@@ -862,7 +862,7 @@ class Store:
                 with self._index.read() as view:
                     record = view.shard(state.number)
                     assert record is not None
-                    stretches = take_sound(view, record, at, state.next, _VERIFIED_AT_ONCE)
+                    stretches = find_sound(view, record, at, state.next, _VERIFIED_AT_ONCE)
                 try:
                     read_stretches(self._files, record.number, record.epoch, stretches)
                     yield state.number, at, None

@@ -309,18 +309,18 @@ class QueueMachine:
         worker.begun.clear()
 
     def _give_back(self, job: QueuedJob, now: float) -> None:
-        self._take_away(job)
+        self._unassign(job)
         self._offer(job, now)
 
     @staticmethod
-    def _tell_taken(job: QueuedJob) -> None:
+    def _notify_lost_job(job: QueuedJob) -> None:
         """Tell its worker, if it has one, that a job is not its own any more."""
         if job.worker is not None:
             job.worker.settled.append(job.place)
             job.worker.taken.append(job.place)
 
     @staticmethod
-    def _take_away(job: QueuedJob) -> None:
+    def _unassign(job: QueuedJob) -> None:
         """Let a job belong to no worker."""
         if job.worker is not None:
             job.worker.hand.pop(job.place, None)
@@ -471,8 +471,8 @@ class QueueMachine:
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
         """Let a job belong to the worker that reports it; another one that has it by now is notified."""
         if job.worker is not worker:
-            self._tell_taken(job)
-            self._take_away(job)
+            self._notify_lost_job(job)
+            self._unassign(job)
             job.worker = worker
             worker.hand[job.place] = job
 
@@ -497,13 +497,13 @@ class QueueMachine:
 
     def settle(self, jobs: Sequence[QueuedJob], now: float) -> set[QueueWorker]:
         """The outcomes of jobs are on the disk; return the workers to report that to."""
-        told: set[QueueWorker] = set()
+        notified: set[QueueWorker] = set()
         for job in jobs:
             worker, verdict, also = job.worker, job.verdict, [*job.also]
             job.worker, job.verdict, job.also = None, None, {}
             if worker is not None and worker.hand.pop(job.place, None) is not None:
                 worker.settled.append(job.place)
-                told.add(worker)
+                notified.add(worker)
             is_here = self.jobs.get(job.place) is job  # else the queue was purged meanwhile
             if is_here and also and verdict is JobVerdict.RETRY:
                 first = also.pop(0)  # its report came when that was being written, and counts
@@ -514,7 +514,7 @@ class QueueMachine:
             for other in also:
                 other.settled.append(job.place)
                 other.late.add(job.place)
-                told.add(other)
+                notified.add(other)
             if not is_here:
                 continue
             if verdict is JobVerdict.RETRY:
@@ -528,7 +528,7 @@ class QueueMachine:
                 self._drop_row(job)
                 self.aside -= job.aside
                 self._unchain(job, now)
-        return told
+        return notified
 
     def _unchain(self, job: QueuedJob, now: float) -> None:
         if not job.chained:
@@ -571,8 +571,8 @@ class QueueMachine:
             while worker.begun and (job := next(iter(worker.begun.values()))).deadline <= now:
                 self.lapsed += 1
                 worker.is_stalled = worker.moved + worker.lease <= now
-                self._tell_taken(job)
-                self._take_away(job)
+                self._notify_lost_job(job)
+                self._unassign(job)
                 self._fail(job, worker, f"its lease of {worker.lease:g} s ran out", now)
         for worker in self.workers:
             if worker.hand and not worker.is_stalled and worker.moved + worker.lease <= now:
@@ -581,7 +581,7 @@ class QueueMachine:
                 worker.moved = now
                 for job in held:
                     job.suspect = True
-                    self._tell_taken(job)
+                    self._notify_lost_job(job)
                     self._give_back(job, now)
 
     def clear(self) -> int:

@@ -56,7 +56,7 @@ MOST_DELAYED: Final = 262_144
 """Most delayed jobs; at more the queue stops reading until one is due."""
 
 _READ_BYTES: Final = 256 * KIB
-_UNTOLD: Final = 16 * MAX_LIMIT
+_UNREPORTED: Final = 16 * MAX_LIMIT
 """Most settled places that wait to be sent to a worker; a worker that reads has no more waiting than in hand."""
 _AT_ONCE: Final = 8 * MIB
 """Size of jobs that are read again at a time, in bytes, to be assigned or to become dead letters."""
@@ -195,7 +195,13 @@ class OpenQueue:
         try:
             with self._running:
                 async with trio.open_nursery() as nursery:
-                    for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._tell, self._watch):
+                    for task in (
+                        self._read_ahead,
+                        self._hand_out,
+                        self._write_outcomes,
+                        self._write_progress,
+                        self._watch,
+                    ):
                         nursery.start_soon(task)
                     task_status.started()
         finally:
@@ -317,12 +323,12 @@ class OpenQueue:
                 if state.number in self._shards:
                     async with self._purging:
                         moved = await self._read_shard(state) or moved
-                        self._take_early()  # before anybody gets these jobs
+                        self._receive_early()  # before anybody gets these jobs
             if moved:
                 self._changed.wake()
             else:
                 self.looked.set()
-                self._take_early()
+                self._receive_early()
                 await self._look.wait()
 
     def _has_room(self) -> bool:
@@ -470,10 +476,12 @@ class OpenQueue:
                 with scope:
                     self._scopes.add(scope)
                     async for message in tunnel:
-                        while len(self._late) >= _UNTOLD:  # of a full disk, say: what is not looked at yet has no end
+                        while (
+                            len(self._late) >= _UNREPORTED
+                        ):  # of a full disk, say: what is not looked at yet has no end
                             await self._written.park()
-                        self._take_report(worker, read_request(JobReport, message))
-                        if len(worker.settled) > _UNTOLD:
+                        self._receive_report(worker, read_request(JobReport, message))
+                        if len(worker.settled) > _UNREPORTED:
                             raise RemoteError("bad_request", "a worker reports without reading what it is answered")
         except TunnelBroken:
             lost = True
@@ -484,16 +492,16 @@ class OpenQueue:
             machine.close(worker, trio.current_time(), lost=lost)
             self._changed.wake()
 
-    def _take_report(self, worker: QueueWorker, report: JobReport) -> None:
+    def _receive_report(self, worker: QueueWorker, report: JobReport) -> None:
         machine, now = self._machine, trio.current_time()
         machine.look(worker, now)
         for place in report.done:
             if machine.is_given_to_another(worker, place):
-                self._tell_late(worker, place)  # that one's report counts: so only one of them gets a confirmation
+                self._settle_late(worker, place)  # that one's report counts: so only one of them gets a confirmation
             elif not machine.finish(worker, place, now):
-                self._take_late(worker, place)
+                self._receive_late(worker, place)
         for failure in report.failed:
-            self._take_failure(worker, failure)
+            self._receive_failure(worker, failure)
         for place in report.released:
             machine.release(worker, place, now)
         for place in report.expired:
@@ -504,7 +512,7 @@ class OpenQueue:
             machine.begin(worker, place, now)
         self._changed.wake()
 
-    def _take_failure(self, worker: QueueWorker, failure: JobFailure) -> None:
+    def _receive_failure(self, worker: QueueWorker, failure: JobFailure) -> None:
         place, error = Place(failure.shard, failure.offset), failure.error[:MAX_ERROR]
         if place.shard not in self._shards:
             return  # as with those that are done
@@ -515,16 +523,16 @@ class OpenQueue:
         ):
             worker.settled.append(place)
 
-    def _take_early(self) -> None:
+    def _receive_early(self) -> None:
         """Take the failures of jobs that are looked at by now."""
         early, self._early = self._early, []
         for worker, failure in early:
             if worker in self._wakeups:  # else it reports that again when it comes back
-                self._take_failure(worker, failure)
+                self._receive_failure(worker, failure)
         if early:
             self._changed.wake()
 
-    def _take_late(self, worker: QueueWorker, place: Place) -> None:
+    def _receive_late(self, worker: QueueWorker, place: Place) -> None:
         """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
@@ -536,10 +544,10 @@ class OpenQueue:
             return
         if shard.progress.is_done(place.offset) or place.offset < shard.scanned:
             if self._is_writing or self._unmarked:  # that it is done may be on no disk yet
-                self._late.append(partial(self._tell_late, worker, place))
+                self._late.append(partial(self._settle_late, worker, place))
                 self._unmarked = True
             else:
-                self._tell_late(worker, place)
+                self._settle_late(worker, place)
             return
         shard.progress.mark(place.offset, place.offset + 1)
         shard.record.done += 1
@@ -549,7 +557,7 @@ class OpenQueue:
         self._dirty.wake()
 
     @staticmethod
-    def _tell_late(worker: QueueWorker, place: Place) -> None:
+    def _settle_late(worker: QueueWorker, place: Place) -> None:
         worker.settled.append(place)
         worker.late.add(place)
 
@@ -569,8 +577,8 @@ class OpenQueue:
             taken, worker.taken = worker.taken, []
             late, worker.late = worker.late, set()
             confirmed, worker.confirmed = worker.confirmed, []
-            for told in encode_settled(settled, taken, late):
-                await tunnel.send(as_fields(told))
+            for settled_message in encode_settled(settled, taken, late):
+                await tunnel.send(as_fields(settled_message))
             if confirmed:
                 await tunnel.send(as_fields(JobNews(confirmed=tuple(confirmed))))
             rows = await self._rows(jobs)
@@ -691,9 +699,9 @@ class OpenQueue:
                 extra={"queue": self.name, "topic": job.dead, "reason": job.error, "count": job.attempts},
             )  # fmt: skip
 
-    async def _tell(self) -> None:
+    async def _write_progress(self) -> None:
         """Record the queue's progress in the log."""
-        told: dict[str, int] = {}
+        written: dict[str, int] = {}
         while True:
             await trio.sleep(_TELLING)
             floors = {
@@ -701,11 +709,11 @@ class OpenQueue:
                 for state in self._member.states.values()
                 if state.number in self._shards
             }
-            if self.is_kept and floors != told:
+            if self.is_kept and floors != written:
                 with suppress(StoreFull):  # next time
                     move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
                     await run_in_thread(move)
-                    told = floors
+                    written = floors
 
 
 def _within(jobs: list[QueuedJob], size: int) -> tuple[list[QueuedJob], list[QueuedJob]]:

@@ -143,7 +143,7 @@ class Queues:
                 if over and self._open.get(queue.name) is queue and queue.is_idle() and not queue.is_kept:
                     await self._close(queue)
 
-    async def take(self, tunnel: Tunnel, asked: TakeJobs, look_again: Callable[[], None]) -> None:
+    async def serve(self, tunnel: Tunnel, asked: TakeJobs, look_again: Callable[[], None]) -> None:
         """Serve a worker.
 
         Args:

@@ -130,7 +130,7 @@ _OWN: Final = (HEADER_SENDER, HEADER_ENCODING)
 def _row(
     offset: int, topic: str, key: bytes | None, value: bytes | None, pairs: dict[str, bytes | None], timestamp: int
 ) -> JobRow:
-    told = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
+    fields = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
     headers = {
         name: (text or b"").decode("utf-8", "replace") for name, text in pairs.items() if not name.startswith(RESERVED)
     }
@@ -139,8 +139,8 @@ def _row(
         topic=topic,
         key=key_text(key),
         value=NIL if value is None else value,
-        encoding=PACKED if value is None else told[1],
-        sender=told[0],
+        encoding=PACKED if value is None else fields[1],
+        sender=fields[0],
         headers=headers,
         timestamp=timestamp,
     )

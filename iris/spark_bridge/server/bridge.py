@@ -224,7 +224,7 @@ async def open_bridge(
         clock = MemberClock(wall_clock, await run_in_thread(_newest, store, staging))
         if division is not None:
             if newcomer is not None and parents:
-                division = await newcomer.take_over(store, division.grown, parents, now=clock.now)
+                division = await newcomer.import_former(store, division.grown, parents, now=clock.now)
             elif newcomer is not None:
                 await run_in_thread(store.put_division, division.encode())
             share = Share(division.of, tuple(shards))
@@ -254,7 +254,7 @@ async def open_bridge(
             Sharding(shards),  # a batch of Spark's is committed by one member, in one step
             bridge=name,
             publish=node.publish,
-            committed=bridge.take_note,
+            committed=bridge.note_appended,
             clock=clock,
         )
         permissions = Permissions(bridge=name, readers=readers, node=node)

@@ -42,23 +42,23 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
     service = Service(cluster)
 
     @service.broadcast
-    async def take_broadcast(message: Message) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def receive_broadcast(message: Message) -> None:  # pyright: ignore[reportUnusedFunction]
         topic = f"broadcasts.{cluster}"
         if member.sharding.owns(None, message.sender.node, topic):  # every member of the bridge gets it
-            await member.take([_event(topic, message.payload, message.sender, None, message.headers)])
+            await member.append([_event(topic, message.payload, message.sender, None, message.headers)])
 
     @service.tunnel
-    async def take_tunnel(tunnel: Tunnel) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def receive_tunnel(tunnel: Tunnel) -> None:  # pyright: ignore[reportUnusedFunction]
         topic = f"tunnels.{cluster}"
         key = entropy(_ID_BYTES).hex()
         while not member.sharding.owns(key, tunnel.sender.node, topic):
             key = entropy(_ID_BYTES).hex()
         position = 0
         async for payload in tunnel:
-            await member.take([_event(topic, payload, tunnel.sender, key, {"position": str(position)})])
+            await member.append([_event(topic, payload, tunnel.sender, key, {"position": str(position)})])
             position += 1
         stored = trio.Event()
-        await member.take([], stored.set)
+        await member.append([], stored.set)
         await stored.wait()
         await tunnel.send(position)
 

@@ -101,7 +101,7 @@ class GroupCommit(Generic[T]):
         self._events += events
         self._bytes += size
 
-    def take(self) -> list[T]:
+    def pop(self) -> list[T]:
         """Return the batches of the group and begin a new one."""
         batches, self._batches = self._batches, []
         # ``_latest`` stays: it decides whether the next event comes after a pause.

@@ -86,7 +86,7 @@ class LeaseTable:
         self._granted = self._released = self._expired = 0
         self._ended: set[str] = set()
 
-    def take_ended(self) -> set[str]:
+    def pop_ended(self) -> set[str]:
         """Return the names of leases that have ended since the last call; this need not be written at once."""
         ended, self._ended = self._ended - self._held.keys(), set()
         return ended
@@ -230,7 +230,7 @@ class Leases:
         granted = self._table.acquire(name, holder, sender.node, ttl, now, account)
         if not isinstance(granted, LeaseRecord):
             return granted
-        ended = self._table.take_ended()
+        ended = self._table.pop_ended()
 
         def write(view: IndexView, _runs: list[EventRun]) -> None:
             write_lease(view, name, granted, ended)

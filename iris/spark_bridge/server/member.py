@@ -76,7 +76,7 @@ class BridgeStatistics:
     """Events that were known already: a publisher sent them again."""
     stale: int
     """Repeats so late that they could not be judged; neither stored nor confirmed."""
-    strays: int
+    misrouted: int
     """Events of other members' shards; neither stored nor confirmed.  Not all agree on the number of shards."""
     waiting: int
     missed: int
@@ -90,7 +90,7 @@ class BridgeStatistics:
     """Groups written to the disk."""
     refusals: int
     """Attempts to write a group that failed because there was no room."""
-    untold: int
+    unannounced: int
     """Rows written by Spark that are stored and could not be published to subscribers."""
 
 
@@ -238,8 +238,8 @@ class BridgeMember:
         self._known: Mapping[int, str] = store.members()
         self._tellers: OrderedDict[str, None] = OrderedDict()
         """Nodes that publish rows of Spark: some of their events are stored under another publisher."""
-        self._received = self._stored = self._repeats = self._stale = self._strays = 0
-        self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
+        self._received = self._stored = self._repeats = self._stale = self._misrouted = 0
+        self._waiting = self._missed = self._commits = self._refusals = self._unannounced = 0
         self._is_full = False
         """True if the last group found no room."""
         self._uncopied: deque[_Uncopied] = deque()
@@ -247,7 +247,7 @@ class BridgeMember:
         """Numbers of the last two groups that were written."""
         self._disk = trio.CapacityLimiter(1)
         """Thread of its own, which readers of a slow tier cannot use up."""
-        self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
+        self._show(self._pop_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -259,13 +259,13 @@ class BridgeMember:
             stored=self._stored,
             repeats=self._repeats,
             stale=self._stale,
-            strays=self._strays,
+            misrouted=self._misrouted,
             waiting=self._waiting,
             missed=self._missed,
             damaged=sum(damage.end - damage.offset for damage in self.store.damage()),
             commits=self._commits,
             refusals=self._refusals,
-            untold=self._untold,
+            unannounced=self._unannounced,
         )
 
     async def report(self) -> BridgeReport:
@@ -376,17 +376,17 @@ class BridgeMember:
         """Return whether anything may be forgotten for its age."""
         return self._clock.is_believed()
 
-    def take_note(self, untold: int) -> None:
-        """Look at the store again, after rows of Spark's were added; ``untold`` could not be published."""
-        self._untold += untold
+    def note_appended(self, unannounced: int) -> None:
+        """Look at the store again, after rows of Spark's were added; ``unannounced`` could not be published."""
+        self._unannounced += unannounced
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the store again, after it was changed; readers see that as soon as enough copies have it."""
-        self._follow_up(self._take_changes())
+        self._follow_up(self._pop_changes())
 
-    def _take_changes(self) -> _Uncopied:
-        appended = self.store.take_appended()
+    def _pop_changes(self) -> _Uncopied:
+        appended = self.store.pop_appended()
         number, states = self.store.numbered_shards()
         return _Uncopied(
             number=number,
@@ -512,7 +512,7 @@ class BridgeMember:
         """Return whether all events of a publisher come here, so that numbers that are missing are events that are."""
         return self.of is None and publisher not in self._tellers
 
-    async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
+    async def append(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was received before.
 
         Args:
@@ -605,11 +605,11 @@ class BridgeMember:
     async def _commit(self, *, retry: bool) -> None:
         """Write a group and the changes that wait, then confirm it.  On a full disk: again and again, or not at all."""
         await self.copies.wait_room(self._groups[0])
-        batches = self._group.take()
+        batches = self._group.pop()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
         changed: list[_Change] = []
-        appended, strays = await self._append_divided(batches, changed)
+        appended, misrouted = await self._append_divided(batches, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
@@ -618,20 +618,20 @@ class BridgeMember:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended, strays = await self._append_divided(batches, changed)
+            appended, misrouted = await self._append_divided(batches, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
             self._group.written()
         self._waiting -= count_events(runs)
-        self._strays += count_events(strays)
-        unstored = [*appended.stale, *strays]
+        self._misrouted += count_events(misrouted)
+        unstored = [*appended.stale, *misrouted]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[EventRun]] = {}
         for batch in batches:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
-        looked = self._take_changes()
+        looked = self._pop_changes()
         self._groups.append(looked.number)
         looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
         looked.stored = [batch.stored for batch in batches if batch.stored is not None]
@@ -651,9 +651,9 @@ class BridgeMember:
         """
         async with self._dividing:
             runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]
-            parts, strays = self.sharding.split(runs)
+            parts, misrouted = self.sharding.split(runs)
             self._keep([run for batch in batches if batch.subscription is None for run in batch.runs], parts)
-            return await self._append(parts, changed), strays
+            return await self._append(parts, changed), misrouted
 
     def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
         """Add events to those of the shards, also those whose shard is another member's since the bridge has grown."""
@@ -682,7 +682,7 @@ class BridgeMember:
                 except StoreFull as error:
                     waiting.fail(error)
                 if waiting.error is None:
-                    looked = self._take_changes()
+                    looked = self._pop_changes()
                     looked.stored = [waiting.done.set]
                     self._follow_up(looked)
             return None

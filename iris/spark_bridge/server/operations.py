@@ -182,7 +182,7 @@ class Operations:
         tunnels: Mapping[type[Ask[Any]], TunnelHandler] = {
             ReadLog: self._read,
             StagePart: self._stage,
-            TakeJobs: self._queues.take,
+            TakeJobs: self._queues.serve,
             Consume: Consumers(self._member).consume,
         }
         service = Service(cluster)

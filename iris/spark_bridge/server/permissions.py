@@ -128,7 +128,7 @@ class Permissions:
         Raises:
             NotAllowed: it is not linked any more.
         """
-        return self._is_named(sender) or self._peer(sender).may_hear(">")
+        return self._is_named(sender) or self._peer(sender).may_receive(">")
 
     def may_read(self, sender: Sender, topic: str) -> bool:
         """Return whether a subscriber may have the events of a topic.
@@ -136,7 +136,7 @@ class Permissions:
         Raises:
             NotAllowed: it is not linked any more.
         """
-        return self._is_named(sender) or self._peer(sender).may_hear(topic)
+        return self._is_named(sender) or self._peer(sender).may_receive(topic)
 
     def check_topics(self, sender: Sender, topics: Sequence[str]) -> None:
         """Make sure that a subscriber may have the events of topics.
@@ -154,7 +154,7 @@ class Permissions:
             raise self._refused(sender, "all topics")
         peer = self._peer(sender)
         for pattern in topics:
-            if not peer.may_hear(pattern):
+            if not peer.may_receive(pattern):
                 raise self._refused(sender, repr(pattern))
 
     def may_publish(self, sender: Sender, topic: str) -> bool:

@@ -123,7 +123,7 @@ class ShardClaim:
             ConfigError, BridgeUnreachable: see ``check``.
         """
         shards: dict[int, str] = {}
-        heard: set[NodeId] = set()
+        answered: set[NodeId] = set()
 
         def matters(member: NodeId) -> bool:
             return member != self.node.id and (members is None or member in members)
@@ -147,13 +147,13 @@ class ShardClaim:
                         if comes_first(answer.member):
                             self._compare([one for one in others if not self._replaces(one)], answer.member)
                         shards |= {shard.number: shard.address for shard in others if shard.number not in self.shards}
-                        heard.add(answer.member)
+                        answered.add(answer.member)
         except NoSuchCluster:
-            return _Others(shards=shards, members=frozenset(heard))
+            return _Others(shards=shards, members=frozenset(answered))
         for member, error in answers.errors.items():
             if matters(member) and comes_first(member) and isinstance(error, _ALIVE):
                 raise self._refused(member, error)
-        return _Others(shards=shards, members=frozenset(heard))
+        return _Others(shards=shards, members=frozenset(answered))
 
     def _refused(self, member: str, error: IrisError) -> BridgeUnreachable:
         return BridgeUnreachable(f"node {member} of bridge {self.bridge!r} does not say which shards it has: {error}")

@@ -29,8 +29,8 @@ class Sharding:
         parts: dict[int, list[EventRun]] = {}
         for run in runs:
             parts.setdefault(self.shard_of(run.key, run.publisher, run.topic), []).append(run)
-        strays = [run for shard in parts.keys() - self._own for run in parts.pop(shard)]
-        return parts, strays
+        misrouted = [run for shard in parts.keys() - self._own for run in parts.pop(shard)]
+        return parts, misrouted
 
     def shard_of(self, key: str | None, publisher: str, topic: str) -> int:
         """Return the shard of one event."""

@@ -187,21 +187,23 @@ class BatchCommitter:
             # that: a repeat of the batch finds the note and publishes nothing.
             if count is not None:
                 self._committed(0)
-                told = self._staging.rows(ordered, carried) if kept is None else iter(kept)
-                await self._tell(query, told, count, blocking=kept is None)
+                published = self._staging.rows(ordered, carried) if kept is None else iter(kept)
+                await self._publish_committed(query, published, count, blocking=kept is None)
             # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
             # have died before this line.
             await run_in_thread(self._staging.discard, query, batch)
         return count
 
-    async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
+    async def _publish_committed(
+        self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool
+    ) -> None:
         """Publish committed rows, as far as that goes within a time limit.
 
         Rows that could not be published are counted, and are no error of the writer: who needs all of them reads the
         log.  Subscribers that make their publishers wait may not hold up Spark's query.
         """
         own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
-        told = 0
+        published = 0
         try:
             with trio.move_on_after(_TELLING):
                 while True:
@@ -213,9 +215,9 @@ class BatchCommitter:
                         payload = payload_of(row["value"], encoding_of(row["headers"]))
                         with suppress(IrisError):
                             await self._publish(row["topic"], payload, key=key_text(row["key"]), headers=headers)
-                            told += 1
+                            published += 1
         finally:
-            self._committed(count - told)
+            self._committed(count - published)
 
     async def abort(self, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""

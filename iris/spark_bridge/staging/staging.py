@@ -143,13 +143,13 @@ class Staging:
         aside = path.with_name(f"{path.stem}-{next(self._turn)}{_UNFINISHED}")
         taken = size = 0
 
-        def take(more: int) -> None:
+        def reserve(more: int) -> None:
             nonlocal taken
             if more > 0:
-                self._usage.take(owner, more)
+                self._usage.reserve(owner, more)
                 taken += more
 
-        take(LEAST)
+        reserve(LEAST)
         try:
             checksum = 0
             with self._moving:
@@ -161,7 +161,7 @@ class Staging:
                 def write(data: bytes) -> None:
                     nonlocal checksum, size
                     size += len(data)
-                    take(size + _CHECKSUM - taken)
+                    reserve(size + _CHECKSUM - taken)
                     checksum = crc32(data, checksum)
                     file.write(data)
 

@@ -38,7 +38,7 @@ class Usage:
         """Total of all clusters, in bytes."""
         return self._total
 
-    def take(self, owner: str, size: int) -> None:
+    def reserve(self, owner: str, size: int) -> None:
         """Add bytes that a cluster stages, which belong to no batch yet.
 
         Raises:

@@ -225,7 +225,7 @@ class TierUploads:
         seal = partial(self._store.tiering.seal, self._now() - int(self._settings.seal_after * 1_000_000))
         await run_in_thread(seal)
         if shard.objects is None:
-            await self._take(shard)
+            await self._become_writer(shard)
         known = {found.name for found in self._store.tiering.objects(number)}
         gone = [found for found in shard.objects or () if found.name not in known]
         sealed = [
@@ -249,7 +249,7 @@ class TierUploads:
                 extra={"bridge": self._bridge, "shard": number},
             )
 
-    async def _take(self, shard: _ShardUploads) -> None:
+    async def _become_writer(self, shard: _ShardUploads) -> None:
         """Make this bridge the writer of a shard's tier."""
         found = await _ask(shard.tier.newest)
         settle = partial(reconcile, self._store, shard.number, found, forks=self._forks)

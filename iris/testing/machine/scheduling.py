@@ -75,7 +75,7 @@ class Stalls:
         for host in list(self._held):
             self.go_on(host)
 
-    def take(self, task: Any) -> None:
+    def hold_back(self, task: Any) -> None:
         """Take a task that was scheduled out of the queue if its host stands still."""
         if self._held:
             held = self._held.get(task.context.get(HOST))
@@ -90,13 +90,13 @@ def seeded(seed: int) -> Iterator[Stalls]:
     stalls = Stalls()
     switch, state, reschedule = _RUN._ALLOW_DETERMINISTIC_SCHEDULING, _RUN._r.getstate(), _RUN.Runner.reschedule
 
-    def take_or_reschedule(runner: Any, task: Any, *next_send: Any) -> None:
+    def hold_back_or_reschedule(runner: Any, task: Any, *next_send: Any) -> None:
         reschedule(runner, task, *next_send)
-        stalls.take(task)
+        stalls.hold_back(task)
 
     _RUN._ALLOW_DETERMINISTIC_SCHEDULING = True
     _RUN._r.seed(f"tasks {seed}")
-    _RUN.Runner.reschedule = take_or_reschedule
+    _RUN.Runner.reschedule = hold_back_or_reschedule
     try:
         yield stalls
     finally:

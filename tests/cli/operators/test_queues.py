@@ -34,7 +34,7 @@ async def fill(name: str) -> None:
     async with iris.open_node("workers") as node, node.queue(name, attempts=1) as jobs:
         await node.wait_for("bridge", timeout=60)
         await jobs.put("broken", key="k", headers={"h": "v"}, timeout=60)
-        async with await anext(jobs.take(1)):
+        async with await anext(jobs.receive(1)):
             raise ValueError("no good")
         with trio.fail_after(60):
             while not (await node.request("bridge", {"group": f"queue/{name}"}, operation="queue"))["dead"]:  # noqa: ASYNC110 -- there is no event

@@ -21,8 +21,8 @@ def test_a_command_that_has_ended_is_no_trouble() -> None:
         absent("request", "left"), absent("crashed", "refused"), absent("member", "left", "store"),
         absent("lost", "silent", "store"),
     )  # fmt: skip
-    head, tables = rows(RealmView(nodes=(), silent=(), gone=gone, abroad={}), wide=False)
+    head, tables = rows(RealmView(nodes=(), silent=(), gone=gone, remote_clusters={}), wide=False)
     assert head == "0 nodes, 0 silent, 3 gone"
     assert [row[1] for row in tables[-1][1]] == ["crashed", "member", "lost"]
-    _, tables = rows(RealmView(nodes=(), silent=(), gone=gone[:1], abroad={}), wide=False)
+    _, tables = rows(RealmView(nodes=(), silent=(), gone=gone[:1], remote_clusters={}), wide=False)
     assert len(tables) == 2, "there is no table of trouble"

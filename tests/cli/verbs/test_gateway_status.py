@@ -27,9 +27,9 @@ COUNTERS = GatewayStatistics(
     unreached=MappingProxyType({}),
     sites=("west",),
     neighbours=MappingProxyType({}),
-    told=0,
-    told_bytes=0,
-    untold=0,
+    sent=0,
+    sent_bytes=0,
+    not_advertised=0,
 )
 
 

@@ -162,9 +162,9 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def publish_heard(node: iris.Node, topic: str, payload: object, **options: object) -> None:
         while True:
-            before = node.statistics().unheard
+            before = node.statistics().without_subscriber
             await publish(node, topic, payload, **options)  # type: ignore[arg-type]
-            if node.statistics().unheard == before:
+            if node.statistics().without_subscriber == before:
                 return
             await trio.sleep(0.001)
 

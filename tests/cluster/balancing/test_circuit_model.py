@@ -154,7 +154,7 @@ def test_an_allowance_counts_as_exact_numbers_do(
         requests += more
         now += pause
         expected = plain.take(requests, now, forced=forced)
-        assert allowance.take(requests, float(now), forced=forced) is expected
+        assert allowance.spend(requests, float(now), forced=forced) is expected
         assert allowance.tokens == float(plain.tokens), "quarters are exact"
         granted += expected
         refused += not expected
@@ -170,7 +170,7 @@ def test_when_everything_fails_repeats_stay_the_share_they_are_allowed(one_in: i
     sent = 0
     for _ in range(requests):
         sent += 1
-        while allowance.take(sent, 0.0):
+        while allowance.spend(sent, 0.0):
             sent += 1
     assert sent <= (requests + 5) / (1 - share) + 1
     assume(requests > 100)

@@ -63,7 +63,7 @@ def test_what_was_written_down_is_read_again() -> None:
     book, other = AddressBook(), AddressBook()
     book.saw(["tcp://a:1"], NOW)
     book.saw(["tcp://a:1", "ws://[::1]:2/x"], NOW + 100)
-    other.take_untrusted(book.encode(), NOW + 200)
+    other.load_untrusted(book.encode(), NOW + 200)
     assert other.urls() == book.urls()
     assert other.encode() == book.encode()
     assert not other.unsaved
@@ -73,7 +73,7 @@ def test_what_another_node_has_seen_is_added() -> None:
     book, other = AddressBook(), AddressBook()
     book.saw(["tcp://a:1", "tcp://b:1"], NOW)
     other.saw(["tcp://b:1", "tcp://c:1"], NOW + 50)
-    book.take_untrusted(other.encode(), NOW + 60)
+    book.load_untrusted(other.encode(), NOW + 60)
     assert set(book.urls()) == {"tcp://a:1", "tcp://b:1", "tcp://c:1"}
     assert book.urls()[-1] == "tcp://a:1"
 
@@ -101,15 +101,15 @@ def test_damage_is_said_and_changes_nothing(content: bytes) -> None:
     book = AddressBook()
     book.saw(["tcp://a:1"], NOW)
     with pytest.raises(ConfigError):
-        book.take_untrusted(content, NOW)
+        book.load_untrusted(content, NOW)
     assert book.urls() == ["tcp://a:1"]
 
 
 @pytest.mark.parametrize("entry", [[], ["tcp://x:1"], [1, 2, 3], ["tcp://x:1", "1", "2"], ["tcp://x:1", 2, 1], None])
 def test_an_entry_that_makes_no_sense_is_passed_over(entry: object) -> None:
     book = AddressBook()
-    book.take_untrusted(json.dumps({"addresses": [entry, ["tcp://a:1", NOW - 1, NOW - 1]]}).encode(), NOW)
-    book.take_untrusted(json.dumps({"addresses": [entry, ["tcp://b:1", int(NOW), int(NOW)]]}).encode(), NOW)
+    book.load_untrusted(json.dumps({"addresses": [entry, ["tcp://a:1", NOW - 1, NOW - 1]]}).encode(), NOW)
+    book.load_untrusted(json.dumps({"addresses": [entry, ["tcp://b:1", int(NOW), int(NOW)]]}).encode(), NOW)
     assert book.urls() == ["tcp://b:1"]
 
 
@@ -119,7 +119,7 @@ def test_an_entry_that_makes_no_sense_is_passed_over(entry: object) -> None:
 def test_any_content_is_a_book_or_refused(content: bytes) -> None:
     book = AddressBook()
     try:
-        book.take_untrusted(content, NOW)
+        book.load_untrusted(content, NOW)
     except ConfigError:
         assert len(book) == 0
     assert len(book) <= MAX_ADDRESSES
@@ -127,7 +127,7 @@ def test_any_content_is_a_book_or_refused(content: bytes) -> None:
 
 def test_times_to_come_count_as_now() -> None:
     book = AddressBook()
-    book.take_untrusted(json.dumps({"addresses": [["tcp://a:1", 9 * int(NOW), 9 * int(NOW)]]}).encode(), NOW)
+    book.load_untrusted(json.dumps({"addresses": [["tcp://a:1", 9 * int(NOW), 9 * int(NOW)]]}).encode(), NOW)
     book.saw([], NOW + LIFETIME + 1)
     assert book.urls() == []
 
@@ -191,7 +191,7 @@ def test_a_copy_goes_its_own_way_and_comes_back_with_what_others_have_seen() -> 
     copy = book.copy()
     book.saw(["tcp://b:1"], NOW + 10)
     other.saw(["tcp://c:1", "tcp://a:1"], NOW - 10)
-    copy.take_untrusted(other.encode(), NOW + 20)
+    copy.load_untrusted(other.encode(), NOW + 20)
     assert set(copy.urls()) == {"tcp://a:1", "tcp://c:1"}
     copy.saved()
     book.merge(copy, NOW + 30)

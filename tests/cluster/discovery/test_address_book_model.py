@@ -68,12 +68,12 @@ def test_books_of_nodes_that_share_a_file_come_to_hold_the_same_in_any_order(
     for _ in range(3):
         shared = AddressBook()
         for book in rng.sample(books, len(books)):
-            shared.take_untrusted(book.encode(), NOW + 100)
+            shared.load_untrusted(book.encode(), NOW + 100)
         merged.append(shared.encode())
     assert len(set(merged)) == 1
     again = AddressBook()
-    again.take_untrusted(merged[0], NOW + 100)
-    again.take_untrusted(merged[0], NOW + 100)
+    again.load_untrusted(merged[0], NOW + 100)
+    again.load_untrusted(merged[0], NOW + 100)
     assert again.encode() == merged[0], "the same twice is the same"
 
 
@@ -88,12 +88,12 @@ def test_no_times_in_a_file_do_any_harm(times: list[tuple[int, int]]) -> None:
     """Numbers in a file may be of any size: larger than any clock, larger than any float."""
     entries = [[f"mem://{number}", first, last] for number, (first, last) in enumerate(times)]
     book = AddressBook()
-    book.take_untrusted(json.dumps({"addresses": entries}).encode(), NOW)
+    book.load_untrusted(json.dumps({"addresses": entries}).encode(), NOW)
     assert len(book) <= MAX_ADDRESSES
     book.saw(["mem://now"], NOW + 1)
     assert book.urls()[0] == "mem://now"
     again = AddressBook()
-    again.take_untrusted(book.encode(), NOW + 1)
+    again.load_untrusted(book.encode(), NOW + 1)
     assert set(again.urls()) == set(book.urls())
     book.saw([], NOW + 2 * LIFETIME + 1)
     assert book.urls() == [], "nothing that a file says lives longer than what was seen"
@@ -104,7 +104,7 @@ def test_more_addresses_than_there_is_room_for_are_weighed_whatever_their_times(
     entries: list[list[object]] = [[f"mem://{number}", -(10**400), int(NOW)] for number in range(300)]
     entries.append(["mem://real", int(NOW) - 1000, int(NOW)])
     book = AddressBook()
-    book.take_untrusted(json.dumps({"addresses": entries}).encode(), NOW)
+    book.load_untrusted(json.dumps({"addresses": entries}).encode(), NOW)
     assert book.urls() == ["mem://real"]
 
 
@@ -113,7 +113,7 @@ def test_what_an_address_looks_like_is_not_the_books_affair(url: str) -> None:
     """The dialler checks it; but it has to survive the file."""
     book, other = AddressBook(), AddressBook()
     book.saw([url], NOW)
-    other.take_untrusted(book.encode(), NOW)
+    other.load_untrusted(book.encode(), NOW)
     assert other.urls() == [url]
     assert repr(other) == "<AddressBook of 1>"
 
@@ -123,6 +123,6 @@ def test_damage_leaves_what_was_known_and_what_was_unsaved(content: bytes) -> No
     book = AddressBook()
     book.saw(["mem://a"], NOW)
     with pytest.raises(ConfigError):
-        book.take_untrusted(content, NOW)
+        book.load_untrusted(content, NOW)
     assert book.urls() == ["mem://a"]
     assert book.unsaved

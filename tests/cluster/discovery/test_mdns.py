@@ -90,7 +90,7 @@ async def test_thousands_of_nodes_that_are_made_up_hide_no_node_that_is_there_an
                 async with here(realm, "bbbb", ("ws://127.0.0.1:7002/iris",)):
                     while not one.urls():
                         await one.wait_news(20)
-                    # What is lost on the way is sent again.
+                    # What is lost in flight is sent again.
                     while one.left_out < 1000:
                         await trio.to_thread.run_sync(stranger.send, flood(realm_mark(realm), 2000))
                         await trio.sleep(0.05)

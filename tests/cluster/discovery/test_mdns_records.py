@@ -13,7 +13,7 @@ from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, FollowedAnnounceme
 def full(random: Random | None = None) -> FollowedAnnouncements:
     followed = FollowedAnnouncements(random or Random(1))
     for number in range(MAX_FOLLOWED):
-        assert followed.hear(f"first-{number}", 0.0) is None
+        assert followed.follow(f"first-{number}", 0.0) is None
     return followed
 
 
@@ -29,7 +29,7 @@ def test_as_many_as_there_is_room_for_are_followed_and_none_is_ignored() -> None
 
 def test_of_a_flood_in_one_moment_one_takes_the_place_of_another() -> None:
     followed = full()
-    replaced = [followed.hear(f"flood-{number}", 10.0) for number in range(5000)]
+    replaced = [followed.follow(f"flood-{number}", 10.0) for number in range(5000)]
     assert sum(name is not None for name in replaced) == 1
     assert held(followed, "first", MAX_FOLLOWED) == MAX_FOLLOWED - 1
     assert held(followed, "flood", 5000) == 1
@@ -39,13 +39,13 @@ def test_of_a_flood_in_one_moment_one_takes_the_place_of_another() -> None:
 
 def test_a_flood_that_lasts_replaces_one_in_a_second() -> None:
     followed = full()
-    replaced = [followed.hear(f"flood-{number}", number / 100) for number in range(1000)]
+    replaced = [followed.follow(f"flood-{number}", number / 100) for number in range(1000)]
     assert sum(name is not None for name in replaced) == 10
 
 
 def test_an_honest_node_has_its_chance_as_soon_as_the_flood_pauses() -> None:
     followed = full()
-    followed.hear("honest", 100.0)
+    followed.follow("honest", 100.0)
     assert "honest" in followed
 
 
@@ -53,7 +53,7 @@ def test_who_takes_itself_back_makes_room() -> None:
     followed = full()
     assert followed.lose("first-7")
     assert not followed.lose("first-7")
-    assert followed.hear("other", 0.0) is None
+    assert followed.follow("other", 0.0) is None
     assert "other" in followed
     assert followed.ignored == 0
 
@@ -70,7 +70,7 @@ def test_never_more_are_followed_than_there_is_room_for(steps: list[tuple[bool, 
         now += seconds
         name = str(number)
         if heard and name not in followed:
-            replaced = followed.hear(name, now)
+            replaced = followed.follow(name, now)
             if replaced is not None:
                 plain.remove(replaced)
             if name in followed:

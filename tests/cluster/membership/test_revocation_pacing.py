@@ -82,7 +82,7 @@ def test_the_memory_of_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         turns.next_list(NodeId(f"{number:032x}"), bytes(100_000), 0.0)
         assert len(turns) <= 3
     kept = turns._turns[NodeId(f"{9:032x}")]
-    assert kept.told == hash(bytes(100_000)), "lists are not kept for each peer"
+    assert kept.sent == hash(bytes(100_000)), "lists are not kept for each peer"
 
 
 @asynccontextmanager
@@ -117,8 +117,8 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
 
         b.mesh.register(kinds.Revocations, hear)
         old, new = issue(fleet, 1), issue(fleet, 2)
-        assert revoking.take(old.signed)
-        assert revoking.take(new.signed)
+        assert revoking.apply(old.signed)
+        assert revoking.apply(new.signed)
         for _ in range(20):
             await b.mesh.connect([a.url])
             for _ in range(10):
@@ -135,7 +135,7 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
 async def test_of_many_lists_in_a_moment_a_peer_gets_the_first_and_the_last(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet, open_revoking(fleet, "a", "b") as (first, second):
         for number in range(1, 30):
-            assert first.take(issue(fleet, number).signed)
+            assert first.apply(issue(fleet, number).signed)
         await trio.sleep(0.5)
         assert second.revocations.number == 1
         await trio.sleep(1)
@@ -146,7 +146,7 @@ async def test_of_many_lists_in_a_moment_a_peer_gets_the_first_and_the_last(auto
 
 async def test_a_list_does_not_go_back_to_who_told_it(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet, open_revoking(fleet, "a", "b") as (first, second):
-        assert first.take(issue(fleet, 1).signed)
+        assert first.apply(issue(fleet, 1).signed)
         await trio.sleep(1)
         assert second.revocations.number == 1
         assert first.revocations.not_newer == 0

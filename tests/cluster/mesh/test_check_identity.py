@@ -7,7 +7,7 @@ from msgspec import structs
 
 from iris.cluster.mesh.peer import check_identity
 from iris.kernel.errors import AuthenticationError
-from iris.security.identity.realm_bundle import ForeignRealm, issue_bundle
+from iris.security.identity.realm_bundle import OtherRealm, issue_bundle
 from tests.support.realms import DAY, WALL, TestRealm
 
 
@@ -18,5 +18,5 @@ def test_a_realm_that_is_trusted_no_more_is_refused_though_its_handshake_began_b
     check_identity(peer, None, own)
     with pytest.raises(AuthenticationError, match="'acme' is not trusted as it was"):
         check_identity(
-            structs.replace(peer, foreign=ForeignRealm(alias="acme", bundle=bundle, exports=(">",))), None, own
+            structs.replace(peer, other_realm=OtherRealm(alias="acme", bundle=bundle, exports=(">",))), None, own
         )

@@ -8,7 +8,7 @@ from iris.cluster.mesh.dial_limits import _REMEMBERED, DialLimits
 
 
 def taken(limits: DialLimits, teller: str, host: str, now: float = 0.0, *, attempts: int = 1000) -> int:
-    return sum(limits.take(teller, host, now) for _ in range(attempts))
+    return sum(limits.acquire(teller, host, now) for _ in range(attempts))
 
 
 def test_so_many_dials_in_a_row_and_then_so_many_a_second() -> None:
@@ -26,7 +26,7 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 def test_a_dial_that_led_to_a_node_does_not_count() -> None:
     limits = DialLimits(10, 0.001)
     for _ in range(500):
-        assert limits.take("cluster a", "192.0.2.1", 0.0)
+        assert limits.acquire("cluster a", "192.0.2.1", 0.0)
         limits.give_back("cluster a", "192.0.2.1")
     limits.give_back("cluster a", "192.0.2.1")
     assert taken(limits, "cluster a", "192.0.2.1") == 10, "and there are never more than at the beginning"
@@ -51,15 +51,15 @@ def test_one_teller_takes_nothing_of_another_and_one_host_nothing_of_another(
 
 def test_the_addresses_of_one_network_of_64_bits_are_one_host() -> None:
     limits = DialLimits(10, 0.001)
-    assert sum(limits.take("cluster a", f"2001:db8::{number:x}", 0.0) for number in range(1, 100)) == 10
+    assert sum(limits.acquire("cluster a", f"2001:db8::{number:x}", 0.0) for number in range(1, 100)) == 10
 
 
 def test_hosts_are_forgotten_the_one_in_use_longest_ago_first() -> None:
     limits = DialLimits(1, 0.001)
-    limits.take("cluster a", "victim", 0.0)
+    limits.acquire("cluster a", "victim", 0.0)
     for number in range(2 * _REMEMBERED):
-        limits.take("cluster a", f"host-{number}", 0.0)
-        assert not limits.take("cluster a", "victim", 0.0)
+        limits.acquire("cluster a", f"host-{number}", 0.0)
+        assert not limits.acquire("cluster a", "victim", 0.0)
     assert len(limits._left) == _REMEMBERED
     limits.give_back("cluster a", "host-0")
     assert len(limits._left) == _REMEMBERED

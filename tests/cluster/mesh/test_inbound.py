@@ -48,7 +48,7 @@ async def test_who_shows_nothing_genuine_is_sent_away_after_five_seconds(says: s
         await trio.sleep_until(began + 5.1)
         assert way.closed
         assert a.mesh.refusals["no genuine frame in time"] == 1
-        assert len(a.mesh._inbound) == len(a.mesh._inbound.strangers) == 0
+        assert len(a.mesh._inbound) == len(a.mesh._inbound.unauthenticated) == 0
 
 
 async def test_one_who_sends_junk_is_sent_away_for_it_at_once(autojump_clock: MockClock) -> None:
@@ -70,7 +70,7 @@ async def test_connections_of_peers_stay_whether_they_are_used_or_not(autojump_c
         for node in fleet.nodes.values():
             assert node.mesh.refusals == {}
             assert len(node.mesh._inbound) == 2
-            assert len(node.mesh._inbound.strangers) == 0
+            assert len(node.mesh._inbound.unauthenticated) == 0
             assert {what for what, _ in node.log.entries} == {"up"}
 
 
@@ -163,7 +163,7 @@ async def test_sixty_nodes_behind_one_address_that_start_together_are_linked_soo
         assert trio.current_time() - began < 2.5
         await trio.sleep(6)
         assert len(a.mesh.peers) == len(a.mesh._inbound) == 60
-        assert len(a.mesh._inbound.strangers) == 0
+        assert len(a.mesh._inbound.unauthenticated) == 0
 
 
 # -- whose they are --------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Hall:
 
     @property
     def strangers(self) -> set[int]:
-        return set(self.inbound.strangers)
+        return set(self.inbound.unauthenticated)
 
     @property
     def hung_up(self) -> list[int]:
@@ -146,7 +146,7 @@ async def test_of_the_connections_of_a_peer_those_by_which_nothing_whole_comes_a
         hall.inbound.expire(trio.current_time())
         hall.switchboard.settle()
         assert (hall.hung_up == [2, 3]) is (trio.current_time() - began >= CONFIG.frame_timeout)
-    assert not hall.inbound.rivals
+    assert not hall.inbound.contested
     assert hall.inbound.deadline == math.inf
     assert hall.refusals["no whole frame of a member in time"] == 2
 

@@ -82,7 +82,7 @@ async def test_both_ends_may_dial_at_the_same_time(autojump_clock: MockClock, se
         for node, other in ((a, b), (b, a)):
             assert node.log.entries == [("up", other.id)]
             assert marks[node.id].received == list(range(200))
-            assert len(node.mesh._ways) == 1
+            assert len(node.mesh._outbound) == 1
             assert node.mesh.refusals == {}
 
 

@@ -131,7 +131,7 @@ async def test_a_node_that_leaves_says_so_after_everything_else(autojump_clock: 
         async with fleet.open_node("c") as c:
             await c.mesh.connect([a.url])
             mark(c, a, *range(2000))
-            await c.mesh.say_goodbye("the end", 1.0)
+            await c.mesh.disconnect_all("the end", 1.0)
         await settle()
         assert marks.received == list(range(2000))
         assert a.log.of(c.id) == ["up", "down"]
@@ -145,7 +145,7 @@ async def test_two_nodes_may_leave_at_the_same_time(autojump_clock: MockClock) -
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for node in fleet.nodes.values():
-                nursery.start_soon(node.mesh.say_goodbye, "the end", 5.0)
+                nursery.start_soon(node.mesh.disconnect_all, "the end", 5.0)
         assert trio.current_time() - began < 1
         assert all(not node.mesh.peers for node in fleet.nodes.values())
 
@@ -155,7 +155,7 @@ async def test_a_goodbye_waits_for_nobody_longer_than_it_may(autojump_clock: Moc
         a, b = fleet["a"], fleet["b"]
         b.transport.pause()
         began = trio.current_time()
-        await a.mesh.say_goodbye("the end", 0.5)
+        await a.mesh.disconnect_all("the end", 0.5)
         assert trio.current_time() - began == pytest.approx(0.5)
         a.mesh.close()
         b.transport.resume()

@@ -17,9 +17,9 @@ from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.wire import kinds
 from tests.support.admission import open_reading_mesh
-from tests.support.far_mesh import open_far_mesh
 from tests.support.meshes import PeerLog
 from tests.support.realms import WALL, TestRealm
+from tests.support.remote_mesh import open_far_mesh
 
 MARK = kinds.TunnelMarked
 SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc"]
@@ -112,7 +112,7 @@ async def test_every_node_may_dial_every_other_at_the_same_time(tmp_path: Path) 
             assert len(node.mesh.peers) == 4
             assert {what for what, _ in node.log.entries} == {"up"}
             assert node.mesh.refusals == {}
-            assert len(node.mesh._ways) == 4
+            assert len(node.mesh._outbound) == 4
 
 
 async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_a_node_that_leaves_is_not_taken_for_lost(tmp_path: Path) -> None:
     for _ in range(5):
         async with open_nodes(2, "tcp://127.0.0.1:0", tmp_path) as (a, b):
             await a.mesh.barrier((await a.mesh.connect(b.mesh.listening)).node)
-            await b.mesh.say_goodbye("the end", 1.0)
+            await b.mesh.disconnect_all("the end", 1.0)
             b.mesh.close()
             while a.mesh.peers:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.005)

@@ -303,7 +303,7 @@ async def test_when_the_transport_is_closed_followers_still_wait_for_others(auto
         desk.follower.wake()
         with trio.fail_after(1):
             await woken.wait()
-        assert not desk.reading.take(desk.follower)
+        assert not desk.reading.reclaim(desk.follower)
 
 
 async def test_a_wake_up_is_not_lost_when_the_transport_is_closed_right_after_it(autojump_clock: MockClock) -> None:

@@ -39,7 +39,7 @@ class Crowd:
         self.inside = self.most = 0
 
     async def come(self, number: int, source: str = "") -> None:
-        async with self.turns.take(source) as connected:
+        async with self.turns.acquire(source) as connected:
             if self.connect:
                 connected()
             self.began[number] = trio.current_time()
@@ -119,7 +119,7 @@ async def test_a_turn_ends_however_the_block_ends(
     turns = DialLimiter(5.0, Lateness())
     for _ in range(3 * AT_A_TIME):
         try:
-            async with turns.take():
+            async with turns.acquire():
                 await end()
         except ValueError:
             pass
@@ -178,7 +178,7 @@ async def test_who_was_linked_while_it_waited_for_its_turn_is_not_dialled(autoju
 async def hold_all_turns(turns: DialLimiter, seconds: float) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(AT_A_TIME):
-            await stack.enter_async_context(turns.take())
+            await stack.enter_async_context(turns.acquire())
         await trio.sleep(seconds)
 
 

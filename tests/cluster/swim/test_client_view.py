@@ -85,7 +85,7 @@ def test_what_was_answered_lately_is_not_asked_again() -> None:
     found(me, 1, now=10.0)
     assert me.look("store", 12.0, again_after=5.0) == []
     assert sends(me.look("store", 15.0, again_after=5.0), kinds.Lookup)
-    assert me.look("store", 15.1) == [], "it is under way"
+    assert me.look("store", 15.1) == [], "it is in progress"
 
 
 def test_a_question_names_what_is_known_and_nothing_follows_if_that_is_all() -> None:

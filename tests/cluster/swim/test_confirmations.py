@@ -173,7 +173,7 @@ def test_contradictions_between_views_are_put_to_their_subject() -> None:
     gossip(other, record(0), *(record(number) for number in (2, 3, 4, 5)), sender=0)
     run(other, 1.95, deaf=False)
     swim._census.synchronize(node(1))
-    (digest,) = sends(other.receive(kinds.Sync(swim._ground.view.hashes()), node(0), 2.0), kinds.Digest)
+    (digest,) = sends(other.receive(kinds.Sync(swim._context.view.hashes()), node(0), 2.0), kinds.Digest)
     (hint,) = sends(swim.receive(said(digest), node(1), 2.0), kinds.Gossip)
     assert updates_in(hint) == [Accusation(node=node(5), incarnation=1)]
     effects = other.receive(said(hint), node(0), 2.0)

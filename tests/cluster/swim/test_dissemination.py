@@ -27,17 +27,17 @@ def test_each_update_is_sent_at_least_twelve_times(members: int, often: int) -> 
 def test_an_update_is_taken_as_often_as_it_should_and_then_forgotten() -> None:
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
-    assert [waiting.take(1000, 10, 3) for _ in range(4)] == [[hint(1)]] * 3 + [[]]
+    assert [waiting.pop(1000, 10, 3) for _ in range(4)] == [[hint(1)]] * 3 + [[]]
     assert len(waiting) == 0
 
 
 def test_a_newer_update_takes_the_place_of_the_older_and_starts_again() -> None:
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
-    waiting.take(1000, 10, 3)
+    waiting.pop(1000, 10, 3)
     waiting.add(("a",), hint(2))
     assert len(waiting) == 1
-    assert [waiting.take(1000, 10, 3) for _ in range(4)] == [[hint(2)]] * 3 + [[]]
+    assert [waiting.pop(1000, 10, 3) for _ in range(4)] == [[hint(2)]] * 3 + [[]]
 
 
 @pytest.mark.parametrize(
@@ -49,27 +49,27 @@ def test_what_its_subject_tells_everybody_presses_for_a_round_if_it_is_new_and_e
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
     for _ in range(sent):
-        waiting.take(1000, 10, 12)
-    waiting.told(("a",), 12, new=new)
-    waiting.told(("a",), 12, new=True)  # said again: nothing changes
+        waiting.pop(1000, 10, 12)
+    waiting.sent_directly(("a",), 12, new=new)
+    waiting.sent_directly(("a",), 12, new=True)  # said again: nothing changes
     seen: list[bool] = []
     while len(waiting):
         seen.append(waiting.pressing)
-        assert waiting.take(1000, 10, 12) == [hint(1)]
+        assert waiting.pop(1000, 10, 12) == [hint(1)]
     assert seen == [True] * pressing + [False] * riding
     assert not waiting.pressing
-    waiting.told(("a",), 12)
+    waiting.sent_directly(("a",), 12)
     assert len(waiting) == 0
 
 
 def test_news_of_whoever_tells_everybody_itself_presses_again_when_it_comes_otherwise() -> None:
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
-    waiting.told(("a",), 12)
+    waiting.sent_directly(("a",), 12)
     assert not waiting.pressing
     waiting.add(("a",), hint(2))
     assert waiting.pressing
-    assert [len(waiting.take(1000, 10, 12)) for _ in range(13)] == [1] * 12 + [0]
+    assert [len(waiting.pop(1000, 10, 12)) for _ in range(13)] == [1] * 12 + [0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("atdx"), st.integers(0, 3)), max_size=60))
@@ -84,14 +84,14 @@ def test_something_presses_just_while_something_waits_that_does_not_only_ride(st
                 waiting.add(key, hint(number))
                 left[number] = (6, False)
             case "t":
-                waiting.told(key, 6)
+                waiting.sent_directly(key, 6)
                 if number in left and not left[number][1]:
                     left[number] = (min(left[number][0], 4), True)
             case "d":
                 waiting.discard(key)
                 left.pop(number, None)
             case _:
-                for update in waiting.take(1000, 10, 6):
+                for update in waiting.pop(1000, 10, 6):
                     assert isinstance(update, Accusation)
                     taken = numbers[update.node]
                     count, told = left[taken]
@@ -105,10 +105,10 @@ def test_something_presses_just_while_something_waits_that_does_not_only_ride(st
 def test_the_least_sent_goes_first() -> None:
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
-    assert waiting.take(1000, 1, 5) == [hint(1)]
+    assert waiting.pop(1000, 1, 5) == [hint(1)]
     waiting.add(("b",), hint(2))
-    assert waiting.take(1000, 1, 5) == [hint(2)]
-    assert waiting.take(1000, 1, 5) == [hint(1)]
+    assert waiting.pop(1000, 1, 5) == [hint(2)]
+    assert waiting.pop(1000, 1, 5) == [hint(1)]
 
 
 def test_what_does_not_fit_waits_and_what_fits_nowhere_goes_alone() -> None:
@@ -117,15 +117,15 @@ def test_what_does_not_fit_waits_and_what_fits_nowhere_goes_alone() -> None:
     waiting.add(("small",), hint(1))
     waiting.add(("large",), large)
     waiting.add(("other",), hint(2))
-    assert waiting.take(100, 10, 5) == [hint(1), hint(2)]
-    assert waiting.take(100, 10, 5) == [large]
+    assert waiting.pop(100, 10, 5) == [hint(1), hint(2)]
+    assert waiting.pop(100, 10, 5) == [large]
 
 
 def test_a_full_queue_drops_what_was_sent_most_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dissemination, "MAX_WAITING", 2)
     waiting = GossipQueue()
     waiting.add(("a",), hint(1))
-    waiting.take(1000, 10, 5)
+    waiting.pop(1000, 10, 5)
     waiting.add(("b",), hint(2))
     waiting.add(("c",), hint(3))
     assert waiting.dropped == 1
@@ -138,7 +138,7 @@ def test_what_is_discarded_is_not_sent() -> None:
     waiting.add(("a",), hint(1))
     waiting.discard(("a",))
     waiting.discard(("never",))
-    assert waiting.take(1000, 10, 5) == []
+    assert waiting.pop(1000, 10, 5) == []
 
 
 @given(
@@ -157,7 +157,7 @@ def test_every_update_goes_out_the_same_number_of_times_within_the_bounds(
         waiting.add((str(key),), latest[key])
     taken: Counter[Update] = Counter()
     while len(waiting):
-        message = waiting.take(room, count, often)
+        message = waiting.pop(room, count, often)
         assert 0 < len(message) <= count
         assert sum(map(update_size, message)) <= room or len(message) == 1
         taken.update(message)

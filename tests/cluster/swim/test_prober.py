@@ -93,7 +93,7 @@ def test_a_member_that_a_helper_reaches_is_not_suspected_but_gets_no_work_from_h
     while not pings:
         pings = [s for s in sends(swim.expire(swim.deadline), kinds.Probe) if s.node == node(1)]
     (probe,) = pings
-    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(1), swim._ground.now)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(1), swim._context.now)
     assert Routable(node=node(1), open=True) in effects
 
 
@@ -302,7 +302,7 @@ def test_who_has_come_back_from_the_dead_has_just_come() -> None:
     swim = knowing(1)
     run(swim, 30.0)
     assert swim.state(node(1)) is MemberState.DEAD
-    back = swim._ground.now + 0.1
+    back = swim._context.now + 0.1
     gossip(swim, record(1, incarnation=9), now=back)
     seen = [effect for _, effect in run(swim, back + 4.9)]
     assert swim.state(node(1)) is MemberState.ALIVE

@@ -22,7 +22,7 @@ def made_up(number: int, name: str = "bad", *, incarnation: int = 1, leaving: bo
 
 
 def alive(swim: Swim, name: str) -> set[NodeId]:
-    view = swim._ground.view
+    view = swim._context.view
     return {entry.node for entry in view.records() if entry.name == name}
 
 
@@ -73,7 +73,7 @@ def test_those_that_leave_as_they_come_do_not_pile_up() -> None:
     swim = machine(0, config=Config(records_per_cluster_key=3))
     for number in range(10, 300):
         gossip(swim, made_up(number, leaving=True))
-    assert len(swim._ground.view.gone) == 3
+    assert len(swim._context.view.gone) == 3
 
 
 def test_for_a_member_that_is_linked_one_goes_that_is_not() -> None:

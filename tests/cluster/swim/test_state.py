@@ -214,12 +214,12 @@ class TwoKeys:
 def test_a_node_id_belongs_to_the_key_that_first_spoke_for_it(state: MemberState) -> None:
     """Another credential of the realm cannot take over a member's id, not even when that is gone."""
     swim = machine(0)
-    swim._ground.trust = TwoKeys()  # type: ignore[misc]
+    swim._context.trust = TwoKeys()  # type: ignore[misc]
     gossip(swim, TwoKeys.record("first", 1, leaving=state is MemberState.LEFT))
     if state is MemberState.DEAD:
-        member = swim._ground.view.find(node(1))
+        member = swim._context.view.find(node(1))
         assert member is not None
-        swim._ground.view.bury(member, MemberState.DEAD, 0.0)
+        swim._context.view.bury(member, MemberState.DEAD, 0.0)
     assert swim.state(node(1)) is state
     effects = gossip(swim, TwoKeys.record("second", 2))
     assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that its subject did not sign"]
@@ -237,7 +237,7 @@ def test_whose_certificates_hold_no_more_is_forgotten_whatever_its_state() -> No
         gossip(swim, claim(2, witness))
     assert swim.state(node(2)) is MemberState.SUSPECT
     gossip(swim, record(3, incarnation=2, leaving=True), sender=3)
-    trust = swim._ground.trust
+    trust = swim._context.trust
     assert isinstance(trust, HashTrust)
     trust.expelled |= {node(1), node(2), node(3)}
     effects = swim.recheck(1.0)
@@ -257,7 +257,7 @@ def test_whose_certificates_hold_no_more_is_forgotten_whatever_its_state() -> No
 def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
     """A cluster's key was rotated: the link knows it already, the record does not yet."""
     swim = machine(0)
-    swim._ground.trust = TwoKeys()  # type: ignore[misc]
+    swim._context.trust = TwoKeys()  # type: ignore[misc]
     gossip(swim, TwoKeys.record("ended", 1))
     effects = swim.recheck(0.0, lambda _: True)
     assert [(send.node, fields_of(send.message)[0]) for send in sends(effects, kinds.Wanted)] == [
@@ -274,7 +274,7 @@ def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
 
 def test_the_forgotten_are_not_taken_in_again() -> None:
     swim = knowing(1, 2)
-    trust = swim._ground.trust
+    trust = swim._context.trust
     assert isinstance(trust, HashTrust)
     trust.expelled.add(node(1))
     swim.recheck(0.0)
@@ -317,7 +317,7 @@ def test_records_in_any_order_and_repetition_end_in_the_same_view(some: list[Nod
         swim = machine(0)
         for one in (*order, *order[:2]):
             gossip(swim, one, sender=9)
-        view = swim._ground.view
+        view = swim._context.view
         ends.add((view.hashes(), *((n, swim.state(node(n)), swim.record(node(n))) for n in (1, 2, 3))))
     assert len(ends) == 1
 
@@ -345,7 +345,7 @@ def test_a_digest_is_answered_once_and_only_if_it_was_asked_for() -> None:
 
 def test_a_comparison_is_answered_once_in_a_moment() -> None:
     swim, other = knowing(1, 2, 3), machine(1)
-    question = kinds.Sync(other._ground.view.hashes())
+    question = kinds.Sync(other._context.view.hashes())
     assert len(sends(swim.receive(question, node(1), 0.0), kinds.Digest)) == 1
     assert sends(swim.receive(question, node(1), 0.1), kinds.Digest) == []
     assert len(sends(swim.receive(question, node(1), 0.7), kinds.Digest)) == 1
@@ -372,9 +372,9 @@ def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found(
 
 def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
     swim = knowing(1, 2)
-    member = swim._ground.view.find(node(2))
+    member = swim._context.view.find(node(2))
     assert member is not None
-    swim._ground.view.bury(member, MemberState.DEAD, 0.0)
+    swim._context.view.bury(member, MemberState.DEAD, 0.0)
     effects = swim.receive(kinds.State(True, (record(2).as_update(),)), node(1), 0.0)
     gossip = [cast("tuple[object, ...]", fields_of(send.message)[-1]) for send in sends(effects, kinds.Gossip)]
     accusations = [update for updates in gossip for update in updates]

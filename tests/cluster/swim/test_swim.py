@@ -105,7 +105,7 @@ def test_whatever_is_received_nothing_is_raised_and_nobody_dies_of_it(
 def test_a_starved_node_gossips_less_often(score: int) -> None:
     swim = knowing(*range(1, 30))
     run(swim, 5.0, deaf=False)
-    swim._ground.health.score = score
+    swim._context.health.score = score
     assert sends(gossip(swim, record(100), now=5.01), kinds.Gossip), "what comes after a quiet while goes on at once"
     later = next(at for at, effect in run(swim, 8.0) if sends([effect], kinds.Gossip))
     assert near(later, 5.01 + Config().gossip_interval * (1 + score))
@@ -121,7 +121,7 @@ def test_a_node_that_is_late_gossips_less_often() -> None:
     run(swim, 5.0, deaf=False)
     late(swim, 0.2)
     assert near(swim.lateness, 0.2)
-    now = swim._ground.now + 0.01
+    now = swim._context.now + 0.01
     assert sends(gossip(swim, record(100), now=now), kinds.Gossip), "what comes after a quiet while goes on at once"
     later = next(at for at, effect in run(swim, now + 8.0) if sends([effect], kinds.Gossip))
     assert later > now + Config().gossip_interval + 25 * 0.15
@@ -158,5 +158,5 @@ def test_a_suspicion_lasts_longer_at_a_node_that_is_late() -> None:
             gossip(swim, claim(1, witness), sender=witness, now=5.01)
         while swim.state(node(1)) is not MemberState.DEAD:
             swim.expire(swim.deadline + seconds)
-        lasted.append(swim._ground.now - 5.01)
+        lasted.append(swim._context.now - 5.01)
     assert lasted[1] > lasted[0] + 10 * 0.2 * 0.9

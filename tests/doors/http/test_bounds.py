@@ -47,7 +47,7 @@ def test_strangers_make_room_and_clients_do_not(run: Run) -> None:
 def test_one_client_does_not_hold_all_connections(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack:
             for _ in range(5):  # a quarter
                 await stack.enter_async_context(place.follow("topic=a"))
@@ -187,7 +187,7 @@ def test_each_request_of_a_client_takes_its_turn(run: Run) -> None:
 
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", call=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         loop, processor = asyncio.get_running_loop(), place.clients.named("web").processor
         processor.spend(0.5)
         began = loop.time()
@@ -207,7 +207,7 @@ def test_strangers_are_let_in_within_their_share_and_clients_wait_for_none_of_th
             request = place.head("POST", "/request/greeters", "content-length: 1") + b"x"
             writer.write(request)
             assert (await reader.readuntil(b"\r\n\r\nx")).startswith(b"HTTP/1.1 200")
-            place.clients.strangers.spend(0.5)
+            place.clients.unauthenticated.spend(0.5)
             stranger = asyncio.ensure_future(place.post("/request/greeters", b"x", {}))
             writer.write(request)
             assert (await reader.readuntil(b"\r\n\r\nx")).startswith(b"HTTP/1.1 200")

@@ -72,7 +72,7 @@ def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch
 
 
 def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "STRANGERS", 4)
+    monkeypatch.setattr(accepting, "UNAUTHENTICATED", 4)
 
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
@@ -87,7 +87,7 @@ def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypa
 
 def test_a_crowd_that_comes_at_once_gets_in(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are nearest to their end are not cut off for those that have just come."""
-    monkeypatch.setattr(accepting, "STRANGERS", 8)
+    monkeypatch.setattr(accepting, "UNAUTHENTICATED", 8)
 
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
@@ -147,7 +147,7 @@ def test_what_one_client_sends_holds_up_no_other(run: Run, kind: str) -> None:
 
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=("well",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with AsyncExitStack() as stack:
             flooding = [asyncio.ensure_future(flood(await stack.enter_async_context(place.client()))) for _ in range(2)]
             raw = await stack.enter_async_context(place.dial())
@@ -344,7 +344,7 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run, count: int) -> None:
             idle: list[Raw] = []
             for name in "abcd":  # a client has a quarter of the connections
                 token = grant(place.tokens, name, publish=(">",), subscribe=(">",))
-                place.clients._take(load_tokens(place.tokens))
+                place.clients._replace_tokens(load_tokens(place.tokens))
                 for _ in range(count // 4):
                     idle.append(await stack.enter_async_context(place.dial()))
                     idle[-1].send(connect_3(token))

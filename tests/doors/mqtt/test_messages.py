@@ -177,7 +177,7 @@ def test_a_payload_that_is_too_large_ends_the_connection_after_what_came_before(
 def test_what_another_client_clears_or_retains_is_on_no_former_account(run: Run) -> None:
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=(">",))
-        place.clients._take(load_tokens(place.tokens))
+        place.clients._replace_tokens(load_tokens(place.tokens))
         async with place.client() as raw, place.dial() as second, storing(place.member):
             assert (await second.join(other)).reason_code == 0
 
@@ -192,7 +192,7 @@ def test_what_another_client_clears_or_retains_is_on_no_former_account(run: Run)
             assert [await retain(raw, topic, b"1") for topic in "de"] == [0, 0x97]
             assert [await retain(second, topic, b"2") for topic in "ef"] == [0, 0x97]
             grant(place.tokens, "other", publish=(">",))  # a new token has what the former one had
-            place.clients._take(load_tokens(place.tokens))
+            place.clients._replace_tokens(load_tokens(place.tokens))
             assert place.clients.named("other")._retained.topics["other"] == 2
 
     run(work, limits=ClientLimits(retained=2))

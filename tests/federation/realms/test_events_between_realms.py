@@ -78,7 +78,7 @@ async def test_events_of_another_realm_come_under_its_alias_each_once_and_in_ord
             assert sorted(numbers) == sorted([*range(20)] * ears)
         border = realms.theirs.gateways["acme-eu-gateway"].statistics()
         assert border.refused == {}
-        abroad = till._parts.pubsub.publishing.abroad
+        abroad = till._parts.pubsub.publishing.remote_sites
         assert abroad is not None
         assert (abroad.frames, abroad.keys, len(crossed)) == (20, 1, 20), "sealed once for all, and one copy crosses"
 
@@ -138,7 +138,7 @@ async def test_events_cross_if_every_list_has_them(
             await till.publish("orders.new", 1)
             await trio.sleep(3)
             assert events.statistics().received == heard
-            assert till._parts.pubsub.statistics().unheard == (not heard)
+            assert till._parts.pubsub.statistics().without_subscriber == (not heard)
 
 
 async def test_our_gateways_may_keep_topics_of_another_realm_out(autojump_clock: MockClock) -> None:
@@ -217,7 +217,7 @@ async def test_who_has_gone_or_is_distrusted_has_no_key_of_what_comes_after(auto
         await realms.theirs.gateway("us", to=["acme-eu-gateway"])
         await realms.theirs.listen("us", "orders.>", home)
         till = await publisher_of(realms, 3)
-        abroad = till._parts.pubsub.publishing.abroad
+        abroad = till._parts.pubsub.publishing.remote_sites
         assert abroad is not None
         await till.publish("orders.new", 1)
         await wait_until(lambda: len(heard) == 2 and len(home) == 1)
@@ -282,7 +282,7 @@ async def test_realms_hear_nothing_of_a_third_one(autojump_clock: MockClock) -> 
             await wait_until(lambda: events.statistics().received and spied.statistics().received)
             await trio.sleep(3)
             assert (events.statistics().received, spied.statistics().received) == (1, 1)
-            assert speaker._parts.pubsub.statistics().unheard == 1
+            assert speaker._parts.pubsub.statistics().without_subscriber == 1
 
 
 async def test_a_gateway_that_asks_for_more_or_names_nodes_that_do_not_answer_holds_up_nobody(

@@ -33,13 +33,13 @@ def _ignore(*_: object) -> None:
 
 
 def copies_of(node: iris.Node) -> SealedSender:
-    assert node._parts.pubsub.publishing.abroad is not None
-    return node._parts.pubsub.publishing.abroad
+    assert node._parts.pubsub.publishing.remote_sites is not None
+    return node._parts.pubsub.publishing.remote_sites
 
 
 def receiver_of(pubsub: PubSub) -> SealedReceiver:
-    assert pubsub.heard is not None
-    return pubsub.heard
+    assert pubsub.sealed_receiver is not None
+    return pubsub.sealed_receiver
 
 
 def unknown_frame(size: int) -> bytes:
@@ -170,7 +170,7 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         else:
             done.set()
             if how == "leaves":
-                await node._parts.mesh.say_goodbye("leaving", 1)
+                await node._parts.mesh.disconnect_all("leaving", 1)
         await trio.sleep(30)
         await publisher.publish("orders.new", "after")
         await trio.sleep(1)
@@ -249,7 +249,7 @@ async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_
 async def test_frames_under_a_key_that_never_comes_go_though_nothing_follows(autojump_clock: MockClock) -> None:
     async with publisher_and_ears(1) as (_, publisher, (ear,), __):
         heard = receiver_of(ear._parts.pubsub)
-        heard.take("us", publisher.id, unknown_frame(size=1000))
+        heard.receive("us", publisher.id, unknown_frame(size=1000))
         assert heard.waiting_bytes >= 1000
         await trio.sleep(PATIENCE + 1.5)
         assert heard.waiting_bytes == 0
@@ -272,7 +272,7 @@ async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
             await trio.sleep(1)
         for publisher in publishers:
             for _ in range(20):
-                heard.take("us", publisher.id, unknown_frame(size=1000))
+                heard.receive("us", publisher.id, unknown_frame(size=1000))
         assert 20_000 < heard.waiting_bytes <= 30_000
         assert ear._parts.mesh.refusals["copy without its key"] > 50
         await trio.sleep(PATIENCE + 1.5)
@@ -353,9 +353,9 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         frame = fields_of(captured[-1])[4]
         heard.clear()
         forged = frame[:-64] + bytes(64)
-        receiver_of(ears[0]._parts.pubsub).take("us", publisher.id, forged)
-        receiver_of(ears[0]._parts.pubsub).take("us", ears[1].id, frame)
-        receiver_of(ears[0]._parts.pubsub).take("us", publisher.id, b"short")
+        receiver_of(ears[0]._parts.pubsub).receive("us", publisher.id, forged)
+        receiver_of(ears[0]._parts.pubsub).receive("us", ears[1].id, frame)
+        receiver_of(ears[0]._parts.pubsub).receive("us", publisher.id, b"short")
         await trio.sleep(1)
         assert heard == []
         refusals = ears[0]._parts.mesh.refusals
@@ -435,7 +435,7 @@ async def test_what_a_slow_link_does_not_take_is_counted_for_each_node(autojump_
         publisher = await federation.node("us", "publisher", config=config)
         await trio.sleep(1)
         await publisher.publish("orders.new", 1)
-        copies_of(publisher)._way._paused_until = trio.current_time() + 1000
+        copies_of(publisher)._route._paused_until = trio.current_time() + 1000
         for number in range(100):
             await publisher.publish("orders.new", bytes([number]) * 50_000)
         statistics = publisher.statistics().publishing

@@ -26,13 +26,13 @@ async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str
 
 
 def lose_interest(monkeypatch: pytest.MonkeyPatch, node: iris.Node, times: int) -> None:
-    """Have the next frames in which a node says to nodes of other sites what it subscribes to be lost on the way."""
+    """Have the next frames in which a node says to nodes of other sites what it subscribes to be lost in flight."""
     pubsub = node._parts.pubsub
     left = times
 
     def lose(say: Callable[[Peer], None], peer: Peer) -> None:
         nonlocal left
-        if not peer.foreign or left == 0:
+        if not peer.at_remote_site or left == 0:
             say(peer)
             return
         left -= 1

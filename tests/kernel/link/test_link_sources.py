@@ -23,7 +23,7 @@ class Compared:
     def __hash__(self) -> int:
         return id(self)
 
-    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+    def pop(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         self.taken += 1
         return None if self.taken > 1 else (array(9, "x"), limit)
 

@@ -14,7 +14,7 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.transport.port import Refused
-from tests.support.far_listener import open_far_listener
+from tests.support.remote_listener import open_far_listener
 from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive, waiting
 
 

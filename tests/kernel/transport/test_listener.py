@@ -89,7 +89,7 @@ async def test_a_surprise_in_what_reads_greetings_is_the_end_of_one_connection(
             raise AssertionError
 
         with monkeypatch.context() as patch, crowd(url, 1) as (one,):
-            patch.setattr(SpGreeting, "hear", fail)
+            patch.setattr(SpGreeting, "receive", fail)
             one.sendall(GREETING)
             assert await trio.to_thread.run_sync(is_closed, one)
         way = await near.dial(url, ignore)

@@ -93,7 +93,7 @@ async def test_who_asks_for_another_kind_of_connection_does_not_use_the_token_up
                 near.setblocking(False)
                 far.send(ClientUpgrade(f"ws://h:1/iris/{TOKEN}", kind, 100).request)
                 greeting = door.greet()
-                greeting.hear(near)
+                greeting.receive(near)
                 assert far.recv(100).startswith(b"HTTP/1.1 101 " if is_taken else b"HTTP/1.1 40")
                 assert (greeting.awaited is not None) == is_taken
         nursery.cancel_scope.cancel()

@@ -26,7 +26,7 @@ def test_any_other_number_is_the_peers_error(number: object) -> None:
 def test_some_numbers_have_another_least_one() -> None:
     assert arrived(kinds.Failure, 1, "code", "text", -1).retry_after == -1
     with pytest.raises(RemoteProtocolError):
-        arrived(kinds.EventWay, 0, 0, False)
+        arrived(kinds.EventRoute, 0, 0, False)
 
 
 def test_every_kind_takes_one_byte_and_says_what_it_is_for() -> None:

@@ -124,7 +124,7 @@ async def test_members_that_come_and_go_leave_a_bounded_number_of_rows(
         books = await shop.books()
         assert (books.sent, books.received, books.balanced) == (6 * members, 6 * members, True)
         assert len({row.receiver for row in books.rows}) <= kept + 2, "one may be leaving, and one is nobody"
-        assert len(shop._books.ledger._crowds) <= 1
+        assert len(shop._books.ledger._receiver_sets) <= 1
 
 
 async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others(autojump_clock: MockClock) -> None:

@@ -180,7 +180,7 @@ async def test_a_member_that_hangs_is_passed_over_until_it_answers(autojump_cloc
             began = trio.current_time()
             await client.request("store", idempotent=True)
             slow += trio.current_time() - began > 0.1
-        assert slow <= 3, "those under way when it began to hang"
+        assert slow <= 3, "those in progress when it began to hang"
         stage.network.memory.resume("one")
         await trio.sleep(5)
         assert {await client.request("store") for _ in range(40)} == {"one", "two"}

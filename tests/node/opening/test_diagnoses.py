@@ -131,7 +131,7 @@ async def test_revoked_nodes_are_told_so_only_so_often(autojump_clock: MockClock
         shop = await stack.enter_async_context(network.open_node("shop", seeds=[]))
         assert await member.revoke(revoked(network, "shop"))
         thief, mesh = shop._parts.mesh.identity.public(), member._parts.mesh
-        assert sum(len(mesh.last_words(thief)) for _ in range(100)) == 64
+        assert sum(len(mesh.final_messages(thief)) for _ in range(100)) == 64
         await trio.sleep(10)
-        assert sum(len(mesh.last_words(thief)) for _ in range(100)) == 10
-        assert mesh.last_words(mesh.identity.public()) == ()
+        assert sum(len(mesh.final_messages(thief)) for _ in range(100)) == 10
+        assert mesh.final_messages(mesh.identity.public()) == ()

@@ -213,6 +213,6 @@ def test_a_node_cannot_be_opened_under_asyncio() -> None:
     ):
         asyncio.run(main())
     with pytest.raises(
-        RuntimeError, match=r"^iris.open_node is for trio, and no trio run is under way here: run the program"
+        RuntimeError, match=r"^iris.open_node is for trio, and no trio run is in progress here: run the program"
     ):
         main().send(None)

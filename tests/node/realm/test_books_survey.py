@@ -39,10 +39,10 @@ async def test_a_node_that_is_silent_for_a_while_does_not_tell_of_its_losses_aga
         assert _told(await survey.losses()) == [("meters.hall", "dropped", 2)]
         stage.network.memory.partition({"shop"}, {"desk"})
         assert await survey.losses() == []
-        assert shop.id in (await survey.take()).silent, "the cut was not noticed"
+        assert shop.id in (await survey.collect()).silent, "the cut was not noticed"
         await _lose(shop, 3)
         stage.network.memory.heal()
-        while (await survey.take()).silent:
+        while (await survey.collect()).silent:
             pass
         assert _told(await survey.losses()) == [("meters.hall", "dropped", 3)]
         assert await survey.losses() == []

@@ -41,7 +41,7 @@ REPORT = NodeReport(
     answered=0,
     published=0,
     delivered=0,
-    unheard=0,
+    without_subscriber=0,
     lost={},
     refused={},
     links=0,
@@ -149,7 +149,7 @@ async def test_one_that_lies_is_named_and_counted_and_the_others_are_shown(
         await operator.wait_for("store")
         lies[liar.id] = {"uptime": NAN}
         lies[boaster.id] = {"clusters": [structs.replace(CLUSTER, queued=10**6)], "latencies": [LATENCY]}
-        view = await RealmSurvey(operator).take()
+        view = await RealmSurvey(operator).collect()
         assert {seen.node.node for seen in view.nodes} == {honest.id, boaster.id}
         (absent,) = view.silent
         assert (absent.node.node, absent.reason) == (liar.id, "its report is refused: uptime is nan")

@@ -21,7 +21,7 @@ async def test_a_view_has_each_link_once_with_its_round_trip_time(autojump_clock
         network.open_node("operator") as operator,
     ):
         await trio.sleep(10)
-        view = await RealmSurvey(operator).take()
+        view = await RealmSurvey(operator).collect()
         ends = {frozenset((link.a, link.b)): link for link in view.links()}
         assert len(view.links()) == len(ends) == 3
         assert ends.keys() == {
@@ -42,7 +42,7 @@ async def test_a_view_has_the_sites_and_the_links_of_gateways(autojump_clock: Mo
         assert await shop.request("store", b"x") == b"x"
         operator = await federation.node("us", "operator")
         await trio.sleep(5)
-        view = await RealmSurvey(operator).take()
+        view = await RealmSurvey(operator).collect()
         here, there = federation.nodes["us-gateway"].id, federation.nodes["eu-gateway"].id
         eu, us = view.sites()
         assert (eu.site, eu.nodes, eu.gateways) == ("eu", (), (there,))

@@ -35,23 +35,23 @@ async def test_a_slow_node_is_late_and_the_others_are_shown_in_time(
         slow[sluggish.id] = 1.2
         async with open_survey(operator, timeout=2.0, patience=0.5) as survey:
             began = trio.current_time()
-            view = await survey.take()
+            view = await survey.collect()
             assert trio.current_time() - began < 0.6
             assert [seen.node.node for seen in view.nodes] == [quick.id]
             assert [(absent.node.node, absent.reason, absent.late) for absent in view.silent] == [
                 (sluggish.id, "late: no answer for 0.5 s", True)
             ]
             await trio.sleep(1)  # its answer has come, and counts in the next view
-            view = await survey.take()
+            view = await survey.collect()
             assert {seen.node.node for seen in view.nodes} == {quick.id, sluggish.id}
             assert view.silent == ()
-            assert [absent.node.node for absent in (await survey.take()).silent] == [sluggish.id], (
+            assert [absent.node.node for absent in (await survey.collect()).silent] == [sluggish.id], (
                 "asked again, it is late again"
             )
             slow.clear()
             await trio.sleep(2)
-            await survey.take()
-            view = await survey.take()
+            await survey.collect()
+            view = await survey.collect()
             assert ({seen.node.node for seen in view.nodes}, view.silent) == ({quick.id, sluggish.id}, ())
 
 
@@ -65,10 +65,10 @@ async def test_a_node_that_never_answers_is_late_at_first_and_then_silent(autoju
         await trio.sleep(1)
         network.memory.partition(("cut",), ("quick", "operator"))
         async with open_survey(operator, timeout=1.0, patience=0.5) as survey:
-            (absent,) = (await survey.take()).silent
+            (absent,) = (await survey.collect()).silent
             assert (absent.node.node, absent.late) == (cut.id, True)
             await trio.sleep(0.6)
-            view = await survey.take()
+            view = await survey.collect()
             assert [seen.node.node for seen in view.nodes] == [quick.id]
             (absent,) = view.silent
             assert (absent.node.node, absent.late) == (cut.id, False)
@@ -84,5 +84,5 @@ async def test_leaving_a_survey_leaves_no_question_behind(autojump_clock: MockCl
         await trio.sleep(1)
         network.memory.partition(("cut",), ("operator",))
         async with open_survey(operator, timeout=60.0, patience=0.1) as survey:
-            assert len((await survey.take()).silent) == len(operator._requests._waiting) == 1
+            assert len((await survey.collect()).silent) == len(operator._requests._waiting) == 1
         assert operator._requests._waiting == {}

@@ -47,11 +47,11 @@ async def test_a_survey_finds_rates_members_and_percentiles(autojump_clock: obje
         await app.wait_for("store", 2)
         await trio.sleep(1)
         survey = RealmSurvey(operator)
-        first = await survey.take()
+        first = await survey.collect()
         assert {view.node.node for view in first.nodes} == {one.id, two.id, app.id}
         for _ in range(8):
             await app.request("store", b"", operation="get")
-        view = await survey.take()
+        view = await survey.collect()
         (cluster,) = view.clusters()
         assert (cluster.cluster, cluster.members, cluster.queued) == ("store", 2, 0)
         assert cluster.rate == pytest.approx(4.0, rel=0.1)
@@ -61,7 +61,7 @@ async def test_a_survey_finds_rates_members_and_percentiles(autojump_clock: obje
         assert caller.latency[False, "store", "get"].count == 8
         assert caller.report.uptime > 2
         await trio.sleep(5)
-        (cluster,) = (await survey.take()).clusters()
+        (cluster,) = (await survey.collect()).clusters()
         assert (cluster.rate, cluster.p50) == (0.0, None)
 
 
@@ -70,15 +70,15 @@ async def test_a_member_that_leaves_is_gone_from_the_next_survey(autojump_clock:
         async with network.open_node("store") as one, one.join("store", _store()):
             await operator.wait_for("store")
             survey = RealmSurvey(operator)
-            assert [cluster.members for cluster in (await survey.take()).clusters()] == [1]
+            assert [cluster.members for cluster in (await survey.collect()).clusters()] == [1]
         await trio.sleep(1)
-        view = await survey.take()
+        view = await survey.collect()
         assert (view.nodes, view.silent, view.clusters()) == ((), (), ())
         (gone,) = view.gone
         assert (gone.node.node, gone.node.speaks_for, gone.reason) == (one.id, "store", "left")
         assert gone.process == os.getpid()
         await trio.sleep(600)
-        assert (await survey.take()).gone == ()
+        assert (await survey.collect()).gone == ()
 
 
 async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: object) -> None:
@@ -88,7 +88,7 @@ async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: obje
         network.open_node("operator") as operator,
     ):
         await trio.sleep(1)
-        view = await RealmSurvey(operator).take()
+        view = await RealmSurvey(operator).collect()
         assert view.nodes == ()
         assert [absent.node.node for absent in view.silent] == [quiet.id]
 
@@ -101,7 +101,7 @@ async def test_only_a_certificate_that_serves_iris_nodes_gets_reports(
         network.credential("operator", Rights(serves=serves))
         async with network.open_node("operator") as operator:
             await trio.sleep(1)
-            view = await RealmSurvey(operator).take()
+            view = await RealmSurvey(operator).collect()
             assert [seen.node.node for seen in view.nodes] == ([member.id] if may else [])
             assert may or "does not serve cluster 'operator'" in view.silent[0].reason
 
@@ -169,16 +169,16 @@ async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], aut
         ):
             await trio.sleep(1)
             survey = RealmSurvey(operator)
-            assert len((await survey.take()).nodes) == 1
+            assert len((await survey.collect()).nodes) == 1
             told.update(wrong)
-            view = await survey.take()
+            view = await survey.collect()
             assert view.nodes == ()
             assert view.silent[0].reason.startswith("its report is refused: ")
 
 
 async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:
     async with open_network() as network, network.open_node("app") as node:
-        assert (await RealmSurvey(node).take()).nodes == ()
+        assert (await RealmSurvey(node).collect()).nodes == ()
         with pytest.raises(iris.DeliveryError):
             await ask_report(node, NodeId("0" * 32), 1.0)
 
@@ -192,9 +192,9 @@ async def test_a_node_that_is_lost_is_gone_with_the_reason_and_where_it_ran(auto
     ):
         await operator.wait_for("store")
         survey = RealmSurvey(operator)
-        assert (await survey.take()).gone == ()
+        assert (await survey.collect()).gone == ()
         network.memory.partition(["here"], ["there"])
-        while not (view := await survey.take()).gone:
+        while not (view := await survey.collect()).gone:
             assert view.nodes == () or view.silent == ()
         (gone,) = view.gone
         assert (gone.node.node, gone.node.clusters, gone.reason) == (one.id, ("store",), "silent")
@@ -202,7 +202,7 @@ async def test_a_node_that_is_lost_is_gone_with_the_reason_and_where_it_ran(auto
         assert (view.nodes, view.silent, view.trouble) == ((), (), "no other node was found")
         network.memory.heal()
         await operator.wait_for("store", timeout=60)
-        view = await survey.take()
+        view = await survey.collect()
         assert ([seen.node.node for seen in view.nodes], view.gone) == ([one.id], ())
 
 
@@ -215,8 +215,8 @@ async def test_a_view_as_json_shows_what_the_view_holds(autojump_clock: object) 
         one.join("store", _store()),
     ):
         await operator.wait_for("store")
-        shown = json.loads(json.dumps((await RealmSurvey(operator).take()).as_object()))
+        shown = json.loads(json.dumps((await RealmSurvey(operator).collect()).as_object()))
         assert [cluster["cluster"] for cluster in shown["clusters"]] == ["store"]
         assert [node["node"] for node in shown["nodes"]] == [one.id]
         assert [(absent["node"], absent["seconds"]) for absent in shown["silent"]] == [(quiet.id, None)]
-        assert (shown["gone"], shown["abroad"]) == ([], {})
+        assert (shown["gone"], shown["remote_clusters"]) == ([], {})

@@ -38,13 +38,13 @@ async def test_patterns_have_their_subscribers_publishers_and_rates(autojump_clo
             nursery.start_soon(_take, events)
         survey = TopicsSurvey(operator)
         await shop.publish("lonely", b"")
-        await survey.take()
+        await survey.collect()
         for number in range(10):
             await shop.publish("orders.new", number)
             await shop.publish("orders.new.big", number)
             await shop.publish("lonely", number)
         await trio.sleep(2)
-        view = await survey.take()
+        view = await survey.collect()
         rows = {(row.pattern, row.group): row for row in view.patterns}
         assert rows.keys() == {("orders.>", None), ("orders.*", "billing"), ("lonely", None)}
         every, group, lonely = rows["orders.>", None], rows["orders.*", "billing"], rows["lonely", None]
@@ -71,7 +71,7 @@ async def test_what_waits_and_what_was_dropped_is_told(autojump_clock: MockClock
         for number in range(10):
             await shop.publish("orders", number)
         await trio.sleep(1)
-        (row,) = (await TopicsSurvey(operator).take()).patterns
+        (row,) = (await TopicsSurvey(operator).collect()).patterns
         assert (row.waiting, row.lost, row.delivered_rate) == (4, 6, 0.0)
 
 
@@ -80,7 +80,7 @@ async def test_topics_are_told_to_who_may_see_the_survey_and_to_nobody_else(auto
         network.credential("guest", Rights())
         async with network.open_node("guest") as guest:
             await trio.sleep(1)
-            view = await TopicsSurvey(guest).take()
+            view = await TopicsSurvey(guest).collect()
             assert view.patterns == ()
             assert "does not serve cluster 'guest'" in view.silent[shop.id]
 
@@ -122,7 +122,7 @@ async def test_a_report_that_cannot_be_is_refused(
     monkeypatch.setattr("iris.node.realm.topics.ask_topics", lie)
     async with open_network() as network, network.open_node("shop") as liar, network.open_node("operator") as operator:
         await trio.sleep(1)
-        view = await TopicsSurvey(operator).take()
+        view = await TopicsSurvey(operator).collect()
         assert view.patterns == ()
         assert text in view.silent[liar.id]
         assert operator.statistics().refusals["report of a node that cannot be"] == 1

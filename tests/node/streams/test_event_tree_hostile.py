@@ -32,7 +32,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                 return RelayedEvents(sender.id, 1, number, 1, body, signature)
 
             shop.mesh.post(reader.id, *TreeRole(1, 1, ()).message())
-            shop.mesh.post(reader.id, kinds.EventWay(1, 1, wait=False), 0)
+            shop.mesh.post(reader.id, kinds.EventRoute(1, 1, wait=False), 0)
             await trio.sleep(0.1)
             genuine = relayed(shop, 1, b"genuine")
             wrong = "relayed events with a wrong signature"
@@ -77,7 +77,7 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
             await fleet.link()
             reader_role = TreeRole(1, 1, ())
             villain.mesh.post(reader.id, *reader_role.message())
-            villain.mesh.post(reader.id, kinds.EventWay(1, 1, wait=False), 0)
+            villain.mesh.post(reader.id, kinds.EventRoute(1, 1, wait=False), 0)
             for number, topic in enumerate(["others.a", "own.a"], start=1):
                 body = wire.encode_batch([kinds.Events(topic, 1, 0, None, None, None, (b"x",), ())])
                 signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
@@ -99,7 +99,7 @@ async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump
             await trio.sleep(0.1)
 
         villain.mesh.post(victim.id, *TreeRole(1, 1, (Child(reader.id, 2),)).message())
-        villain.mesh.post(victim.id, kinds.EventWay(1, 1, wait=False), 0)
+        villain.mesh.post(victim.id, kinds.EventRoute(1, 1, wait=False), 0)
         await relay(1)
         assert (tally.handed_over, tally.lost) == (0, {"a node that subscribes to nothing": 1})
         async with reader.pubsub.subscribe("t"):

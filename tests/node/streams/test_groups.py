@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.publish.group_ledger import LOST_ON_THE_WAY, LOST_WITH_MEMBER
+from iris.patterns.pubsub.publish.group_ledger import LOST_IN_FLIGHT, LOST_WITH_MEMBER
 from tests.support.messages import raw
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
@@ -266,7 +266,7 @@ async def test_events_for_a_group_that_are_lost_on_the_way_are_in_the_publishers
             await trio.sleep(2)
             lost = 1010 - len(taken)
             assert lost > 5
-            assert dict(writer.statistics().publishing.lost) == {LOST_ON_THE_WAY: lost}
+            assert dict(writer.statistics().publishing.lost) == {LOST_IN_FLIGHT: lost}
             assert writer._pubsub.publishing.groups.outstanding(worker.id) == 0
             nursery.cancel_scope.cancel()
 

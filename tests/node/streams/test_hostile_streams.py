@@ -132,7 +132,7 @@ MALFORMED: dict[str, Message] = {
     "a reason that controls a terminal": kinds.ConfirmDelayed("\x1b[2J"),
     "version": raw(kinds.InterestKnown, None, 0),
     "place in a tree": kinds.EventTree(1, b"", ()),
-    "way": kinds.EventWay(0, 0, False),
+    "way": kinds.EventRoute(0, 0, False),
     "relayed events": kinds.EventsRelayed(b"", 1, 1, b"\x01", b"", bytes(64)),
     "word of a relay": kinds.EventRelay(1, 5, b""),
 }

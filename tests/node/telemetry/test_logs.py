@@ -48,14 +48,14 @@ def shown(records: list[logging.LogRecord]) -> list[tuple[str, int | None]]:
 def test_of_one_cause_a_second_has_one_line_and_the_next_says_how_many_were_left_out() -> None:
     clock = Clock()
     limit = RateLimit(clock)
-    assert shown(limit.take(record("%s", "a"))) == [("a", None)]
+    assert shown(limit.admit(record("%s", "a"))) == [("a", None)]
     for _ in range(41):
         clock.now += 0.01
-        assert limit.take(record("%s", "b")) == []
+        assert limit.admit(record("%s", "b")) == []
     clock.now = 101.0
-    assert shown(limit.take(record("%s", "c"))) == [("c", 41)]
+    assert shown(limit.admit(record("%s", "c"))) == [("c", 41)]
     clock.now = 102.5
-    assert shown(limit.take(record("%s", "d"))) == [("d", None)]
+    assert shown(limit.admit(record("%s", "d"))) == [("d", None)]
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_of_one_cause_a_second_has_one_line_and_the_next_says_how_many_were_left
 )
 def test_another_cause_is_not_held_back(other: logging.LogRecord) -> None:
     limit = RateLimit(Clock())
-    assert len(limit.take(record())) == 1
-    assert limit.take(record()) == []
-    assert limit.take(other) == [other]
+    assert len(limit.admit(record())) == 1
+    assert limit.admit(record()) == []
+    assert limit.admit(other) == [other]
 
 
 def test_what_was_left_out_is_said_when_another_cause_comes_or_nothing_more_does() -> None:
     clock = Clock()
     limit = RateLimit(clock)
     for text in ("first", "second", "third"):
-        limit.take(record("a: %s", text))
+        limit.admit(record("a: %s", text))
     clock.now += 1
-    assert shown(limit.take(record("b: %s", "other"))) == [("a: third", 1), ("b: other", None)]
-    limit.take(record("b: %s", "again"))
+    assert shown(limit.admit(record("b: %s", "other"))) == [("a: third", 1), ("b: other", None)]
+    limit.admit(record("b: %s", "again"))
     assert shown(limit.flush()) == [("b: again", None)]
     assert limit.flush() == []
 
@@ -91,12 +91,12 @@ def test_what_was_left_out_is_said_when_another_cause_comes_or_nothing_more_does
 def test_what_a_record_stands_for_is_counted_with_what_was_left_out() -> None:
     clock = Clock()
     limit = RateLimit(clock)
-    assert shown(limit.take(record("%s", "a", left_out=2))) == [("a", 2)]
+    assert shown(limit.admit(record("%s", "a", left_out=2))) == [("a", 2)]
     clock.now += 0.5
-    assert limit.take(record("%s", "b", left_out=45)) == []
+    assert limit.admit(record("%s", "b", left_out=45)) == []
     clock.now += 0.5
-    assert shown(limit.take(record("%s", "c", left_out=3))) == [("c", 1 + 45 + 3)]
-    assert limit.take(record("%s", "d", left_out=7)) == []
+    assert shown(limit.admit(record("%s", "c", left_out=3))) == [("c", 1 + 45 + 3)]
+    assert limit.admit(record("%s", "d", left_out=7)) == []
     assert shown(limit.flush()) == [("d", 7)]
 
 
@@ -104,11 +104,11 @@ def test_causes_without_end_take_no_room_without_end_and_fill_no_log() -> None:
     """Of those that find no room one line is written in a second, as of one cause."""
     clock = Clock()
     limit = RateLimit(clock)
-    written = [one for number in range(5000) for one in limit.take(record(f"cause {number}"))]
+    written = [one for number in range(5000) for one in limit.admit(record(f"cause {number}"))]
     assert len(written) == 1025
     assert len(limit._causes) == 1025
     clock.now += 1
-    written = [one for number in range(5000, 10_000) for one in limit.take(record(f"cause {number}"))]
+    written = [one for number in range(5000, 10_000) for one in limit.admit(record(f"cause {number}"))]
     assert len(written) <= 1026
     assert sum(vars(one).get("left_out") or 0 for one in written) >= 5000 - 1025 - 1
     assert len(limit._causes) <= 1025
@@ -129,7 +129,7 @@ def test_two_failures_of_one_type_do_not_hide_each_other() -> None:
             raise ValueError("another")
         except ValueError as error:
             raised.append(error)
-    assert [len(limit.take(_failed(error))) for error in raised] == [1, 1, 0]
+    assert [len(limit.admit(_failed(error))) for error in raised] == [1, 1, 0]
 
 
 def test_what_fails_in_the_handler_of_a_log_does_not_reach_who_logs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,9 +235,9 @@ async def everything() -> NodeSnapshot:
                 unreached={"tcp://127.0.0.1:1": "refused"},
                 sites=("west",),
                 neighbours={node.id: "west"},
-                told=1,
-                told_bytes=10,
-                untold=0,
+                sent=1,
+                sent_bytes=10,
+                not_advertised=0,
             ),
             "bridge": BridgeReport(
                 statistics=BridgeStatistics(**{**zeros, "stored": 7}),
@@ -284,7 +284,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + expired + waiting
     iris.TunnelsStatistics: set(),
     iris.StateStatistics: set(),
-    iris.PublishStatistics: {"published", "unheard", "sent", "handed_over", "lost"},  # see those of the node
+    iris.PublishStatistics: {"published", "without_subscriber", "sent", "handed_over", "lost"},  # see those of the node
     iris.PatternStatistics: set(),
     iris.NodeStatistics: {"latency"},  # see the histograms of calls
 }

@@ -74,7 +74,7 @@ class World:
     def take(self, node: NodeId) -> None:
         window, price = self.waiting[node].popleft()
         self.taken += 1
-        if self.windows[node].take(window, price):
+        if self.windows[node].consumed(window, price):
             self.tell(node)
 
     def tell(self, node: NodeId) -> None:
@@ -307,7 +307,7 @@ def test_a_broadcast_that_exceeds_the_room_of_all_is_taken_when_nothing_else_wai
     window = windows.of(SENDER)
     assert windows.accept(window, 0, LARGEST)
     assert not windows.accept(window, LARGEST, SMALL)
-    windows.take(window, LARGEST)
+    windows.consumed(window, LARGEST)
     assert windows.accept(window, LARGEST, SMALL)
 
 
@@ -341,6 +341,6 @@ def test_one_owner_with_many_nodes_leaves_room_for_the_others() -> None:
     assert windows.accept(other, 0, INITIAL)
     for window in many:
         while window.queued:
-            windows.take(window, INITIAL // 2)
+            windows.consumed(window, INITIAL // 2)
     assert not windows.accept(other, 0, 64 * INITIAL)
     assert windows.accept(many[0], 0, INITIAL)

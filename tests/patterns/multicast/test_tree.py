@@ -166,18 +166,18 @@ def test_a_number_is_new_once(numbers: list[int]) -> None:
     known: set[int] = set()
     for number in numbers:
         expected = number not in known and number > max(known, default=0) - 4096
-        assert seen.take(number) == expected
+        assert seen.add(number) == expected
         known.add(number)
 
 
 def test_numbers_may_jump_and_overtake_each_other_within_the_window() -> None:
     seen = Seen()
     order = [2**62, 2**62 - 1, 2**62 - 4095, 2**62 + 5000, 2**62 + 905, 2**62 + 904]
-    assert [seen.take(number) for number in order] == [True, True, True, True, True, False]
+    assert [seen.add(number) for number in order] == [True, True, True, True, True, False]
 
 
 def test_a_number_far_behind_the_highest_is_a_repeat() -> None:
     seen = Seen()
-    assert seen.take(2**62)
-    assert not seen.take(1)
-    assert seen.take(2**62 - 1)
+    assert seen.add(2**62)
+    assert not seen.add(1)
+    assert seen.add(2**62 - 1)

@@ -35,7 +35,7 @@ async def test_an_event_reaches_every_subscriber_as_it_was_published(autojump_cl
                 assert (event.headers, event.missed, event.sequence) == (headers, 0, 0)
                 assert (event.sender.cluster, event.sender.node) == ("a", a.id)
         assert check_tally(a.pubsub.publishing.tally).handed_over == 2
-        assert a.pubsub.publishing.unheard == 0
+        assert a.pubsub.publishing.without_subscriber == 0
 
 
 async def test_a_node_hears_itself(autojump_clock: MockClock) -> None:
@@ -68,7 +68,7 @@ async def test_what_nobody_wants_is_counted_and_sent_nowhere(autojump_clock: Moc
             await publish(a, "u", 1, 2)
         await trio.sleep(0.1)
         await publish(a, "t", 3)
-        assert (a.pubsub.publishing.published, a.pubsub.publishing.unheard) == (3, 3)
+        assert (a.pubsub.publishing.published, a.pubsub.publishing.without_subscriber) == (3, 3)
         assert check_tally(a.pubsub.publishing.tally).sent == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_node_that_joins_later_knows_what_is_wanted(autojump_clock: Mock
             await b.pubsub.wait_interest_exchanged()
             await publish(b, "t.x", 1)
             assert (await events.__anext__()).payload == 1
-            await b.mesh.say_goodbye("over", 1)
+            await b.mesh.disconnect_all("over", 1)
             await publish(a, "t.x", 2)
             assert (await events.__anext__()).payload == 2
 

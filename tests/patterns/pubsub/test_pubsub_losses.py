@@ -200,7 +200,7 @@ async def test_a_subscriber_that_ends_holds_nobody(autojump_clock: MockClock, en
                 if ending == "crashes":
                     fleet.network.crash("b")
                 elif ending == "says goodbye":
-                    await b.mesh.say_goodbye("over", 1)
+                    await b.mesh.disconnect_all("over", 1)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(subscribe)
@@ -260,7 +260,7 @@ async def test_a_pause_is_told_to_nodes_that_come_later(autojump_clock: MockCloc
                 assert scope.cancelled_caught
                 await collect(events)
                 await publish(c, "t", 0)
-                await c.mesh.say_goodbye("over", 1)
+                await c.mesh.disconnect_all("over", 1)
 
 
 # -- slow and stalled subscribers --------------------------------------------------------------------------

@@ -279,7 +279,7 @@ class History:
         granted = self.table.acquire("x", f"{holder}.{self.boots[holder]}", "", _TTL, trio.current_time())
         if not isinstance(granted, LeaseRecord):
             return
-        for ended in self.table.take_ended():
+        for ended in self.table.pop_ended():
             self.disk.pop(ended, None)
         self.disk["x"], self.written = granted, granted.token
         assert granted.token > self.last

@@ -79,7 +79,7 @@ def test_replicas_are_equal_after_any_order_of_edits_comparisons_and_losses(
         if what < EDITS:
             edit(one, what, rng)
         elif what == EDITS:
-            sent += map(encode, one.take_edits())
+            sent += map(encode, one.pop_edits())
         elif what == EDITS + 1 and sent:
             attack(other, rng.choice(sent))  # late, early, again, or never
         elif what == EDITS + 2:
@@ -97,7 +97,7 @@ def test_what_is_written_and_comes_while_a_long_comparison_is_merged_counts(seed
     one, other, third = (replica(seed + number) for number in range(3))
     for each in (one, other, third):
         SharedMap(each, "").update({f"{rng.randrange(100)}": number for number in range(60)})
-        each.take_edits()
+        each.pop_edits()
     give(third, other)
     for key in rng.sample(sorted(SharedMap(other, "")), 10):
         del SharedMap(other, "")[key]
@@ -190,7 +190,7 @@ def test_a_million_random_and_mutated_edits_end_hold_up_and_fill_nobody() -> Non
         began = time.thread_time()
         attack(rng.choice([one, other]), data)
         longest = max(longest, time.thread_time() - began)
-        one.take_edits()
+        one.pop_edits()
         if number % 1000 == 0:
             settle([one, other])
             assert max(one.size, other.size) <= 400_000
@@ -225,7 +225,7 @@ def test_a_write_and_a_removal_at_the_same_time_leave_the_write() -> None:
     SharedSet(one, "", "s").add("e")
     del SharedMap(other, "")["k"]
     SharedSet(other, "", "s").discard("e")
-    first, second = one.take_edits(), other.take_edits()
+    first, second = one.pop_edits(), other.pop_edits()
     for each in first:
         assert other.apply(each)
     for each in second:
@@ -237,10 +237,10 @@ def test_a_write_and_a_removal_at_the_same_time_leave_the_write() -> None:
 def test_an_edit_waits_for_what_its_writer_had_seen() -> None:
     one, two, three = replica(1), replica(2), replica(3)
     SharedMap(one, "")["a"] = 1
-    (first,) = one.take_edits()
+    (first,) = one.pop_edits()
     assert two.apply(first)
     SharedMap(two, "")["b"] = 2
-    (second,) = two.take_edits()
+    (second,) = two.pop_edits()
     assert not three.apply(second), "it builds on the first"
     assert three.apply(first)
     assert three.apply(second)
@@ -288,7 +288,7 @@ def test_two_writers_with_one_number_lose_nothing() -> None:
         SharedSet(each, "", "s").add(number)
     assert one.writer == other.writer
     claimed -= set(range(1, 100))
-    first, second = one.take_edits(), other.take_edits()
+    first, second = one.pop_edits(), other.pop_edits()
     assert all(map(other.apply, first))
     assert all(map(one.apply, second))
     settle([one, other])
@@ -510,7 +510,7 @@ def test_a_thousand_replicas_that_each_wrote_are_equal_after_a_few_rounds() -> N
             other = rng.choice(replicas)
             give(other, one)
             give(one, other)
-            one.take_edits()
+            one.pop_edits()
         if len({one.digest() for one in replicas}) == 1:
             break
     assert len({one.digest() for one in replicas}) == 1

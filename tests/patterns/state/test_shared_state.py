@@ -406,7 +406,7 @@ async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_
         # what its node would do for it, it does by hand
         other = replica(99)
         edit(other, 0, network._random)
-        await stranger.broadcast("prices", encode(other.take_edits()[0]))
+        await stranger.broadcast("prices", encode(other.pop_edits()[0]))
         with pytest.raises(iris.TunnelBroken):
             await compare_amiss(stranger, member, [bytes(16)])
         with pytest.raises(RemoteError, match=r"not_a_member: node .* of cluster 'shop' is no member of 'prices'"):

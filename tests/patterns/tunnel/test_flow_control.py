@@ -38,12 +38,12 @@ class Pipe:
                 self.free_at = max(self.free_at, self.now) + self.chunk / self.rate
                 if self.flight.add(self.chunk):
                     back = self.free_at + self.latency + chance.random() * self.jitter
-                    heapq.heappush(self.coming, (back, self.flight.mark(self.now), self.flight.on_the_way))
+                    heapq.heappush(self.coming, (back, self.flight.mark(self.now), self.flight.in_flight))
             self.queues.append(max(0.0, self.free_at - self.now) * self.rate)
             self.now, number, _ = heapq.heappop(self.coming)
-            before = self.flight.on_the_way
+            before = self.flight.in_flight
             self.flight.arrived(number, self.now)
-            self.delivered += before - self.flight.on_the_way
+            self.delivered += before - self.flight.in_flight
 
 
 @pytest.mark.parametrize("latency", [0.0002, 0.002, 0.05])
@@ -135,7 +135,7 @@ def test_the_limit_stays_within_its_bounds_whatever_comes_back() -> None:
             flight.reset()
         flight.expire(now, 5.0)
         assert LEAST * STEP // SHARE <= flight.limit <= MOST * STEP
-        assert 0 <= flight.on_the_way < flight.limit + 70_000
+        assert 0 <= flight.in_flight < flight.limit + 70_000
 
 
 def fill(flight: InflightLimit) -> None:
@@ -147,18 +147,18 @@ def fill(flight: InflightLimit) -> None:
 def test_a_mark_that_is_lost_is_covered_by_the_next() -> None:
     flight = InflightLimit()
     fill(flight)
-    assert flight.on_the_way == 4 * STEP
+    assert flight.in_flight == 4 * STEP
     flight.arrived(3, 0.001)
-    assert flight.on_the_way == STEP
+    assert flight.in_flight == STEP
 
 
 def test_a_mark_that_never_left_does_not_make_the_others_be_forgotten() -> None:
     flight = InflightLimit()
     fill(flight)
     flight.arrived(1000, 0.001)
-    assert flight.on_the_way == 4 * STEP
+    assert flight.in_flight == 4 * STEP
     flight.arrived(4, 0.001)
-    assert flight.on_the_way == 0
+    assert flight.in_flight == 0
 
 
 @pytest.mark.parametrize("how", ["reset", "expire"])
@@ -172,7 +172,7 @@ def test_marks_that_are_all_lost_hold_nobody_up(how: str) -> None:
     else:
         flight.expire(4.1, 4.0)
     assert flight.has_room
-    assert flight.on_the_way == 0
+    assert flight.in_flight == 0
 
 
 class Waiting:

@@ -164,7 +164,7 @@ def test_a_silent_peer_breaks_the_tunnel_but_not_before_it_was_asked_several_tim
     for _ in range(3):
         machine.expire(pair.now)
         assert machine.state is TunnelState.OPEN
-        assert machine.take(0) is not None, "it asks"
+        assert machine.pop(0) is not None, "it asks"
         pair.now = machine.deadline
     machine.expire(pair.now)
     assert machine.ending is not None
@@ -224,13 +224,13 @@ def test_a_peer_that_breaks_the_rules_ends_the_tunnel_with_the_reason(reason: st
     for sent in HOSTILE[reason]:
         machine.receive(sent, 0)
         if machine.receiving.owes_news and machine.state is not TunnelState.CLOSED:
-            machine.take(0)
+            machine.pop(0)
         assert machine.receiving.held <= 8192 + 1.25 * 8000
     assert machine.ending is not None
     assert machine.ending.code is CloseCode.VIOLATION
     assert reason in machine.ending.reason
-    assert machine.farewell is not None
-    assert reason in fields_of(machine.farewell)[3], "the peer is told"
+    assert machine.final_message is not None
+    assert reason in fields_of(machine.final_message)[3], "the peer is told"
 
 
 def test_a_gap_that_is_never_filled_ends_the_tunnel() -> None:
@@ -280,7 +280,7 @@ def test_no_message_whatever_makes_a_machine_raise(messages: list[kinds.OfTunnel
     for sent in messages:
         if sent is not None:
             pair.ends[0].receive(sent, 0)
-        pair.ends[0].take(1000)
+        pair.ends[0].pop(1000)
         assert pair.ends[0].receiving.held <= 8192 + 1.25 * 12_000
     statistics = pair.ends[0].statistics()
     assert statistics.messages_sent == (

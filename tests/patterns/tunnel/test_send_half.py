@@ -19,7 +19,7 @@ def half(*, bound: int = 2**21, piece: int = 1024, window: int = 2**20) -> Sendi
 
 def take_all(sending: SendingHalf, limit: int = 2**16) -> list[Piece]:
     chunks: list[Piece] = []
-    while chunk := sending.take(limit):
+    while chunk := sending.pop(limit):
         chunks.append(chunk)
     return chunks
 
@@ -50,10 +50,10 @@ def test_a_large_message_is_cut_and_only_its_last_piece_ends_it() -> None:
 def test_pieces_fit_the_room_that_a_frame_has_left() -> None:
     sending = half()
     sending.add(bytes(1000), packed=False)
-    chunk = sending.take(600)
+    chunk = sending.pop(600)
     assert chunk is not None
     assert len(chunk.data) == 600
-    chunk = sending.take(1)
+    chunk = sending.pop(1)
     assert chunk is not None
     assert len(chunk.data) == 400, "a rest below the smallest piece is not cut further"
 
@@ -64,7 +64,7 @@ def test_a_short_tail_goes_along_so_that_messages_stay_in_step_with_frames() -> 
         sending.add(bytes(size), packed=False)
     sizes: list[int] = []
     room = 1024
-    while chunk := sending.take(room):
+    while chunk := sending.pop(room):
         sizes.append(len(chunk.data))
         room = room - len(chunk.data) if room > len(chunk.data) else 1024
     assert sizes == [10, 1024, 1024]
@@ -146,7 +146,7 @@ def test_abandoned_messages_are_counted() -> None:
     sending.acknowledge(3, 0)
     assert sending.abandon() == 2
     assert sending.held == 0
-    assert sending.take(2**16) is None
+    assert sending.pop(2**16) is None
 
 
 @given(
@@ -169,7 +169,7 @@ def test_messages_survive_cutting(sizes: list[int], piece: int, window: int, lim
     while not sending.is_flushed:
         limit = limits[turn % len(limits)]
         turn += 1
-        chunk = sending.take(limit)
+        chunk = sending.pop(limit)
         if chunk is None:
             assert granted - spent < window / 4, "a sender with a quarter of the window left can always go on"
             granted = spent + window
@@ -197,8 +197,8 @@ def test_the_end_of_file_is_no_chunk_also_when_it_is_sent_again() -> None:
     sending.add_eof()
     for _ in range(2):
         assert (sending.has_next, sending.has_chunk) == (True, True)
-        assert sending.take(2**16) == Piece(0, END, b"data")
+        assert sending.pop(2**16) == Piece(0, END, b"data")
         assert (sending.has_next, sending.has_chunk) == (True, False)
-        assert sending.take(2**16) == Piece(1, END_OF_FILE, b"")
+        assert sending.pop(2**16) == Piece(1, END_OF_FILE, b"")
         assert (sending.has_next, sending.has_chunk) == (False, False)
         sending.go_back(0)

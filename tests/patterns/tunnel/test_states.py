@@ -111,8 +111,8 @@ def test_machines_follow_the_table(state: TunnelState, input_: Input, expected: 
         assert machine.state is CLOSED
         assert machine.ending is not None
         assert machine.ending.code is CloseCode.VIOLATION
-        assert machine.farewell is not None
-        assert type(machine.farewell) is kinds.TunnelClose
+        assert machine.final_message is not None
+        assert type(machine.final_message) is kinds.TunnelClose
     else:
         assert machine.state is expected
         assert (machine.ending is not None) == (machine.state is CLOSED)

@@ -284,7 +284,7 @@ async def test_a_node_that_was_given_up_and_lives_is_told_so(autojump_clock: Moc
         far.mesh.down = True
         far.table.node_lost(near.node, "it is dead")
         far.mesh.down = False
-        assert len(far.table._former[near.node].farewells) == 64
+        assert len(far.table._former[near.node].final_messages) == 64
         near.table.link_reset(far.node)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(TunnelBroken, match=r"the other end had given this node up: it is dead$"):
@@ -302,7 +302,7 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
     for number in range(1, 1101):
         node.table.receive(PEER, opening(number))
         node.accepted.receive_nowait().abort("done")
-    assert len(node.table._peers[PEER].farewells) == 1024
+    assert len(node.table._peers[PEER].final_messages) == 1024
     node.mesh.posted.clear()
     node.table.receive(PEER, kinds.TunnelAck(1, 0, 0, 0, 0))
     node.table.receive(PEER, kinds.TunnelAck(1100, 0, 0, 0, 0))
@@ -345,7 +345,7 @@ async def test_a_frame_has_one_mark_on_its_last_chunk(autojump_clock: MockClock,
         (source,) = near.mesh.sources
         chunks: list[Message] = []
         rest = room
-        while (piece := source.take(rest, shared=False)) is not None:
+        while (piece := source.pop(rest, shared=False)) is not None:
             chunks.append(piece[0])
             rest = rest - piece[1] or room
         assert [fields_of(chunk)[-1] > 0 for chunk in chunks] == marked
@@ -361,7 +361,7 @@ async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) 
         near.mesh.post(far.node, kinds.TunnelEof(99, 0), 0)
         await receiver.receive()
         place = near.mesh.delivered.index(kinds.TunnelEof(99, 0))
-        assert place < 15, "it waits for the frames under way and not for the 31 chunks of the message"
+        assert place < 15, "it waits for the frames in progress and not for the 31 chunks of the message"
 
 
 async def test_a_thousand_idle_tunnels_are_small_and_stay(autojump_clock: MockClock) -> None:
@@ -390,6 +390,6 @@ async def test_the_end_of_file_carries_no_mark_so_the_chunk_before_it_does(autoj
         await sender.send(bytes(64 * KIB))
         await sender.send_eof()
         (source,) = near.mesh.sources
-        taken = [piece[0] for _ in range(2) if (piece := source.take(256 * KIB, shared=False)) is not None]
+        taken = [piece[0] for _ in range(2) if (piece := source.pop(256 * KIB, shared=False)) is not None]
         assert [type(message) for message in taken] == [kinds.TunnelChunk, kinds.TunnelEof]
         assert fields_of(taken[0])[-1] > 0

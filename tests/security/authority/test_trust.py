@@ -24,8 +24,8 @@ from iris.security.identity.realm_bundle import (
     MAX_BUNDLE,
     MAX_REALMS,
     RealmBundle,
-    decode_foreign,
-    encode_foreign,
+    decode_other_realm,
+    encode_other_realm,
     federation_keys,
     issue_bundle,
     join_trusted,
@@ -201,9 +201,9 @@ def test_a_bundle_lists_the_topics_that_others_may_hear_and_its_owner_is_held_to
     (known,) = ours.trusted
     patterns = ("orders.new", "orders.>", "stock.eu", "stock.>", "*.new", ">")
     assert [pattern for pattern in patterns if known.realm.may_listen(pattern)] == ["orders.new", "orders.>"]
-    assert not any(map(known.realm.may_hear, patterns)), "ours exports none"
+    assert not any(map(known.realm.may_receive, patterns)), "ours exports none"
     (partner,) = trust_realm(acme, OUR_BUNDLE, wall_now=WALL).trusted
-    assert [p for p in patterns if partner.realm.may_hear(p)] == ["orders.new", "orders.>", "stock.eu"]
+    assert [p for p in patterns if partner.realm.may_receive(p)] == ["orders.new", "orders.>", "stock.eu"]
     narrower, _ = issue_realm_bundle(
         structs.replace(acme, trusted=(partner,)),
         "acme",
@@ -213,9 +213,9 @@ def test_a_bundle_lists_the_topics_that_others_may_hear_and_its_owner_is_held_to
         lifetime=DAY,
     )
     (told,) = narrower.trusted
-    assert [pattern for pattern in patterns if told.realm.may_hear(pattern)] == ["stock.eu"]
+    assert [pattern for pattern in patterns if told.realm.may_receive(pattern)] == ["stock.eu"]
     assert not told.realm.means_the_same(partner.realm)
-    assert decode_foreign(encode_foreign(known.realm)) == known.realm
+    assert decode_other_realm(encode_other_realm(known.realm)) == known.realm
 
 
 def test_what_was_written_before_there_were_topics_is_read_without() -> None:
@@ -223,7 +223,7 @@ def test_what_was_written_before_there_were_topics_is_read_without() -> None:
     older = read_bundle_untrusted(ACME.key.public + ACME.key.attach(signing.BUNDLE, pack(fields)))
     assert (older.exports, older.topics) == (("databases",), ())
     held = pack((1, "acme", older.signed, ("databases",), (), ("shop",)))
-    realm = decode_foreign(held)
+    realm = decode_other_realm(held)
     assert (realm.bundle, realm.exports, realm.topics, realm.import_topics) == (older, ("shop",), (), (">",))
 
 
@@ -293,8 +293,8 @@ def test_a_name_that_is_taken_is_refused() -> None:
         trust_realm(trusted(), other, wall_now=WALL)
     both = trust_realm(trusted(), other, wall_now=WALL, alias="acme2")
     assert [known.realm.alias for known in both.trusted] == ["acme", "acme2"]
-    files = tuple(encode_foreign(known.realm) for known in both.trusted)
-    same = encode_foreign(structs.replace(both.trusted[1].realm, alias="acme"))
+    files = tuple(encode_other_realm(known.realm) for known in both.trusted)
+    same = encode_other_realm(structs.replace(both.trusted[1].realm, alias="acme"))
     assert [known.realm.alias for known in join_trusted(files, (bytes(32), bytes(32)))] == ["acme", "acme2"]
     for made_up in ((files[0], same), (files[0], files[0])):
         with pytest.raises(AuthenticationError, match="two of the trusted realms have one name"):
@@ -373,11 +373,11 @@ def test_a_bundle_that_is_about_to_end_is_a_finding() -> None:
 def test_a_credential_file_with_a_trusted_realm_that_was_damaged_is_refused(tmp_path: Path) -> None:
     _, credential = keyring.issue_cluster(trusted(), "shop", entropy=seeded_entropy(7), wall_now=WALL)
     (known,) = credential.trusted
-    encoded = encode_foreign(known.realm)
-    assert decode_foreign(encoded) == known.realm
+    encoded = encode_other_realm(known.realm)
+    assert decode_other_realm(encoded) == known.realm
     for size in range(len(encoded)):
         with pytest.raises(AuthenticationError):
-            decode_foreign(encoded[:size])
+            decode_other_realm(encoded[:size])
     save_credential(tmp_path / "c", credential)
     assert load_credential(tmp_path / "c").trusted == (known,)
     fields = json.loads((tmp_path / "c").read_bytes())

@@ -14,7 +14,7 @@ from iris.kernel.config import Config
 from iris.kernel.slots import address_key
 from iris.kernel.transport import network as nng
 from iris.security.channel import admission
-from iris.security.channel.admission import Admission, StrangerConnections
+from iris.security.channel.admission import Admission, UnauthenticatedConnections
 
 CONFIG = Config()
 SMALL = Config(half_open_handshakes=4, half_open_per_address=2, handshake_rate=10.0, handshake_burst=3)
@@ -103,7 +103,7 @@ def test_an_address_in_use_is_not_forgotten_for_others() -> None:
     assert not begin(doors, "flooder", 0.0)
 
 
-# -- handshakes under way -------------------------------------------------------------------------------------
+# -- handshakes in progress -------------------------------------------------------------------------------------
 
 
 def test_beyond_the_limit_of_an_address_its_oldest_handshake_makes_place() -> None:
@@ -202,7 +202,7 @@ def test_strangers_have_a_quarter_of_the_dials_that_a_node_can_make_at_one_time(
 
 
 def test_connections_without_a_genuine_frame_are_closed_in_time() -> None:
-    doors: StrangerConnections[str] = StrangerConnections(CONFIG, Counter())
+    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, Counter())
     doors.open("silent", "a", 0.0)
     doors.open("honest", "a", 0.0)
     doors.open("gone", "b", 0.0)
@@ -216,7 +216,7 @@ def test_connections_without_a_genuine_frame_are_closed_in_time() -> None:
 
 
 def test_a_stranger_that_sends_junk_is_closed_for_it_and_nobody_else_is() -> None:
-    doors: StrangerConnections[str] = StrangerConnections(CONFIG, Counter())
+    doors: UnauthenticatedConnections[str] = UnauthenticatedConnections(CONFIG, Counter())
     doors.open("stranger", "a", 0.0)
     doors.open("honest", "a", 0.0)
     doors.authenticate("honest")
@@ -230,7 +230,7 @@ def test_a_stranger_that_sends_junk_is_closed_for_it_and_nobody_else_is() -> Non
 
 def test_2500_strangers_from_one_address_leave_a_place_for_the_honest_one_there() -> None:
     """It needs its place for the milliseconds of a handshake; a flooder would have to come 24 times in them."""
-    doors: StrangerConnections[int] = StrangerConnections(CONFIG, Counter())
+    doors: UnauthenticatedConnections[int] = UnauthenticatedConnections(CONFIG, Counter())
     for number in range(2500):
         doors.open(number, "127.0.0.1", number * 0.001)
     assert len(doors.waiting) == CONFIG.half_open_per_address * 3 // 4
@@ -249,7 +249,7 @@ ADDRESSES = ("a", "b", "c", None)
 @given(st.integers(0, 2**32))
 def test_after_any_sequence_of_events_the_tables_agree_with_a_plain_model(seed: int) -> None:
     rng = random.Random(seed)
-    doors: StrangerConnections[int] = StrangerConnections(SMALL, Counter())
+    doors: UnauthenticatedConnections[int] = UnauthenticatedConnections(SMALL, Counter())
     model: dict[int, tuple[str | None, float]] = {}
     now = 0.0
     for _ in range(200):

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from iris.kernel.errors import AuthenticationError
 from iris.security.identity.identity import NodeIdentity
-from iris.security.identity.realm_bundle import ForeignRealm, RealmBundle, TrustedRealm, issue_bundle, pair_secret
+from iris.security.identity.realm_bundle import OtherRealm, RealmBundle, TrustedRealm, issue_bundle, pair_secret
 from iris.security.noise.suites import Suite
 from tests.support.realms import DAY, WALL, TestRealm
 from tests.support.sessions import finish, start
@@ -23,7 +23,7 @@ def bundle_of(realm: TestRealm, *, until: float = WALL + DAY) -> RealmBundle:
 
 def trusting(realm: TestRealm, alias: str, other: RealmBundle, identity: NodeIdentity) -> NodeIdentity:
     trusted = TrustedRealm(
-        realm=ForeignRealm(alias=alias, bundle=other, exports=(">",)), pair_secret=pair_secret(realm.root, other)
+        realm=OtherRealm(alias=alias, bundle=other, exports=(">",)), pair_secret=pair_secret(realm.root, other)
     )
     return dataclasses.replace(identity, trusted=(*identity.trusted, trusted))
 
@@ -40,7 +40,7 @@ def test_both_sides_learn_who_the_other_is_and_of_which_realm(suite: Suite) -> N
     assert responder.realm_id == SHOP.realm_id
     assert (dialled.peer.node_id, dialled.peer.caller, dialled.peer.cluster) == (STORE.node_id, "acme/store", "store")
     assert (answered.peer.node_id, answered.peer.caller) == (SHOP.node_id, "partner/shop")
-    assert (dialled.peer.foreign_id, answered.peer.foreign_id) == (STORE.realm_id, SHOP.realm_id)
+    assert (dialled.peer.other_realm_id, answered.peer.other_realm_id) == (STORE.realm_id, SHOP.realm_id)
     for number in range(3):
         text = b"message %d" % number
         assert answered.session.open_untrusted(dialled.session.seal(text)) == text
@@ -52,7 +52,7 @@ def test_nodes_of_one_realm_go_on_as_if_there_were_no_other() -> None:
     dialled, answered = finish(*start(SHOP, other))
     assert dialled.peer == other.public()
     assert answered.peer == SHOP.public()
-    assert dialled.peer.foreign is None
+    assert dialled.peer.other_realm is None
     assert dialled.peer.caller == "other"
 
 
@@ -85,7 +85,7 @@ def test_a_node_of_ones_own_realm_cannot_pass_for_one_of_the_other() -> None:
         realm=ACME.root.public,
         trusted=(
             TrustedRealm(
-                realm=ForeignRealm(alias="x", bundle=bundle_of(OURS)), pair_secret=inside.trusted[0].pair_secret
+                realm=OtherRealm(alias="x", bundle=bundle_of(OURS)), pair_secret=inside.trusted[0].pair_secret
             ),
         ),
     )

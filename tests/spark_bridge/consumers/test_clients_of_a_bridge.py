@@ -47,7 +47,7 @@ async def test_a_client_takes_jobs_and_puts_none(nodes: tuple[Node, Node]) -> No
     async with desk.queue("jobs") as jobs, client.queue("jobs") as work:
         await jobs.put({"order": 7})
         with trio.fail_after(30):
-            async for job in work.take():
+            async for job in work.receive():
                 async with job:
                     assert job.payload == {"order": 7}
                 break

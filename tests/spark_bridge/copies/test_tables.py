@@ -74,7 +74,7 @@ async def test_no_job_whose_end_was_told_is_given_out_again_and_letters_are_ther
     enough, die_after = trio.Event(), r.randrange(5, 40)
 
     async def work(queue: iris.WorkQueue) -> None:
-        async for job in queue.take(limit):
+        async for job in queue.receive(limit):
             begun[job.payload] += 1
             if job.payload % 10 == 0:
                 job.fail("poison", permanent=True)

@@ -106,7 +106,7 @@ async def test_listeners_get_what_came_with_a_commit_once_and_in_its_order(tmp_p
             (b"c", None),
             (b"last", None),
         ]
-        assert bridge.statistics().untold == 0
+        assert bridge.statistics().unannounced == 0
 
 
 class Asked:

@@ -20,7 +20,7 @@ from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import read_chunks
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk import Chunk
-from iris.spark_bridge.log.chunk_io import take_pieces
+from iris.spark_bridge.log.chunk_io import split_pieces
 from iris.spark_bridge.log.index import ChunkPlace
 from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
@@ -74,8 +74,8 @@ def test_chunks_are_read_in_pieces_and_a_large_one_alone(store: Store) -> None:
         return ChunkPlace(first=first, count=1, timestamp=0, segment=segment, position=position, size=size)
 
     places = [place(0, 5, 10), place(1, 15, 10), place(2, 25, 30), place(3, 55, 5), place(4, 60, 5)]
-    assert take_pieces([*places, place(5, 0, 5, segment=1)], 20) == [(0, 5, 20), (2, 25, 30), (3, 55, 10)]
-    assert take_pieces([place(0, 0, 5), place(2, 5, 5)], 20) == [(0, 0, 5), (2, 5, 5)], "nothing wanted in between"
+    assert split_pieces([*places, place(5, 0, 5, segment=1)], 20) == [(0, 5, 20), (2, 25, 30), (3, 55, 10)]
+    assert split_pieces([place(0, 0, 5), place(2, 5, 5)], 20) == [(0, 0, 5), (2, 5, 5)], "nothing wanted in between"
 
 
 @pytest.mark.parametrize(

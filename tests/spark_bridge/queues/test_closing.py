@@ -31,7 +31,7 @@ async def do_one(node: iris.Node, name: str, payload: object, **options: Any) ->
     async with node.queue(name, **options) as jobs:
         await jobs.put(payload)
         with trio.fail_after(20):
-            async with await anext(jobs.take()) as job:
+            async with await anext(jobs.receive()) as job:
                 assert job.payload == payload
                 return job.attempt
     raise AssertionError
@@ -76,11 +76,11 @@ async def test_a_queue_that_had_to_close_goes_on_as_it_was(tmp_path: Path, monke
             async with desk.queue(name, backoff=0.0) as jobs:
                 await jobs.put(name)
                 with trio.fail_after(20):
-                    async with await anext(jobs.take()) as job:
+                    async with await anext(jobs.receive()) as job:
                         job.fail("not yet")
         for name in names:
             with trio.fail_after(20):
-                async with desk.queue(name) as jobs, await anext(jobs.take()) as job:
+                async with desk.queue(name) as jobs, await anext(jobs.receive()) as job:
                     assert (job.payload, job.attempt) == (name, 2)
         for name in names:
             found = await ask(desk, "queue", name)
@@ -94,7 +94,7 @@ async def hold(network: Network, stack: AsyncExitStack, cluster: str, *names: st
         jobs = await stack.enter_async_context(node.queue(name))
         await jobs.put(name)
         with trio.fail_after(20):
-            await anext(jobs.take())
+            await anext(jobs.receive())
     return node
 
 

@@ -109,8 +109,8 @@ async def test_a_commit_after_another_worker_has_begun_the_job_says_so_and_that_
         quick.queue("jobs", lease=30) as others,
     ):
         await some.put("one")
-        job = await first(some.take(1))
-        again = await first(others.take(1))
+        job = await first(some.receive(1))
+        again = await first(others.receive(1))
         with trio.fail_after(20):
             with pytest.raises(LeaseLost, match="its lease had ended"):
                 await job.commit()
@@ -124,7 +124,7 @@ async def test_a_commit_after_another_worker_has_begun_the_job_says_so_and_that_
 async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody_has_begun_the_job(
     tmp_path: Path,
 ) -> None:
-    """The bridge says that the lease has ended, which is no answer to a report that is under way."""
+    """The bridge says that the lease has ended, which is no answer to a report that is in progress."""
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         await node.publish("jobs", 1, confirm=True)
@@ -145,7 +145,7 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
 async def test_a_worker_that_gets_its_job_a_second_time_reports_it_once(tmp_path: Path) -> None:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         async with node.queue("jobs", lease=0.3, backoff=0.0) as jobs:
-            worker = jobs.take(1)
+            worker = jobs.receive(1)
             await jobs.put("one")
             job = await first(worker)
             again = await first(worker)
@@ -163,7 +163,7 @@ async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more
         await node.wait_for("bridge")
         await node.publish("jobs", 1, confirm=True)
         async with node.queue("jobs", lease=30) as jobs:
-            job = await first(jobs.take(1))
+            job = await first(jobs.receive(1))
             async with node.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send({**TERMS, "held": [[*job._place]]})
                 with trio.fail_after(20):
@@ -274,7 +274,7 @@ async def test_a_worker_with_the_largest_limit_reports_in_parts(tmp_path: Path) 
             for number in range(30):
                 nursery.start_soon(partial(node.publish, "jobs", number, confirm=True))
         async with node.queue("jobs", lease=60) as queue:
-            taker = queue.take(MAX_LIMIT)
+            taker = queue.receive(MAX_LIMIT)
             jobs = [await first(taker) for _ in range(30)]
             link: Any = jobs[0]._reporting
             link._begun.extend([Place(7, 7)] * 3 * MAX_LIMIT)

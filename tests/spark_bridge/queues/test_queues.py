@@ -69,7 +69,7 @@ async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk
         for payload in payloads:
             await jobs.put(payload, key="k", headers={"h": "v"})
         found: list[Any] = []
-        worker = jobs.take()
+        worker = jobs.receive()
         while len(found) < len(payloads):
             async with await first(worker) as job:
                 found.append(job.payload)
@@ -87,7 +87,7 @@ async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk
 async def test_a_worker_that_has_waited_for_longer_than_a_lease_gets_the_next_job(desk: tuple[Network, Node]) -> None:
     _, node = desk
     async with node.queue("jobs", lease=0.1) as jobs:
-        worker = jobs.take()
+        worker = jobs.receive()
         await until(node, workers=1)
         await trio.sleep(0.2)
         await jobs.put("late")
@@ -101,7 +101,7 @@ async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_let
     _, node = desk
     async with node.queue("jobs", attempts=5, backoff=0.001) as jobs:
         await jobs.put({"n": 1}, key="k", headers={"h": "v"})
-        worker = jobs.take()
+        worker = jobs.receive()
         for attempt in range(1, 6):
             async with await first(worker) as job:
                 assert job.attempt == attempt
@@ -110,7 +110,7 @@ async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_let
         assert (found["done"], found["waiting"], found["retried"]) == (0, 0, 4)
     assert [record.exc_info is not None for record in caplog.records if "has failed" in record.message] == [True] * 5
     async with node.queue("jobs.dead") as dead:
-        letter = await first(dead.take())
+        letter = await first(dead.receive())
         assert (letter.payload, letter.key, letter.sender) == ({"n": 1}, "k", "desk")
         assert letter.headers == {
             "h": "v",
@@ -127,18 +127,18 @@ async def test_a_job_that_cannot_succeed_is_dead_at_once(desk: tuple[Network, No
     _, node = desk
     async with node.queue("jobs", dead="graves") as jobs:
         await jobs.put(b"1")
-        async with await first(jobs.take()) as job:
+        async with await first(jobs.receive()) as job:
             job.fail("malformed", permanent=True)
         await until(node, dead=1)
         async with node.queue("graves") as graves:
-            assert (await first(graves.take())).headers["dead-error"] == "malformed"
+            assert (await first(graves.receive())).headers["dead-error"] == "malformed"
 
 
 async def test_a_job_whose_block_is_cancelled_is_given_back_without_an_attempt(desk: tuple[Network, Node]) -> None:
     _, node = desk
     async with node.queue("jobs") as jobs:
         await jobs.put(b"1")
-        worker = jobs.take()
+        worker = jobs.receive()
         with trio.CancelScope() as scope:
             async with await first(worker):
                 scope.cancel()
@@ -150,8 +150,8 @@ async def test_a_lease_that_ran_out_lets_another_worker_have_the_job(desk: tuple
     _, node = desk
     async with node.queue("jobs", lease=0.3, backoff=0.0) as jobs:
         await jobs.put(b"1")
-        job = await first(jobs.take(1))
-        again = await first(jobs.take(1))
+        job = await first(jobs.receive(1))
+        again = await first(jobs.receive(1))
         assert again.attempt == 2
         assert job.is_lost
         await again.commit()
@@ -164,7 +164,7 @@ async def test_a_lease_that_is_extended_does_not_run_out(desk: tuple[Network, No
     _, node = desk
     async with node.queue("jobs", lease=2.0) as jobs:
         await jobs.put(b"1")
-        job = await first(jobs.take(1))
+        job = await first(jobs.receive(1))
         began = trio.current_time()
         while trio.current_time() < began + 2.5:
             job.extend()
@@ -177,7 +177,7 @@ async def test_a_lease_that_is_extended_does_not_run_out(desk: tuple[Network, No
 async def test_a_worker_that_did_not_look_for_long_gets_jobs_again_when_it_does(desk: tuple[Network, Node]) -> None:
     _, node = desk
     async with node.queue("jobs", lease=0.1) as jobs:
-        worker = jobs.take()
+        worker = jobs.receive()
         await jobs.put(1)
         await until(node, in_hand=1)
         await until(node, waiting=1)
@@ -190,7 +190,7 @@ async def test_a_worker_has_no_more_in_hand_than_its_limit(desk: tuple[Network, 
     async with node.queue("jobs") as jobs:
         for number in range(12):
             await jobs.put(number)
-        worker = jobs.take(4)
+        worker = jobs.receive(4)
         held = [await first(worker) for _ in range(4)]
         assert (await until(node, waiting=8))["in_hand"] == worker.in_hand == 4
         with trio.move_on_after(0.1) as scope:
@@ -209,7 +209,7 @@ async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
         await jobs.put("high", priority=3)
         await jobs.put("plain", expires=60)
         await until(node, waiting=4, delayed=1)
-        worker = jobs.take(1)
+        worker = jobs.receive(1)
         found: list[str] = []
         while len(found) < 4:
             async with await first(worker) as job:
@@ -221,7 +221,7 @@ async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
 async def test_a_job_that_expires_at_a_worker_is_not_begun(desk: tuple[Network, Node]) -> None:
     _, node = desk
     async with node.queue("jobs") as jobs:
-        worker = jobs.take(2)
+        worker = jobs.receive(2)
         await jobs.put(1)
         await jobs.put(2, expires=0.3)
         job = await first(worker)
@@ -243,7 +243,7 @@ async def test_jobs_of_one_key_are_done_in_their_order_by_many_workers(desk: tup
             await trio.lowlevel.checkpoint()
 
         async def work() -> None:
-            async for job in jobs.take(4):
+            async for job in jobs.receive(4):
                 async with job:
                     await trio.sleep(0.001)
                     done.append((job.key or "", job.payload))
@@ -265,7 +265,7 @@ async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp
             for number in range(5):
                 await jobs.put(number)
             await jobs.put("later", delay=3600)
-            worker = jobs.take(8)
+            worker = jobs.receive(8)
             for _ in range(4):
                 async with await first(worker) as job:
                     if job.payload == 2:
@@ -275,7 +275,7 @@ async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp
             await node.wait_for("bridge")
             found = await until(node, delayed=1, unread=0)
             assert (found["done"], found["waiting"]) == (3, 2)
-            worker = jobs.take(8)
+            worker = jobs.receive(8)
             left = {(job.payload, job.attempt) for job in (await first(worker), await first(worker))}
             assert left == {(2, 2), (4, 1)}
 
@@ -288,7 +288,7 @@ async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_en
         async with bridge(network, tmp_path), node.queue("jobs", attempts=9, backoff=0.001) as jobs:
             await node.wait_for("bridge")
             await jobs.put(1)
-            worker = jobs.take()
+            worker = jobs.receive()
             for attempt in (1, 2):
                 job = await first(worker)
                 assert job.attempt == attempt
@@ -300,7 +300,7 @@ async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_en
         assert said.startswith("queue jobs keeps no more failed attempts: cluster 'desk' has 0.0 of 0.0 MiB")
         async with bridge(network, tmp_path), node.queue("jobs") as jobs:
             await node.wait_for("bridge")
-            assert (await first(jobs.take())).attempt == 1
+            assert (await first(jobs.receive())).attempt == 1
 
 
 async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: Path) -> None:
@@ -310,11 +310,11 @@ async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: 
             await node.wait_for("bridge")
             for number in range(4):
                 await jobs.put(number)
-            worker = jobs.take(2)
+            worker = jobs.receive(2)
             mine = [await first(worker), await first(worker)]
         async with bridge(network, tmp_path), network.open_node("desk") as other, other.queue("jobs") as others:
             await other.wait_for("bridge")
-            beside = others.take(8)
+            beside = others.receive(8)
             begun = [await first(beside), await first(beside)]
             for job in (*mine, *begun):
                 await job.commit()
@@ -333,7 +333,7 @@ async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_
             for number in range(3000):
                 await confirmed.publish("jobs" if number % 7 == 0 else "other", b"%d" % number, key=str(number))
         async with node.queue("jobs") as jobs:
-            worker = jobs.take(500)
+            worker = jobs.receive(500)
             found = [await first(worker) for _ in range(429)]
             for job in found:
                 job._leave(None)
@@ -346,7 +346,7 @@ async def test_purging_forgets_what_waits(desk: tuple[Network, Node]) -> None:
     async with node.queue("jobs") as jobs:
         for number in range(6):
             await jobs.put(number)
-        worker = jobs.take(1)
+        worker = jobs.receive(1)
         job = await first(worker)
         assert await node.request("bridge", {"group": "queue/jobs"}, operation="purge") == 6
         await job.commit()
@@ -359,7 +359,7 @@ async def test_peeking_shows_the_jobs_in_the_order_of_the_log(desk: tuple[Networ
     async with node.queue("jobs", backoff=60) as jobs:
         for number in range(3):
             await jobs.put(str(number), delay=3600 if number == 2 else 0)
-        async with await first(jobs.take(1)):
+        async with await first(jobs.receive(1)):
             raise ValueError("zero")
         await until(node, delayed=2)
         shown = await node.request("bridge", {"group": "queue/jobs", "most": 9}, operation="peek")
@@ -375,12 +375,12 @@ async def test_a_queue_belongs_to_the_cluster_that_takes_from_it_first(desk: tup
     network, node = desk
     async with node.queue("jobs") as jobs:
         await jobs.put(1)
-        await first(jobs.take(1))
+        await first(jobs.receive(1))
         async with network.open_node("others") as stranger, stranger.queue("jobs") as theirs:
             await stranger.wait_for("bridge")
             await theirs.put(2)
             with pytest.raises(NotAllowed, match="belongs to cluster 'desk'"):
-                await first(theirs.take())
+                await first(theirs.receive())
 
 
 async def test_a_topic_that_no_bridge_stores_has_no_queue(desk: tuple[Network, Node]) -> None:
@@ -402,7 +402,7 @@ async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Pa
     ):
         await node.wait_for("bridge", 2)
         with pytest.raises(ConfigError, match="start them with --of"):
-            await first(jobs.take())
+            await first(jobs.receive())
 
 
 async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
         await node.wait_for("bridge", 2)
         for number in range(20):
             await jobs.put(number, key=str(number))
-        worker = jobs.take(8)
+        worker = jobs.receive(8)
         found: list[int] = []
         while len(found) < 20:
             async with await first(worker) as job:
@@ -426,7 +426,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
                 raise ValueError("dead")
         assert sorted(found) == list(range(20))
         async with node.queue("jobs.dead") as dead:
-            taking = dead.take(8)
+            taking = dead.receive(8)
             letters: list[int] = []
             for _ in range(20):
                 async with await first(taking) as letter:
@@ -464,7 +464,7 @@ async def test_what_a_job_cannot_be_put_with_is_an_error(
         with pytest.raises(ConfigError, match=message):
             await jobs.put(1, **arguments)
         with pytest.raises(ConfigError, match="limit"):
-            jobs.take(0)
+            jobs.receive(0)
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(
             assert (await tunnel.receive())["error"] == "bad_request"
     async with node.queue("jobs") as jobs:
         await jobs.put(1)
-        await (await first(jobs.take())).commit()
+        await (await first(jobs.receive())).commit()
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ async def test_headers_that_make_no_sense_count_as_none(desk: tuple[Network, Nod
         await node.publish("jobs", name, confirm=True, headers={name: "soon"})
     await node.publish("jobs", "nan", confirm=True, headers={"job-delay": "nan", "expires": "nan"})
     async with node.queue("jobs") as jobs:
-        worker = jobs.take()
+        worker = jobs.receive()
         found = [(await first(worker)).payload for _ in range(4)]
     assert sorted(found) == ["expires", "job-delay", "job-priority", "nan"]
 
@@ -523,7 +523,7 @@ async def test_a_bridge_that_is_away_is_said_once_and_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_network() as network, network.open_node("desk") as node, node.queue("jobs") as jobs:
-        worker = jobs.take()
+        worker = jobs.receive()
         with caplog.at_level(logging.WARNING, "iris"), trio.move_on_after(0.7):
             await anext(worker)
         assert [record.message for record in caplog.records] == [
@@ -549,7 +549,7 @@ async def test_on_a_full_disk_it_is_noted_which_jobs_are_done(
         with monkeypatch.context() as patch:
             patch.setattr("iris.spark_bridge.log.segments.FileSystem.write", fail)
             await node.publish("jobs", "no room for this one")
-            job = await first(jobs.take())
+            job = await first(jobs.receive())
             with trio.fail_after(60):
                 await job.commit()
             assert (await status(node))["unread"] == 0
@@ -569,7 +569,7 @@ async def test_a_commit_ends_with_the_error_of_a_queue_that_has_failed_for_good(
             async with bridge(network, tmp_path):
                 await node.wait_for("bridge")
                 await jobs.put(1)
-                worker = jobs.take()
+                worker = jobs.receive()
                 job = await anext(worker)
 
             async def commit() -> None:
@@ -604,7 +604,7 @@ async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
             attempt = 0
             try:
                 async with worker.queue("jobs", attempts=3, backoff=0.0) as jobs:
-                    job = await first(jobs.take(1))
+                    job = await first(jobs.receive(1))
                     attempt = job.attempt
                     if way == "bare":
                         await leave()
@@ -640,7 +640,7 @@ async def test_a_job_that_was_never_begun_is_no_dead_letter(desk: tuple[Network,
                         assert await tunnel.receive() == {"suspect": [[0, 0]]}
                     assert len((await tunnel.receive())["jobs"]) == 1
                     raise KeyError
-        job = await first(jobs.take())
+        job = await first(jobs.receive())
         assert (await status(node))["in_hand"] == 1
         assert (job.payload, job.attempt) == ("good", 1)
         await job.commit()
@@ -652,7 +652,7 @@ async def test_a_suspect_that_is_waited_for_is_given_back_when_its_worker_is_can
 ) -> None:
     _, node = desk
     async with node.queue("jobs", attempts=1) as jobs:
-        worker = jobs.take()
+        worker = jobs.receive()
         await jobs.put("good")
         while not worker._ready:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
@@ -747,7 +747,7 @@ async def test_a_clock_that_is_set_delays_no_job_and_lets_none_expire(tmp_path: 
                     await node.wait_for("bridge")
                 await jobs.put(number, expires=None if number % 2 else 60.0)
             async with node.queue("jobs", backoff=0.2) as others:
-                taken = others.take()
+                taken = others.receive()
                 with trio.fail_after(20):
                     for number in range(4):
                         job = await anext(taken)
@@ -771,10 +771,10 @@ async def test_a_retry_is_due_in_time_after_a_start_with_a_clock_that_is_behind(
             await node.wait_for("bridge")
             await jobs.put(1)
             wall.ahead += 3600
-            (await first(jobs.take())).fail()
+            (await first(jobs.receive())).fail()
             await until(node, delayed=1)
         wall.ahead -= 240
         async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs") as jobs:
             await node.wait_for("bridge")
             with trio.fail_after(20):
-                assert (await anext(jobs.take())).attempt == 2
+                assert (await anext(jobs.receive())).attempt == 2

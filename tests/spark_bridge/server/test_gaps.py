@@ -58,7 +58,7 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
                 await publish(21)
                 assert member.store.gaps() == []
                 assert member.statistics().missed == 0
-        assert not node._parts.pubsub.publishing.look_up("orders").withdrawn, "every bridge knows by now"
+        assert not node._parts.pubsub.publishing.resolve("orders").withdrawn, "every bridge knows by now"
 
 
 async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def test_a_steady_stream_waits_for_the_delay_and_not_longer() -> None:
 def test_what_comes_after_a_pause_is_due_at_once_and_what_follows_gathers() -> None:
     group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=1, size=1, now=5.0)
-    group.take()
+    group.pop()
     group.add("b", events=1, size=1, now=5.0 + LIMITS.delay)
     assert group.deadline < 5.0
-    group.take()
+    group.pop()
     group.add("c", events=1, size=1, now=5.03)
     assert group.deadline == 5.032
 
@@ -48,7 +48,7 @@ def test_a_stream_with_gaps_below_the_delay_is_no_pause() -> None:
         now = 5.0 + tick * 0.019
         group.add("a", events=1, size=1, now=now)
         assert group.deadline == pytest.approx(now + LIMITS.quiet)
-        group.take()
+        group.pop()
 
 
 def test_what_follows_a_group_that_was_alone_is_due_at_once() -> None:
@@ -56,16 +56,16 @@ def test_what_follows_a_group_that_was_alone_is_due_at_once() -> None:
     group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=1, size=1, now=5.0)
     for tick in range(1, 4):
-        group.take()
+        group.pop()
         group.written()
         group.add("b", events=1, size=1, now=5.0 + tick / 1000)
         assert group.deadline < 5.0
-    group.take()
+    group.pop()
     group.add("c", events=1, size=1, now=5.004)
     group.written()
     assert group.deadline == pytest.approx(5.006), "it came while the one before was written"
     group.add("d", events=1, size=1, now=5.005)
-    group.take()
+    group.pop()
     group.written()
     group.add("e", events=1, size=1, now=5.006)
     assert group.deadline == pytest.approx(5.008), "the group before had company"
@@ -84,7 +84,7 @@ def test_taking_begins_a_new_group() -> None:
     group: GroupCommit[str] = GroupCommit(LIMITS)
     group.add("a", events=100, size=1, now=5.0)
     group.add("b", events=1, size=1, now=5.0)
-    assert group.take() == ["a", "b"]
+    assert group.pop() == ["a", "b"]
     assert group.is_empty
     assert not group.is_full
     group.add("c", events=1, size=1, now=5.01)

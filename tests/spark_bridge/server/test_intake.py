@@ -242,7 +242,7 @@ async def test_a_row_that_cannot_be_published_is_stored_all_the_same_and_counted
             await client.stage("bridge", part(0), written(["a", "b"]))
             assert await client.commit("bridge", "q", 0, [part(0)]) == 2
             assert stored(bridge.store) == [b"a", b"b"]
-            assert bridge.statistics().untold == 2
+            assert bridge.statistics().unannounced == 2
             assert staged_files(tmp_path) == []
 
 
@@ -266,7 +266,7 @@ async def test_a_listener_that_makes_publishers_wait_does_not_hold_up_spark(
         await client.stage("bridge", part(0), written([str(number) for number in range(20_000)]))
         assert await client.commit("bridge", "q", 0, [part(0)]) == outcome
         assert len(stored(bridge.store)) == 20_000
-        untold = bridge.statistics().untold
+        untold = bridge.statistics().unannounced
         assert untold > 0
         with trio.fail_after(60):
             for number in range(20_000 - untold):
@@ -300,7 +300,7 @@ async def test_a_listener_of_one_query_does_not_hold_up_another_one(tmp_path: Pa
             for _ in range(19_999):
                 await anext(events)
             await told.wait()
-        assert bridge.statistics().untold == 0
+        assert bridge.statistics().unannounced == 0
 
 
 # -- who may write ---------------------------------------------------------------------------------------------

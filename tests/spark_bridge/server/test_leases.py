@@ -53,7 +53,7 @@ def write(store: Store, table: LeaseTable, name: str, holder: str, now: float) -
     """Grant a lease, and write it."""
     granted = table.acquire(name, holder, "n", 10, now)
     assert isinstance(granted, LeaseRecord)
-    ended = table.take_ended()
+    ended = table.pop_ended()
 
     def change(view: IndexView) -> dict[int, list[EventRun]]:
         write_lease(view, name, granted, ended)

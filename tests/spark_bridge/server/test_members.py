@@ -74,7 +74,7 @@ async def test_each_event_is_in_the_log_of_one_member(tmp_path: Path) -> None:
         for number in range(50):  # a key is in one log, no matter who publishes it
             assert sum(b"%d" % number in log for log in logs) == 1
         assert sorted(value for log in logs for value in log) == sorted(b"%d" % n for n in range(300) for _ in "ab")
-        assert sum(member.statistics().strays for member in members) == 0
+        assert sum(member.statistics().misrouted for member in members) == 0
         assert sorted(await values_in_log(BridgeClient(publisher, "bridge", patience=5))) == sorted(
             value for log in logs for value in log
         )

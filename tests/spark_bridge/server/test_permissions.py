@@ -194,7 +194,7 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
             assert await refused(other, named, {**group, "most": 9}) == named, "also beside topics that it may have"
             async with network.open_node("rightful") as rightful, rightful.queue("secret.jobs") as jobs:
                 with trio.fail_after(10):
-                    async with await anext(jobs.take()) as job:
+                    async with await anext(jobs.receive()) as job:
                         assert job.payload == b"hidden"
 
 

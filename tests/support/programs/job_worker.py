@@ -25,7 +25,7 @@ async def work(given: argparse.Namespace) -> None:
         trio.open_nursery() as nursery,
     ):
         await node.wait_for("bridge", timeout=60)
-        taken = jobs.take(given.limit)
+        taken = jobs.receive(given.limit)
 
         async def one() -> None:
             async for job in taken:

@@ -17,7 +17,7 @@ WIDTH = 8
 FILE = "IRIS_LEDGER"
 
 _SLOW = 8
-"""One in so many requests takes 50 ms, so that there is always one under way when a member is stopped."""
+"""One in so many requests takes 50 ms, so that there is always one in progress when a member is stopped."""
 
 _file = os.open(os.environ[FILE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 

@@ -31,7 +31,7 @@ def test_a_bridge_stores_events_with_the_date_of_the_simulation() -> None:
             await trio.sleep_until(100)
             async with node.queue("jobs") as jobs:
                 await jobs.put("one")
-                async with await anext(jobs.take()) as job:
+                async with await anext(jobs.receive()) as job:
                     dates.extend((job.timestamp, time.time()))  # noqa: TID251 -- as programs do
 
     run = run_once(body, Schedule(seed=1, seconds=1.0))

@@ -91,15 +91,15 @@ class ViewStream(Response):
                 return
 
             async def write() -> None:
-                async def take(piece: bytes) -> None:
+                async def send_piece(piece: bytes) -> None:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
 
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 number = self._feed.number
-                await take(self._feed.history(self._allowed))
+                await send_piece(self._feed.history(self._allowed))
                 while True:
                     number, message = await self._feed.next(number)
-                    await take(message)
+                    await send_piece(message)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write)

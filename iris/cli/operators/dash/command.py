@@ -13,7 +13,7 @@ import iris
 from iris.cli.connection import (
     Interruption,
     NodeOptions,
-    connected_near,
+    connected_in_site,
     listen_at,
     run_until_interrupted,
     tls_of,
@@ -42,7 +42,7 @@ MIN_TOKEN: Final = 32
 @click.option("--certificate", type=FILE, metavar="FILE", help="The certificate chain of this server, for TLS.")
 @click.option("--private-key", type=FILE, metavar="FILE", help="Its key.")
 @click.option("--plaintext", is_flag=True, help="No TLS, though others than this machine can come: a proxy has it.")
-@connected_near
+@connected_in_site
 def dash(
     connection: NodeOptions,
     place: str,

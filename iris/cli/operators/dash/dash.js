@@ -168,9 +168,9 @@ const losses = new Table("losses", [
   { name: "what", class: "name", value: (l) => l.what },
   { name: "reason", class: "wide", value: (l) => l.reason },
   { name: "count", n: true, value: (l) => l.count, text: count },
-  { name: "since you look", n: true, value: (l) => l.more, text: (n) => (n ? `+${count(n)}` : "0"), mark: (l) => l.more > 0 && l.what !== "unheard" && (l.what === "refused" ? "warm" : "hot") },
+  { name: "since you look", n: true, value: (l) => l.more, text: (n) => (n ? `+${count(n)}` : "0"), mark: (l) => l.more > 0 && l.what !== "without subscriber" && (l.what === "refused" ? "warm" : "hot") },
   { name: "where", value: (l) => l.where.join(" ") },
-], "Nothing was lost, refused or unheard.");
+], "Nothing was lost, refused or without subscriber.");
 
 const carriers = new Table("carriers", [
   { name: "what", class: "name", value: (c) => c.what },
@@ -403,7 +403,7 @@ function showMap(view, everybody) {
   const upright = $("map").clientWidth < 620;
   const [w, tall, gap, far] = upright ? [106, 54, 10, 46] : [150, 58, 16, $("map").clientWidth < 1000 ? 74 : 96];
   const columns = layers(groups);
-  const sites = new Map(Object.entries(view.abroad));
+  const sites = new Map(Object.entries(view.remote_clusters));
   const gateways = view.nodes.filter((node) => node.gateway);
   for (const node of gateways) {
     for (const site of [...Object.values(node.gateway.neighbours), ...node.gateway.sites]) if (!sites.has(site)) sites.set(site, []);
@@ -497,7 +497,7 @@ function gathered(view) {
   for (const node of view.nodes) {
     for (const [reason, n] of Object.entries(node.lost)) add("lost", reason, n, node);
     for (const [reason, n] of Object.entries(node.refused)) add("refused", reason, n, node);
-    add("unheard", "events that nobody subscribes to", node.unheard, node);
+    add("without subscriber", "events that nobody subscribes to", node.without_subscriber, node);
     if (node.bridge) {
       add("gap", "events missing from the log of a bridge", node.bridge.missed, node);
       add("unstored", "events that a bridge could not judge, or of another's shard", node.bridge.unstored, node);
@@ -509,7 +509,7 @@ function gathered(view) {
 function showLosses(view) {
   const found = gathered(view);
   state.first ??= found;
-  const order = ["lost", "gap", "unstored", "refused", "unheard"];
+  const order = ["lost", "gap", "unstored", "refused", "without subscriber"];
   const rows = [...found.values()].map((one) => ({ ...one, more: Math.max(0, one.count - (state.first.get(one.key)?.count ?? 0)), where: [...one.where].sort() }));
   rows.sort((a, b) => order.indexOf(a.what) - order.indexOf(b.what) || b.count - a.count || (a.reason < b.reason ? -1 : 1));
   losses.show(rows, (row) => row.key);

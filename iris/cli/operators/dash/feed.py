@@ -100,12 +100,12 @@ class Feed:
                 if not self._pages:
                     await self._wanted.wait()
                 survey.forget()
-                await survey.take()  # rates are of the time between two
+                await survey.collect()  # rates are of the time between two
                 due = trio.current_time()
                 while self._pages:
                     due = max(due + INTERVAL, trio.current_time())
                     await trio.sleep_until(due)
-                    view = await survey.take()
+                    view = await survey.collect()
                     self.surveys += 1
                     now, revocations = trio.current_time(), self._node._parts.revoking.revocations.number
                     point, message = _encode(view, now, revocations)

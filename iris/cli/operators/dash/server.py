@@ -58,26 +58,26 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
         tls: for HTTPS.
     """
     open_now: set[trio.CancelScope] = set()
-    strangers: dict[trio.CancelScope, None] = {}
+    unauthenticated: dict[trio.CancelScope, None] = {}
 
     async def serve(stream: _Stream) -> None:
         if len(open_now) >= MAX_CONNECTIONS:
-            if not strangers:
+            if not unauthenticated:
                 return
-            oldest = next(iter(strangers))
-            del strangers[oldest]
+            oldest = next(iter(unauthenticated))
+            del unauthenticated[oldest]
             open_now.discard(oldest)
             oldest.cancel()
         with trio.CancelScope() as scope:
             open_now.add(scope)
-            strangers[scope] = None
+            unauthenticated[scope] = None
             try:
-                await _Connection(app, stream, scope, {ADMIT: lambda: strangers.pop(scope, None)}).run()
+                await _Connection(app, stream, scope, {ADMIT: lambda: unauthenticated.pop(scope, None)}).run()
             except Exception:  # noqa: BLE001 -- what one browser sends must not end the page of others
                 _log.exception("a connection of the page has failed", extra={"reason": "page"})
             finally:
                 open_now.discard(scope)
-                strangers.pop(scope, None)
+                unauthenticated.pop(scope, None)
 
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # pragma: no branch -- Linux; connections that are accepted have it as well
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(_STALL_TIMEOUT * 1000))

@@ -251,7 +251,7 @@ class _Examination:
         found: dict[str, tuple[str, ...]] = dict.fromkeys(urls, ())
         limiter = trio.CapacityLimiter(_AT_ONCE)
 
-        async def look_up(url: str) -> None:
+        async def resolve(url: str) -> None:
             async with limiter:
                 addresses, wrong = await seeds.resolve(url)
             if wrong is not None:
@@ -262,7 +262,7 @@ class _Examination:
 
         async with trio.open_nursery() as nursery:
             for url in [*found][:_MOST_SEEDS]:
-                nursery.start_soon(look_up, url)
+                nursery.start_soon(resolve, url)
         addresses = dict.fromkeys(address for several in found.values() for address in several)
         if len(found) > _MOST_SEEDS or len(addresses) > _MOST_SEEDS:
             cause = f"{len(found)} seeds with {len(addresses)} addresses: {_MOST_SEEDS} of them are looked at"
@@ -356,8 +356,8 @@ class _Examination:
             async with node.survey(cluster, None, operation=DESCRIBE, timeout=_ANSWERED) as answers:
                 async for answer in answers:
                     if isinstance(answer.payload, dict):
-                        told = cast("dict[str, object]", answer.payload)
-                        members[answer.member] = str(told.get("iris", ""))[:40]
+                        reported = cast("dict[str, object]", answer.payload)
+                        members[answer.member] = str(reported.get("iris", ""))[:40]
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)

@@ -35,10 +35,10 @@ async def examine_multicast(addresses: list[str], remedy: str) -> Diagnosis:
     deaf: list[str] = []
     for address in addresses:
         try:
-            heard = await _hears_itself(address)
+            received = await _hears_itself(address)
         except OSError as error:
             return warning("lan-blocked", f"multicast DNS cannot be used at {address}: {error}", "ip maddress")
-        if not heard:
+        if not received:
             deaf.append(address)
     if deaf:
         cause = f"multicast DNS does not pass at {', '.join(deaf)}: nodes there are found by seeds only"

@@ -10,7 +10,7 @@ from typing import Final
 
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
 from iris.cluster.address_rules import check_listening
-from iris.cluster.addresses import look_up, split_url
+from iris.cluster.addresses import resolve_host, split_url
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport import check_url
 
@@ -29,7 +29,7 @@ async def examine_listening(url: str) -> Diagnosis:
     _, host, rest = parts
     port = port_of(rest)
     try:
-        places = await look_up(_WILDCARDS.get(host, host.strip("[]")), socket.SOCK_STREAM)
+        places = await resolve_host(_WILDCARDS.get(host, host.strip("[]")), socket.SOCK_STREAM)
         for family, address in places:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,7 +17,7 @@ import iris
 from iris.cli.operators.doctor.clock import clock_difference
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
 from iris.cli.operators.doctor.listening import port_of
-from iris.cluster.addresses import look_up, split_url
+from iris.cluster.addresses import resolve_host, split_url
 from iris.cluster.mesh import NoWayBack, Peer, TurnedAway
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.transport import Refused, check_url
@@ -60,7 +60,7 @@ async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:
     name = host.strip("[]")
     with trio.move_on_after(_PATIENCE):
         try:
-            places = await look_up(name, socket.SOCK_STREAM)
+            places = await resolve_host(name, socket.SOCK_STREAM)
         except socket.gaierror as error:
             if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
                 return (), problem("dns-unknown", f"{url}: the name {name} is not known", f"getent ahosts {name}")

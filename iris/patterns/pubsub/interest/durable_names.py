@@ -228,7 +228,7 @@ class DurableNames:
         known = self._records.get(record.id)
         return known is None or record.replaces(known)
 
-    def take(self, record: DurableRecord) -> bool:
+    def put(self, record: DurableRecord) -> bool:
         """Store a record if it is newer than the one stored; return whether it is stored now and was not before.
 
         False, and counted, if there is no room for it.

@@ -100,7 +100,7 @@ class DurableSubscribers:
         mesh: mesh whose links it uses.
         interest: table of the nodes that are there and subscribe.
         count: number of events that this node has published in all.
-        retry: notes peers without room on their links; ``tell_everything`` is to be called again for them.
+        retry: notes peers without room on their links; ``send_all`` is to be called again for them.
         border: border of this node's site: the topics that may leave it.  None if it is at no site.
     """
 
@@ -193,7 +193,7 @@ class DurableSubscribers:
             if record.is_forgotten or not self.is_present(record):
                 self._note_left(record)
             elif record.id in self._left:
-                self._tell_away(record, self._left.pop(record.id))
+                self._send_away(record, self._left.pop(record.id))
                 self._say_back(record)
             if node != self._mesh.node and not record.is_forgotten:
                 self._insist(record)  # of two nodes with one name this one has given in, and the other one has left
@@ -218,7 +218,7 @@ class DurableSubscribers:
                 extra={"cluster": record.id[0]},
             )
 
-    def _tell_away(self, record: DurableRecord, published: int) -> None:
+    def _send_away(self, record: DurableRecord, published: int) -> None:
         try:
             self._mesh.post(record.node, kinds.DurableAway(record.name, published), len(record.name), CONTROL_RESERVE)
         except NotSent:
@@ -265,14 +265,14 @@ class DurableSubscribers:
                 )
         claim = _Claim(wanted, group, share)
         record = self._sign(name, claim)
-        if len(record.signed) > MAX_RECORD or not self.names.take(record):
+        if len(record.signed) > MAX_RECORD or not self.names.put(record):
             raise ConfigError(
                 f"durable subscriber {name!r} cannot be remembered: too many are known in this realm; forget those "
                 "that do not come back ('iris bridge forget NAME'), or raise Config.durable_bytes at every node"
             )
         self._claims[name] = claim
-        self._tell_all(record)
-        self._tell_listeners()
+        self._send_to_all(record)
+        self._notify_listeners()
         try:
             yield
         finally:
@@ -285,9 +285,9 @@ class DurableSubscribers:
             return
         claim.share = share
         record = self._sign(name, claim)
-        self.names.take(record)
-        self._tell_all(record)
-        self._tell_listeners()
+        self.names.put(record)
+        self._send_to_all(record)
+        self._notify_listeners()
 
     def forget(self, name: str) -> None:
         """Make publishers wait no more for a durable subscriber of this node's own cluster.
@@ -313,10 +313,10 @@ class DurableSubscribers:
         if name in self._claims if own else self.is_present(record):
             raise ConfigError(f"durable subscriber {name!r} is there, at node {record.node}: stop it, then forget it")
         forgotten = self._sign(name, _Claim((), None, ()))
-        self.names.take(forgotten)
+        self.names.put(forgotten)
         self._note_left(forgotten)
-        self._tell_all(forgotten)
-        self._tell_listeners()
+        self._send_to_all(forgotten)
+        self._notify_listeners()
 
     def owed_since(self, node: NodeId, name: str, published: int | None) -> int | None:
         """Return how many events a publisher had published when it began to owe a name of this node what follows.
@@ -362,7 +362,7 @@ class DurableSubscribers:
         refused = 0
         for signed in records:
             try:
-                self._take(read_record_untrusted(signed, self._mesh.identity.realm), None)
+                self._accept(read_record_untrusted(signed, self._mesh.identity.realm), None)
             except RemoteProtocolError:
                 refused += 1
         return refused
@@ -372,7 +372,7 @@ class DurableSubscribers:
         if self.names.drop(self._is_believed):
             self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
             self._said &= self._left.keys()
-            self._tell_listeners()
+            self._notify_listeners()
 
     def _is_believed(self, identity: PeerIdentity) -> bool:
         try:
@@ -383,18 +383,20 @@ class DurableSubscribers:
 
     # -- between nodes --------------------------------------------------------------------------------------
 
-    def tell_everything(self, peer: Peer) -> None:
+    def send_all(self, peer: Peer) -> None:
         """Send a peer the records: all of them at the own site, elsewhere only this node's own."""
-        self._tell(peer, [record for record in self.names if not peer.foreign or self._is_for_other_sites(record)])
+        self._send(
+            peer, [record for record in self.names if not peer.at_remote_site or self._is_for_other_sites(record)]
+        )
 
     def _is_for_other_sites(self, record: DurableRecord) -> bool:
         return record.is_forgotten or record.node == self._mesh.node
 
-    def _tell_all(self, record: DurableRecord) -> None:
+    def _send_to_all(self, record: DurableRecord) -> None:
         for peer in list(self._mesh.peers.values()):
-            self._tell(peer, [record])
+            self._send(peer, [record])
 
-    def _tell(self, peer: Peer, records: Collection[DurableRecord]) -> None:
+    def _send(self, peer: Peer, records: Collection[DurableRecord]) -> None:
         if peer.other_realm or peer.client:
             return
         part: list[bytes] = []
@@ -422,9 +424,9 @@ class DurableSubscribers:
                 continue
             self._mesh.work.check(_SIGNATURES)
             record = read_record_untrusted(signed, self._mesh.identity.realm)
-            if peer.foreign and not record.is_forgotten and record.node != peer.node:
+            if peer.at_remote_site and not record.is_forgotten and record.node != peer.node:
                 continue  # from another site each sends its own record
-            if self._take(record, peer):
+            if self._accept(record, peer):
                 self._seen[digest] = None
                 if len(self._seen) > _SEEN:
                     self._seen.popitem(last=False)
@@ -433,7 +435,7 @@ class DurableSubscribers:
         if message.name in self._claims:
             self._away_since[peer.node, message.name] = message.published
 
-    def _take(self, record: DurableRecord, teller: Peer | None) -> bool:
+    def _accept(self, record: DurableRecord, sender: Peer | None) -> bool:
         """Store a record that was verified; return whether it need not be looked at again."""
         if not self.names.is_news(record):
             return True
@@ -444,16 +446,16 @@ class DurableSubscribers:
         if not self._is_believed(record.identity):
             self._mesh.refusals["durable subscriber of a revoked node"] += 1
             return False
-        if not self.names.take(record):
+        if not self.names.put(record):
             self._mesh.refusals["durable subscriber without room"] += 1
             return False
-        if teller is not None and record.is_forgotten:
+        if sender is not None and record.is_forgotten:
             for peer in list(self._mesh.peers.values()):
-                if peer.foreign != teller.foreign:
-                    self._tell(peer, [record])
+                if peer.at_remote_site != sender.at_remote_site:
+                    self._send(peer, [record])
         self._note_left(record)
         self._insist(record)
-        self._tell_listeners()
+        self._notify_listeners()
         return True
 
     def _insist(self, record: DurableRecord) -> None:
@@ -463,9 +465,9 @@ class DurableSubscribers:
         if claim is not None and claim.insisted < _INSISTED and self._mesh.peer(record.node) is None:
             claim.insisted += 1
             own = self._sign(name, claim)
-            if self.names.take(own):
-                self._tell_all(own)
+            if self.names.put(own):
+                self._send_to_all(own)
 
-    def _tell_listeners(self) -> None:
+    def _notify_listeners(self) -> None:
         for listener in self._listeners:
             listener()

@@ -38,7 +38,7 @@ MAX_WIDE: Final = 256
 
 _LIMIT: Final = Config().interest_bytes
 
-FOREIGN_SHARE: Final = 8
+OTHER_REALM_SHARE: Final = 8
 """Divisor of ``Config.interest_bytes`` for a node of another realm."""
 
 _TERMS_BYTES: Final = 576
@@ -319,33 +319,33 @@ class InterestTable:
         message: kinds.Interest,
         permit: Callable[[str], bool] = lambda _: True,
         *,
-        foreign: str = "",
+        realm_id: str = "",
     ) -> int:
         """Accept an INTEREST message; return the version to confirm.
 
         Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
-        another realm (``foreign``) that are not plain: it would share our events, or delay their publishers.  All
+        another realm (``realm_id``) that are not plain: it would share our events, or delay their publishers.  All
         nodes of that realm have together what one of this realm has.
 
         Raises:
             RemoteProtocolError: malformed, or more than a node may have; what was known of the node is unchanged.
         """
         version, whole = message.version, message.whole
-        told, less = dict.fromkeys(_terms_untrusted(message.added)), _terms_untrusted(message.removed)
-        more = [terms for terms in told if permit(terms.pattern) and (terms.is_plain or not foreign)]
-        member = self._known.get(node) or _Member(foreign)
+        added, less = dict.fromkeys(_terms_untrusted(message.added)), _terms_untrusted(message.removed)
+        more = [terms for terms in added if permit(terms.pattern) and (terms.is_plain or not realm_id)]
+        member = self._known.get(node) or _Member(realm_id)
         repeated = set[Terms]() if whole else member.repeated
         repeated_extent = _Extent() if whole else member.repeated_extent
         new = [terms for terms in more if terms not in member.terms]
         again = [] if repeated is None else [terms for terms in more if terms not in repeated]
-        limit = self._limit // FOREIGN_SHARE if foreign else self._limit
+        limit = self._limit // OTHER_REALM_SHARE if realm_id else self._limit
         # A peer that restarts its full interest again and again, and never ends it, keeps the former one beside it.
         excess = member.extent.excess(new, limit, 1 if repeated is None else 2) or repeated_extent.excess(again, limit)
-        if foreign and self._bytes_of[foreign] + sum(terms.size for terms in new) > self._limit:
+        if realm_id and self._bytes_of[realm_id] + sum(terms.size for terms in new) > self._limit:
             excess = f"more than there is room for: the nodes of its realm have {self._limit} bytes together"
         if excess is not None:
             raise RemoteProtocolError(f"node {node} subscribes to {excess}")
-        self.refused += len(told) - len(more)
+        self.refused += len(added) - len(more)
         self._known[node] = member
         for terms in again:
             repeated_extent.add(terms)
@@ -354,7 +354,7 @@ class InterestTable:
             if version:
                 less = [*less, *(terms for terms in member.terms if terms not in repeated)]
         member.repeated, member.repeated_extent = repeated, repeated_extent
-        if repeated is not None and (version or not told):  # without a version: it never subscribed to anything
+        if repeated is not None and (version or not added):  # without a version: it never subscribed to anything
             member.is_whole = True
         if version:
             member.repeated, member.repeated_extent = None, _Extent()
@@ -418,12 +418,12 @@ class InterestTable:
                 del self._storing[place]
 
 
-def _terms_untrusted(told: Iterable[kinds.InterestEntry]) -> list[Terms]:
-    for one in told:
+def _terms_untrusted(entries: Iterable[kinds.InterestEntry]) -> list[Terms]:
+    for one in entries:
         if not (
             is_pattern(one.pattern)
             and (one.group is None or is_name(one.group))
             and (one.share == () or (one.group is not None and one.durable and is_share(one.share)))
         ):
             raise RemoteProtocolError("terms are a pattern, and perhaps a group and the shards that it divides")
-    return list(map(Terms._make, told))
+    return list(map(Terms._make, entries))

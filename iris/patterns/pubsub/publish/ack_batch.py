@@ -70,7 +70,7 @@ class ConfirmedEvents:
         confirming: Acknowledgements,
         config: Config,
         timeout: float,
-        foreign: RemoteSubscribers | None = None,
+        remote_subscribers: RemoteSubscribers | None = None,
         *,
         observer: Observer | None = None,
         guard: WaitGuard | None = None,
@@ -79,7 +79,7 @@ class ConfirmedEvents:
         self._observer = observer
         self._config = config
         self._timeout = timeout
-        self._foreign = foreign
+        self._remote_subscribers = remote_subscribers
         self._guard = guard
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
@@ -163,9 +163,9 @@ class ConfirmedEvents:
             raise self._error
         left = self._timeout
         with self._waiting():
-            if self._foreign is not None and self._foreign.pending(topic):
-                left = await self._foreign.reach(topic, within=self._timeout)
-            await self._confirming.wait_way(topic, key, trio.current_time() + left, self._timeout)
+            if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
+                left = await self._remote_subscribers.reach(topic, within=self._timeout)
+            await self._confirming.wait_route(topic, key, trio.current_time() + left, self._timeout)
         self._post()  # of another task, which was faster
         run = self._open = _Open(topic, key, headers, flat, trio.current_time() + left)
         self._opened.wake()
@@ -238,7 +238,7 @@ async def open_confirmed_events(
     confirming: Acknowledgements,
     config: Config,
     timeout: float,
-    foreign: RemoteSubscribers | None = None,
+    remote_subscribers: RemoteSubscribers | None = None,
     *,
     observer: Observer | None = None,
     guard: WaitGuard | None = None,
@@ -248,7 +248,7 @@ async def open_confirmed_events(
     Args:
         guard: guard of what waits.  None for a node that is not closed before.
     """
-    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer, guard=guard)
+    events = ConfirmedEvents(confirming, config, timeout, remote_subscribers, observer=observer, guard=guard)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

@@ -43,7 +43,7 @@ REPEATED: Final = ""
 
 _MAX_RANGE: Final = 1_000_000
 _RETRY: Final = 0.05
-_LOOK_ABROAD: Final = 1.0
+_RESOLVE_REMOTE: Final = 1.0
 """Seconds between two looks for a subscriber that is away from another site: it may be listed there again."""
 
 _Key = tuple[str, ...]
@@ -69,7 +69,7 @@ class Unconfirmed:
         size: bytes on the wire.
         pending: events that each node has confirmed, as bits, by node; nodes that have confirmed all are in ``done``.
         is_confirmed: True once every durable subscriber has all of it.
-        told: ranges that were withdrawn when it was sent first.  None before that.
+        sent_withdrawn: ranges that were withdrawn when it was sent first.  None before that.
     """
 
     __slots__ = (
@@ -86,10 +86,10 @@ class Unconfirmed:
         "news",
         "payloads",
         "pending",
+        "sent_withdrawn",
         "sequence",
         "size",
         "state",
-        "told",
         "topic",
     )
 
@@ -111,15 +111,15 @@ class Unconfirmed:
         self.attempts: Counter[_Key] = Counter()
         self.confirmed: set[_Key] = set()
         self.is_confirmed = False
-        self.told: tuple[tuple[int, int], ...] | None = None
+        self.sent_withdrawn: tuple[tuple[int, int], ...] | None = None
         self.news = trio.Event()
 
     def message(self, group: str | None) -> kinds.Events:
         """Return the events as they travel."""
         since = self.milestones
         if self.state is not None:
-            since = self.state.tell(since, self.sequence)
-            self.told = self.state.withdrawn if self.told is None else self.told
+            since = self.state.milestones_of(since, self.sequence)
+            self.sent_withdrawn = self.state.withdrawn if self.sent_withdrawn is None else self.sent_withdrawn
         return kinds.Events(self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since)
 
     def confirm(self, node: NodeId, first: int, last: int) -> bool:
@@ -154,7 +154,7 @@ class Acknowledgements:
         durable: DurableSubscribers,
         publishing: Publisher,
         roster: ServedClusters,
-        foreign: RemoteSubscribers | None,
+        other: RemoteSubscribers | None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
@@ -162,7 +162,7 @@ class Acknowledgements:
         self._publishing = publishing
         self._config = mesh.config
         self._roster = roster
-        self._foreign = foreign
+        self._foreign = other
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -184,7 +184,7 @@ class Acknowledgements:
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
         deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
-        await self.wait_way(topic, key, deadline, timeout)
+        await self.wait_route(topic, key, deadline, timeout)
         run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
         try:
             self.post(run)
@@ -192,16 +192,16 @@ class Acknowledgements:
         finally:
             self.forget(run)
 
-    async def wait_way(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
+    async def wait_route(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
         """Wait until no receiver of an event with this key asks for a pause, and the links that move have room.
 
         Raises:
             NotSent: there is no durable subscriber.
             RequestTimeout: the pause goes on beyond the deadline.
-            ConfigError, NotAllowed: see ``Publisher.look_up``.
+            ConfigError, NotAllowed: see ``Publisher.resolve``.
         """
         publishing = self._publishing
-        state = publishing.look_up(topic)
+        state = publishing.resolve(topic)
         if not state.had_durable:
             found = self._subscribers(topic, None)
             if not found:
@@ -224,7 +224,7 @@ class Acknowledgements:
             self.look_for_absent()  # what was published before goes first
         publishing = self._publishing
         count = len(run.payloads)
-        state = publishing.look_up(run.topic)
+        state = publishing.resolve(run.topic)
         run.first, run.sequence = self._number + 1, publishing.number(state, count)
         run.state, run.milestones = state, state.milestones
         # Before the first post: each event carries the number from which on events may be sent again. Without it a
@@ -261,8 +261,8 @@ class Acknowledgements:
                 run.state.release(run.sequence)
                 if not run.is_confirmed:
                     run.state.withdraw(run.sequence, run.sequence + len(run.payloads) - 1)
-                elif run.told:
-                    run.state.withdrawn = tuple(each for each in run.state.withdrawn if each not in run.told)
+                elif run.sent_withdrawn:
+                    run.state.withdrawn = tuple(each for each in run.state.withdrawn if each not in run.sent_withdrawn)
 
     def _expect(self, run: Unconfirmed, node: NodeId) -> None:
         """Wait for a node to confirm events that it was sent."""
@@ -292,7 +292,7 @@ class Acknowledgements:
             away = any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent)
             if away and self._foreign is not None:
                 self._foreign.begin(run.topic)
-                pause = min(pause, _LOOK_ABROAD)
+                pause = min(pause, _RESOLVE_REMOTE)
             with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                 await run.news.wait()
             if trio.current_time() >= deadline:

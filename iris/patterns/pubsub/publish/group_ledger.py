@@ -28,7 +28,7 @@ _PAUSE: Final = 0.1
 """Seconds for which what is settled is gathered."""
 
 LOST_WITH_MEMBER: Final = "member of a group lost"
-LOST_ON_THE_WAY: Final = "lost on the way to a group"
+LOST_IN_FLIGHT: Final = "lost in flight to a group"
 
 
 @final
@@ -37,7 +37,7 @@ class Ledger:
 
     Attributes:
         number: number of the ledger.
-        sent, settled, missing: events; ``missing`` were lost on the way.
+        sent, settled, missing: events; ``missing`` were lost in flight.
         begun: True once the node was sent the number of the ledger.
     """
 
@@ -90,14 +90,14 @@ class GroupBooks:
             self._number += 1
             ledger = self._ledgers[node] = Ledger(self._number)
         if not ledger.begun:
-            ledger.begun = self._tell(node, ledger)
+            ledger.begun = self._report(node, ledger)
         return ledger
 
     def frames_lost(self, node: NodeId) -> None:
         """Send the node the number of events that should have arrived: frames may be lost."""
         ledger = self._ledgers.get(node)
         if ledger is not None:
-            ledger.begun = self._tell(node, ledger)
+            ledger.begun = self._report(node, ledger)
 
     def peer_gone(self, node: NodeId) -> None:
         """Count the events that a node had not settled as lost with it: nobody knows more."""
@@ -105,7 +105,7 @@ class GroupBooks:
         if ledger is not None and ledger.outstanding:
             self._sender.count_group_lost(LOST_WITH_MEMBER, ledger.outstanding)
 
-    def _tell(self, node: NodeId, ledger: Ledger) -> bool:
+    def _report(self, node: NodeId, ledger: Ledger) -> bool:
         try:
             self._mesh.post(node, kinds.GroupSent(ledger.number, ledger.sent), 16, CONTROL_RESERVE)
         except NotSent:
@@ -120,7 +120,7 @@ class GroupBooks:
         more = min(message.missing - ledger.missing, ledger.outstanding)
         if more > 0:
             ledger.missing += more
-            self._sender.count_group_lost(LOST_ON_THE_WAY, more)
+            self._sender.count_group_lost(LOST_IN_FLIGHT, more)
 
 
 @final
@@ -182,9 +182,9 @@ class GroupReports:
         """Report to the publishers now."""
         due, self._due = self._due, set()
         for publisher in due:
-            self._tell(publisher)
+            self._send(publisher)
 
-    def _tell(self, publisher: NodeId) -> None:
+    def _send(self, publisher: NodeId) -> None:
         account = self._accounts.get(publisher)
         if account is None:
             return

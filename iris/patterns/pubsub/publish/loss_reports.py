@@ -43,7 +43,7 @@ class PublishStatistics:
 
     published: int
     """Events."""
-    unheard: int
+    without_subscriber: int
     """Events that nobody subscribed to."""
     sent: int
     """Copies: one for each event and node that it goes to; so are the next two."""
@@ -90,9 +90,9 @@ class LossReports:
         """Report to the publishers now."""
         gathered, self._gathered = self._gathered, {}
         for node, topics in gathered.items():
-            self._tell(node, list(topics.items()))
+            self._send(node, list(topics.items()))
 
-    def _tell(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
+    def _send(self, node: NodeId, topics: list[tuple[str, tuple[int, int]]]) -> None:
         peer = self._mesh.peer(node)
         if peer is not None and peer.other_realm:
             return  # its publishers settle nothing with this realm
@@ -134,6 +134,6 @@ class ReportedLosses:
         Raises:
             EventsLost: there are some.
         """
-        news = self._publishing.take_losses(topic)
+        news = self._publishing.pop_losses(topic)
         if news:
             raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)

@@ -34,7 +34,7 @@ from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, Tally
+from iris.patterns.books import ReceiverSet, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import (
@@ -53,7 +53,7 @@ from iris.patterns.pubsub.publish.group_ledger import GroupBooks
 from iris.patterns.pubsub.publish.retained import RetainedSender, envelope_size
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 from iris.patterns.pubsub.sealed import SealedSender
-from iris.patterns.pubsub.tree import EventTrees, Outlet
+from iris.patterns.pubsub.tree import EventTrees, Route
 
 STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows its publishers."""
@@ -81,7 +81,7 @@ _YIELD_BYTES: Final = 256 * KIB
 GroupId = tuple[str, str]
 """A group: the cluster that owns it, empty if it is common to all, and its name."""
 
-_NOBODY: Final[frozenset[Outlet]] = frozenset()
+_NOBODY: Final[frozenset[Route]] = frozenset()
 _NO_NODES: Final[frozenset[NodeId]] = frozenset()
 _UNSHARED: Final[Mapping[GroupId, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
 """Value of all topics without such subscribers: one of each for every topic would be 280 bytes."""
@@ -103,7 +103,7 @@ class Topic:
         links: links to the nodes that get every event; one of them may lead to many, over a tree.
         grouped: groups, and the rotation of the nodes of which one gets each event.
         shared: number of shards, and the node of each, by group that divides events by shard.
-        crowd: nodes that ``links`` lead to, in the books.
+        receiver_set: nodes that ``links`` lead to, in the books.
         every: links to all receivers, those of groups included.
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for a pause: they have no turns in groups.
@@ -124,7 +124,6 @@ class Topic:
 
     __slots__ = (
         "away",
-        "crowd",
         "durable",
         "every",
         "grouped",
@@ -138,6 +137,7 @@ class Topic:
         "patience",
         "patient",
         "raised",
+        "receiver_set",
         "resting",
         "sequence",
         "shared",
@@ -150,18 +150,18 @@ class Topic:
         self.milestones: Milestones = (published,)
         self.sequence = published
         self.version = -1
-        self.links: tuple[Outlet, ...] = ()
-        self.crowd: Crowd | None = None
+        self.links: tuple[Route, ...] = ()
+        self.receiver_set: ReceiverSet | None = None
         self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
-        self.every: tuple[Outlet, ...] = ()
+        self.every: tuple[Route, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.resting: tuple[NodeId, ...] = ()
         self.past: frozenset[NodeId] = _NO_NODES
         self.durable: frozenset[NodeId] = _NO_NODES
         self.linked_past: tuple[Link, ...] = ()
         self.patience: tuple[Patience, ...] = ()
-        self.patient: frozenset[Outlet] = _NOBODY
+        self.patient: frozenset[Route] = _NOBODY
         self.lost = self.raised = 0
         self.had_durable = False
         self.unconfirmed: OrderedDict[int, None] | None = None
@@ -187,7 +187,7 @@ class Topic:
             merged.append((merged.pop()[0] if follows else begin, end))
         self.withdrawn = tuple(merged[-MAX_WITHDRAWN:])
 
-    def tell(self, milestones: Milestones, sequence: int) -> Milestones:
+    def milestones_of(self, milestones: Milestones, sequence: int) -> Milestones:
         """Return the milestones of the event ``sequence``, with what is not confirmed when it is sent, or withdrawn."""
         if not self.unconfirmed and not self.withdrawn:
             return milestones
@@ -195,7 +195,7 @@ class Topic:
         unconfirmed = next(iter(self.unconfirmed)) if self.unconfirmed else sequence
         return (began, *(came or (began, began)), unconfirmed, *itertools.chain(*self.withdrawn))
 
-    def note_receivers(self, before: tuple[Outlet, ...], published: int, left: Mapping[NameId, int]) -> None:
+    def note_receivers(self, before: tuple[Route, ...], published: int, left: Mapping[NameId, int]) -> None:
         """Set a milestone where receivers have come, or a durable subscriber has left.
 
         One that comes back is no new receiver: its milestone is where it left.
@@ -228,9 +228,9 @@ class Topic:
             if key is not None:
                 node = owner(turns.members, key)
             elif self.resting:
-                node = turns.take(lambda one: one not in self.resting and fit(one), outstanding)
+                node = turns.next_receiver(lambda one: one not in self.resting and fit(one), outstanding)
             else:
-                node = turns.take(fit, outstanding)
+                node = turns.next_receiver(fit, outstanding)
             chosen.append((node, group))
         return chosen
 
@@ -269,7 +269,7 @@ class _Run(TopicRun):
         self._publishing = publishing
         self.state = state
         self.taken = self.skipped = 0
-        self.missed: tuple[Outlet, ...] = ()
+        self.missed: tuple[Route, ...] = ()
 
     def end(self) -> None:
         """Close the run to further events, and count its growth."""
@@ -301,7 +301,7 @@ class Publisher:
         self._accounts = accounts
         self._tally = accounts.tally
         self._ledger = accounts.ledger
-        self.unheard = 0
+        self.without_subscriber = 0
         """Events without a subscriber."""
         self._mesh = mesh
         self._health = health
@@ -331,12 +331,12 @@ class Publisher:
         """Nodes that have ended a pause: what they receive makes the patience with their owner count anew.  What others
         of that owner receive does not, or it could have its nodes ask for a pause one after the other."""
         self._released = trio.lowlevel.ParkingLot()
-        self._ways_version = 0
+        self._routes_version = 0
         self.trees: Final = EventTrees(mesh, interest, health, self)
         self.groups: Final = GroupBooks(mesh, self)
         self.retention: Final = RetainedSender(mesh, interest, self)
         """This node's own retained values."""
-        self.abroad: Final = sealed
+        self.remote_sites: Final = sealed
         """Sender of events for nodes of other sites.  None if this node is at no site."""
         mesh.register(kinds.Hold, self._receive_hold)
 
@@ -353,7 +353,7 @@ class Publisher:
 
     def routes_changed(self) -> None:
         """Resolve the routes of all topics anew: the interest, the peers or the pauses have changed."""
-        self._ways_version += 1
+        self._routes_version += 1
         self._rotations.clear()
         self._accounts.run.end()
 
@@ -376,7 +376,7 @@ class Publisher:
             note_lost(state, copies)
         return state is not None
 
-    def take_losses(self, topic: str) -> int:
+    def pop_losses(self, topic: str) -> int:
         """Return how many events of a topic were lost since this was last asked, one for each subscriber."""
         self._accounts.run.end()
         state = self._topics.get(topic)
@@ -415,17 +415,17 @@ class Publisher:
             return
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         check_key(key)
-        state = self.look_up(topic)
+        state = self.resolve(topic)
         self._accounts.run.end()  # which counts what it has grown by
         if self._since_yield >= _YIELD_BYTES:
             # Before this event, and not after it: it would go alone, while the flusher now sends a batch that is full.
             self._since_yield = 0
             await trio.lowlevel.checkpoint()
             await self._wait_room(state)
-            state = self.look_up(topic)
+            state = self.resolve(topic)
         if state.resting and state.waits_for(key):
             await self.wait_released(topic, key)
-            state = self.look_up(topic)
+            state = self.resolve(topic)
         self._post_run(state, topic, key, flat, body, size)
         self._since_yield += size + _EVENT_OVERHEAD
         if self._crowded:
@@ -441,7 +441,7 @@ class Publisher:
         size += envelope_size(topic, headers, key)
         since = state.milestones
         if state.unconfirmed or state.withdrawn:
-            since = state.tell(since, sequence)
+            since = state.milestones_of(since, sequence)
         message = kinds.Events(topic, sequence, 0, None, headers, key, sent, since)
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
@@ -449,7 +449,7 @@ class Publisher:
             run = self._accounts.run = _Run(self, state, topic, payloads, self._room)
         self.note_patient(state, topic)
         taken = skipped = 0
-        missed: tuple[Outlet, ...] = ()
+        missed: tuple[Route, ...] = ()
         for link in state.links:
             if self.post(link, message, size, growing=run):
                 taken += link.copies
@@ -469,7 +469,7 @@ class Publisher:
             else:
                 self._accounts.lose(state, topic, "nobody has the shard")
         if not (state.every or state.linked_past):
-            self.unheard += 1
+            self.without_subscriber += 1
 
     def is_fit(self, node: NodeId) -> bool:
         """Return whether a member of a group is to get events now: it is not suspected gone, and its link moves."""
@@ -495,8 +495,8 @@ class Publisher:
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
-        for way in run.missed:
-            self._lose(way, run.topic, "subscriber stalled", more)
+        for route in run.missed:
+            self._lose(route, run.topic, "subscriber stalled", more)
         self.note_patient(run.state, run.topic, more)
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
@@ -534,17 +534,17 @@ class Publisher:
         ledger.sent += count
         return True
 
-    def post_apart(self, way: Outlet, message: kinds.Events | kinds.Retained, size: int, count: int = 1) -> bool:
+    def post_apart(self, route: Route, message: kinds.Events | kinds.Retained, size: int, count: int = 1) -> bool:
         """Post events for which no number was given just now, counted; return whether the route accepted them."""
-        for node in _nodes_of(way):
+        for node in _nodes_of(route):
             row = self._ledger.row("event", message.topic, node)
             row.posted += count
-            row.relayed |= not isinstance(way, Link)
-        return self.post(way, message, size, count)
+            row.relayed |= not isinstance(route, Link)
+        return self.post(route, message, size, count)
 
     def post(
         self,
-        link: Outlet,
+        link: Route,
         message: kinds.Events | kinds.Retained,
         size: int,
         count: int = 1,
@@ -576,22 +576,22 @@ class Publisher:
         self._tally.handed_over += copies
         return True
 
-    def _lose(self, way: Outlet, topic: str, reason: str, count: int) -> None:
+    def _lose(self, route: Route, topic: str, reason: str, count: int) -> None:
         """Count events that a route did not accept."""
-        self._accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(way), count)
+        self._accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(route), count)
 
     def _book(self, state: Topic, topic: str) -> None:
         """Count in the books what the links of a topic accept, for the nodes that they lead to."""
         self._close_book(state)
-        linked = [way.node for way in state.links if isinstance(way, Link)]
-        relayed = [node for way in state.links if not isinstance(way, Link) for node in way.nodes]
+        linked = [route.node for route in state.links if isinstance(route, Link)]
+        relayed = [node for route in state.links if not isinstance(route, Link) for node in route.nodes]
         if linked or relayed:
-            state.crowd = self._ledger.crowd("event", topic, linked, relayed, state)
+            state.receiver_set = self._ledger.open_receiver_set("event", topic, linked, relayed, state)
 
     def _close_book(self, state: Topic) -> None:
-        if state.crowd is not None:
-            self._ledger.end_crowd(state.crowd)
-            state.crowd = None
+        if state.receiver_set is not None:
+            self._ledger.close_receiver_set(state.receiver_set)
+            state.receiver_set = None
 
     def count_tree_lost(self, topic: str, copies: int) -> None:
         """See ``TreeSender``."""
@@ -605,9 +605,9 @@ class Publisher:
         """See ``TreeSender``."""
         self.retention.frames_lost(peer)
 
-    def way_to(self, peer: Peer) -> Outlet:
+    def way_to(self, peer: Peer) -> Route:
         """See ``RetainedOutlet``."""
-        return self.trees.way_to(peer)
+        return self.trees.route_to(peer)
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
@@ -617,7 +617,7 @@ class Publisher:
             if link in state.patient and link.node not in self._still and not link.has_room():
                 await self._wait_still(link)
 
-    async def _wait_still(self, link: Outlet) -> None:
+    async def _wait_still(self, link: Route) -> None:
         """Wait until a link to patient subscribers has room, for as long as there is patience with them."""
         patience = self._patience_with(link.node)
         until = patience.begin(trio.current_time())
@@ -638,7 +638,7 @@ class Publisher:
 
     # -- where events go ------------------------------------------------------------------------------------
 
-    def look_up(self, topic: str) -> Topic:
+    def resolve(self, topic: str) -> Topic:
         """Return the state of a topic, up to date.
 
         Beyond ``Config.published_topics`` the topic that was not published on for longest is forgotten.
@@ -653,7 +653,7 @@ class Publisher:
             state = None
         if state is not None:
             self._topics.move_to_end(topic)
-            if state.version == self._ways_version:
+            if state.version == self._routes_version:
                 return state
         else:
             check_topic(topic)
@@ -666,14 +666,14 @@ class Publisher:
                 self._forget_one()
             state = self._topics[topic] = Topic(self.published)
         links: dict[NodeId, Link] = {}
-        every: dict[Outlet, None] = {}
-        patient: set[Outlet] = set()
+        every: dict[Route, None] = {}
+        patient: set[Route] = set()
         grouped: dict[GroupId, dict[NodeId, None]] = {}
         owned: Collection[GroupId] | None = None
         needed: set[NodeId] = set()
         shared: dict[GroupId, tuple[int, dict[int, NodeId]]] = {}
-        far: dict[NodeId, Peer] = {}
-        patient_far = False
+        remote: dict[NodeId, Peer] = {}
+        blocking_remote = False
         pauses = self._holds.match(topic)
         past = {pause[0] for pause in pauses if pause in self._past} if self._past else _NO_NODES
         durable: set[NodeId] = set()
@@ -693,9 +693,9 @@ class Publisher:
                     continue
             elif terms.patient and node in self._resumed:
                 owners.add(self._patience_with(node))
-            if self.abroad is not None and peer.foreign and terms.group is None:
-                far[node] = peer
-                patient_far = patient_far or terms.patient
+            if self.remote_sites is not None and peer.at_remote_site and terms.group is None:
+                remote[node] = peer
+                blocking_remote = blocking_remote or terms.patient
                 continue
             if terms.patient:
                 patient.add(peer.link)
@@ -715,11 +715,11 @@ class Publisher:
                 grouped.setdefault(group, {})[node] = None
         # A node that was published past is no newcomer when it gets events again.
         before = (*state.links, *state.linked_past)
-        state.links = self.trees.ways(links)
-        if self.abroad is not None and far:
-            audiences = self.abroad.audiences(far.values())
+        state.links = self.trees.routes(links)
+        if self.remote_sites is not None and remote:
+            audiences = self.remote_sites.audiences(remote.values())
             state.links += audiences
-            if patient_far:
+            if blocking_remote:
                 patient.update(audiences)
         self._book(state, topic)
         state.note_receivers(before, self.published, self._durable.left(topic))
@@ -740,7 +740,7 @@ class Publisher:
             # Nobody stands in for the owner of a shard: after a loss the event would be stored by two members.
             needed.update(node for _, nodes in state.shared.values() for node in nodes.values())
         state.held = tuple(node for node in state.resting if node in needed)
-        state.version = self._ways_version
+        state.version = self._routes_version
         return state
 
     def _forget_one(self) -> None:
@@ -807,7 +807,7 @@ class Publisher:
             confirm: True to wait for durable subscribers until they end their pause; for others as long as there is
                 patience with them.
         """
-        while nodes := (state := self.look_up(topic)).waits_for(key, confirm=confirm):
+        while nodes := (state := self.resolve(topic)).waits_for(key, confirm=confirm):
             now = trio.current_time()
             waits: dict[Patience, list[NodeId]] = {}
             for node in nodes:
@@ -841,16 +841,16 @@ class Publisher:
 
     def frames_lost(self, node: NodeId) -> None:
         """End the pauses of a node, as their end may be lost: it asks again if it needs one.  So may a key."""
-        if self.abroad is not None:
-            self.abroad.frames_lost(node)
+        if self.remote_sites is not None:
+            self.remote_sites.frames_lost(node)
         self.groups.frames_lost(node)
         self.release_all(node)
         self.trees.frames_lost(node)
 
     def peer_gone(self, node: NodeId) -> None:
         """Forget a node that is gone: it gets nothing any more, and delays nobody."""
-        if self.abroad is not None:
-            self.abroad.peer_gone(node)
+        if self.remote_sites is not None:
+            self.remote_sites.peer_gone(node)
         self.groups.peer_gone(node)
         self._still.discard(node)
         self.release_all(node)
@@ -875,5 +875,5 @@ def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
     return max(nodes, key=lambda node: stable_hash(f"{key}\0{node}"))
 
 
-def _nodes_of(way: Outlet) -> tuple[NodeId, ...]:
-    return (way.node,) if isinstance(way, Link) else way.nodes
+def _nodes_of(route: Route) -> tuple[NodeId, ...]:
+    return (route.node,) if isinstance(route, Link) else route.nodes

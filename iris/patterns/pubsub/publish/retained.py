@@ -34,7 +34,7 @@ from iris.patterns.pubsub.interest import (
     is_topic,
     milestones_untrusted,
 )
-from iris.patterns.pubsub.tree import Outlet
+from iris.patterns.pubsub.tree import Route
 
 
 class RetainedEvent(NamedTuple):
@@ -135,21 +135,21 @@ class RetainedEvents:
             ConfigError: it is not a topic.
         """
         tokens = check_topic(topic).split(".")
-        way = [self._root]
+        path = [self._root]
         for token in tokens:
-            following = way[-1].children.get(token)
+            following = path[-1].children.get(token)
             if following is None:
                 return False
-            way.append(following)
-        event, way[-1].here = way[-1].here, None
+            path.append(following)
+        event, path[-1].here = path[-1].here, None
         if event is None:
             return False
         self._count -= 1
         self._bytes -= event.size
         for index in range(len(tokens), 0, -1):
-            if way[index].children or way[index].here is not None:
+            if path[index].children or path[index].here is not None:
                 break
-            del way[index - 1].children[tokens[index - 1]]
+            del path[index - 1].children[tokens[index - 1]]
         return True
 
     def match(self, pattern: str) -> list[RetainedEvent]:
@@ -241,11 +241,11 @@ class RetainedOutlet(Protocol):
         """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
         ...
 
-    def way_to(self, peer: Peer) -> Outlet:
+    def way_to(self, peer: Peer) -> Route:
         """Return the route by which a node gets its events."""
         ...
 
-    def post_apart(self, way: Outlet, message: kinds.Retained, size: int) -> bool:
+    def post_apart(self, route: Route, message: kinds.Retained, size: int) -> bool:
         """Post a value, counted; return whether the route accepted it."""
         ...
 
@@ -290,7 +290,7 @@ class RetainedSender:
         pattern = wanted.pattern
         if not is_pattern(pattern):
             raise RemoteProtocolError("last values are asked for by a pattern")
-        if peer.may_hear(pattern):
+        if peer.may_receive(pattern):
             self._send(peer, pattern)
 
     def peer_gone(self, node: NodeId) -> None:
@@ -317,7 +317,7 @@ class RetainedSender:
         while asked.looks.spend(trio.current_time()):
             if late.rest:
                 pattern = late.rest.pop()
-                if peer.may_hear(pattern):
+                if peer.may_receive(pattern):
                     self._post(peer, pattern, late.sent, asked.looks)
             elif late.again:
                 late.again, late.sent = False, set()
@@ -368,8 +368,8 @@ class RetainedSender:
                     event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
-                way = self._outlet.way_to(peer)
-                self._outlet.post_apart(way, message, event.size)
+                route = self._outlet.way_to(peer)
+                self._outlet.post_apart(route, message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 

@@ -44,7 +44,7 @@ class RetainedPublishing:
         retained = publishing.retention.events
         deadline = math.inf if within is None else trio.current_time() + within
         confirm = within is not None
-        if publishing.look_up(topic).waits_for(key, confirm=confirm):
+        if publishing.resolve(topic).waits_for(key, confirm=confirm):
             with trio.move_on_at(deadline) as scope:
                 await publishing.wait_released(topic, key, confirm=confirm)
             if scope.cancelled_caught:
@@ -53,7 +53,7 @@ class RetainedPublishing:
         retained.check(topic, size)
         former, last = retained.get(topic), publishing.last_number(topic)
         # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
-        began = publishing.look_up(topic).milestones[:1]
+        began = publishing.resolve(topic).milestones[:1]
         retained.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
         try:
             if within is None:

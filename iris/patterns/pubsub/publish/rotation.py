@@ -42,7 +42,7 @@ class Rotation(Generic[T]):
         self._order = list(members)
         self._next = len(self._order)
 
-    def take(self, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
+    def next_receiver(self, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
         """Return the member whose turn it is.
 
         Args:

@@ -79,7 +79,7 @@ class LogBatch(Sequence[LogEvent]):
         if none was."""
         self.gaps: Final = sent.gaps
         """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
-        lost on the way, and not with ``confirm=True``."""
+        lost in flight, and not with ``confirm=True``."""
         self.expired: Final = sent.expired
         """Events before it that had expired."""
 

@@ -63,7 +63,7 @@ class ReceivedJob(NamedTuple):
 
 @final
 class Job:
-    """A job that this worker has begun.  Made by iterating over ``WorkQueue.take``.
+    """A job that this worker has begun.  Made by iterating over ``WorkQueue.receive``.
 
     Use it as a context manager: leaving the block reports the job as done.  An ``Exception`` in the block is logged and
     goes no further: the job is tried again later, or becomes a dead letter.  So it is after ``SystemExit``, which goes

@@ -263,7 +263,7 @@ class MemberLink(MemberStream):
             self._news.unpark_all()
         self._suspects.update(news.suspect)
         if news.jobs:
-            self._take([await self._job(sent, tunnel) for sent in news.jobs])
+            self._receive_jobs([await self._job(sent, tunnel) for sent in news.jobs])
 
     def _give_up(self, place: Place) -> None:
         """Give up a job that is not this worker's any more.  If that crosses its report, the answer to that decides."""
@@ -295,12 +295,12 @@ class MemberLink(MemberStream):
                 self._queue, extra={"queue": self._queue, "count": job.attempt},
             )  # fmt: skip
 
-    def _take(self, jobs: Sequence[Job]) -> None:
+    def _receive_jobs(self, jobs: Sequence[Job]) -> None:
         fresh: list[Job] = []
         for job in jobs:
             known = self.hand.get(job._place)
             if known is not None and known._has_begun:
-                # The bridge was restarted and gives it out again: it is at work here, or its outcome under way.
+                # The bridge was restarted and gives it out again: it is at work here, or its outcome in progress.
                 if known._outcome is None:
                     self._begun.append(job._place)
                     self._wakeup.wake()

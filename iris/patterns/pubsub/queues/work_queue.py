@@ -98,7 +98,7 @@ class WorkQueue:
             self.name, payload, confirm=True, key=key, headers=own or None, timeout=timeout
         )
 
-    def take(self, limit: int = 16) -> JobWorker:
+    def receive(self, limit: int = 16) -> JobWorker:
         """Take jobs: ``async for job in queue.take()``, and in it ``async with job``.
 
         Args:

@@ -23,7 +23,7 @@ from iris.patterns.pubsub.queues.member_stream import MemberStreams
 
 @final
 class JobWorker(MemberStreams[MemberLink]):
-    """An iterator over the jobs that this worker gets.  Made by ``WorkQueue.take``.
+    """An iterator over the jobs that this worker gets.  Made by ``WorkQueue.receive``.
 
     Iterating begins a job; several tasks may iterate.  It ends when the queue's block does.  Cancelling loses no job.
 

@@ -111,7 +111,7 @@ class SealedReceiver:
 
     def _receive_key(self, peer: Peer, key: kinds.SenderKey) -> None:
         number = key.number
-        if not peer.foreign:
+        if not peer.at_remote_site:
             raise RemoteProtocolError("sender keys are for nodes of other sites")
         known = self._publishers.setdefault(peer.node, _Publisher(peer.identity.owner))
         if number not in known.keys:
@@ -147,14 +147,14 @@ class SealedReceiver:
 
     # -- frames ---------------------------------------------------------------------------------------------
 
-    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+    def receive(self, site: str, source: NodeId, frame: bytes) -> None:
         """Accept a frame from a gateway; a refusal is counted in ``Mesh.refusals``.
 
         It may wait, and delay what follows, before its publisher is verified: so it has to come from that one's site,
         and gateways of another realm delay nobody of this one.
         """
         peer = self._mesh.peers.get(source)
-        if peer is None or not peer.foreign or peer.site != site:
+        if peer is None or not peer.at_remote_site or peer.site != site:
             self._mesh.refusals["copy from a node that is not linked"] += 1
             return
         try:
@@ -218,7 +218,7 @@ class SealedReceiver:
     def _may_open(self, frame: bytes) -> bool:
         """Charge the work that a frame may cost; return whether it may be opened now."""
         try:
-            self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
+            self._mesh.work.add_messages(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
             self._mesh.work.check()
         except RemoteProtocolError:
             return False
@@ -272,7 +272,7 @@ class SealedReceiver:
         except RemoteProtocolError:
             self._mesh.refusals["message of kind Copy"] += 1
         except Exception as error:  # noqa: BLE001 -- it is the publisher's doing, and not that of the gateway that brought it
-            self._mesh.suffer(peer, "copy of events", error)
+            self._mesh.quarantine_peer(peer, "copy of events", error)
 
     # -- losses ---------------------------------------------------------------------------------------------
 
@@ -281,9 +281,9 @@ class SealedReceiver:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._catch_up)
             nursery.start_soon(self._follow_up)
-            await self._tell_lost()
+            await self._report_lost()
 
-    async def _tell_lost(self) -> None:
+    async def _report_lost(self) -> None:
         """Report lost frames, so that publishers repeat events that wait for confirmation."""
         while True:
             await self._news.wait()

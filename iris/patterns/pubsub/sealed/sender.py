@@ -87,11 +87,11 @@ class SealedSender:
         entropy: source of keys.
     """
 
-    def __init__(self, mesh: Mesh, way: CopyRoute, config: Config, entropy: Entropy) -> None:
+    def __init__(self, mesh: Mesh, route: CopyRoute, config: Config, entropy: Entropy) -> None:
         self.link: Final = Link(mesh.node, config, self)
         """The queue.  What is posted goes to the audience that was addressed last."""
         self._mesh = mesh
-        self._way = way
+        self._route = route
         self._entropy = entropy
         self._audiences: dict[tuple[NodeId, ...], Audience] = {}
         self._keys = 0
@@ -100,7 +100,7 @@ class SealedSender:
         self._turns: deque[tuple[int, Audience, SendingKey]] = deque()
         """Audiences in the queue, each with its key and the number of frames before its first one."""
         self.link.use(self)
-        self.link.attach(way)
+        self.link.attach(route)
         mesh.register(kinds.SenderKeyWanted, self._receive_wanted)
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class SealedSender:
 
     def is_stalled(self, after: float) -> bool:
         """Return whether events wait, nothing has left for ``after`` seconds, and no gateway had asked for a pause."""
-        return self.link.is_stalled(after) and trio.current_time() - self._way.pause_end > after
+        return self.link.is_stalled(after) and trio.current_time() - self._route.pause_end > after
 
     def link_failed(self, link: Link, error: Exception) -> None:  # noqa: ARG002 -- there is one
         """See ``LinkOwner.link_failed``."""
@@ -151,9 +151,9 @@ class SealedSender:
 
     def _hand_out(self, audience: Audience) -> None:
         for node in audience.nodes:
-            self._tell(node, audience)
+            self._announce(node, audience)
 
-    def _tell(self, node: NodeId, audience: Audience) -> None:
+    def _announce(self, node: NodeId, audience: Audience) -> None:
         key = audience.key
         message = kinds.SenderKey(key.number, int(key.suite), bytes(audience.secret))
         try:
@@ -182,7 +182,7 @@ class SealedSender:
         self._sealed += 1
         # Gateways learn for which nodes the frame is, and nothing of the events: these are under the sender key, which
         # travels over end-to-end sessions only.
-        self._way.address(audience.targets)
+        self._route.address(audience.targets)
         return key.seal(body, self._sealed, self._mesh.identity.sign)
 
     # -- who has the key ------------------------------------------------------------------------------------
@@ -190,13 +190,13 @@ class SealedSender:
     def _receive_wanted(self, peer: Peer, wanted: kinds.SenderKeyWanted) -> None:
         for audience in self._audiences.values():
             if audience.key.number == wanted.number and peer.node in audience.nodes:
-                self._tell(peer.node, audience)
+                self._announce(peer.node, audience)
 
     def frames_lost(self, node: NodeId) -> None:
         """Send a node its keys again: those in flight may be lost."""
         for audience in self._audiences.values():
             if node in audience.nodes:
-                self._tell(node, audience)
+                self._announce(node, audience)
 
     def peer_gone(self, node: NodeId) -> None:
         """Drop the keys of a node that is given up: they are not used again, not even for the same nodes."""

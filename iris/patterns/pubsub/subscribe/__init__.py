@@ -8,7 +8,7 @@ from iris.patterns.pubsub.subscribe.events import (
     Event, EventRun, check_run_untrusted, labels_size, most_sharing, single_run,
 )  # fmt: skip
 from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after, with_expiry
-from iris.patterns.pubsub.subscribe.losses import ToldLosses
+from iris.patterns.pubsub.subscribe.losses import AnnouncedLosses
 from iris.patterns.pubsub.subscribe.open_subscriptions import OpenSubscriptions
 from iris.patterns.pubsub.subscribe.subscription import (
     Overflow, QueueLimits, Subscription, SubscriptionLimits, SubscriptionOptions, SubscriptionStatistics, Upstream,
@@ -16,6 +16,6 @@ from iris.patterns.pubsub.subscribe.subscription import (
 
 __all__ = (
     "EXPIRES", "Event", "EventRun", "OpenSubscriptions", "Overflow", "QueueLimits", "Subscription",
-    "SubscriptionLimits", "SubscriptionOptions", "SubscriptionStatistics", "ToldLosses", "Upstream",
+    "SubscriptionLimits", "SubscriptionOptions", "SubscriptionStatistics", "AnnouncedLosses", "Upstream",
     "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "single_run", "with_expiry",
 )  # fmt: skip

@@ -22,7 +22,7 @@ class Counted(Protocol):
 
 
 @final
-class ToldLosses:
+class AnnouncedLosses:
     """Reports of a subscription's losses: the numbers that it returns add up to all of them.
 
     Args:
@@ -33,14 +33,14 @@ class ToldLosses:
         self._subscription: Final = subscription
         self._counted = 0
         """Losses when ``count`` was last called."""
-        self._told = 0
+        self._announced = 0
         self._found = 0
         """Losses when ``_ahead`` events waited, which came after them; some of those may be lost as well."""
         self._ahead = 0
 
     def begin_anew(self) -> None:
         """Skip what was lost until now: nobody wants to know it."""
-        self._counted = self._told = self._subscription.statistics().lost
+        self._counted = self._announced = self._subscription.statistics().lost
 
     def count(self) -> int:
         """Return how many events were lost since this was last called."""
@@ -56,15 +56,15 @@ class ToldLosses:
             found = lost
         elif self._ahead <= 0:
             found, self._found, self._ahead = self._found, lost, waiting
-        told = min(max(event.missed, found - self._told), lost - self._told)
-        self._told += told
-        return told
+        reported = min(max(event.missed, found - self._announced), lost - self._announced)
+        self._announced += reported
+        return reported
 
-    def untold(self) -> int:
+    def unreported(self) -> int:
         """Return how many losses are to be reported without an event, as none waits."""
         counted = self._subscription.statistics()
         if counted.waiting:
             return 0
-        told = counted.lost - self._told
-        self._told = counted.lost
-        return told
+        reported = counted.lost - self._announced
+        self._announced = counted.lost
+        return reported

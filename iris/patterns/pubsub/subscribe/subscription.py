@@ -528,7 +528,7 @@ class Subscription:
                 self._turn_events = 0
             self._begin_run()
 
-    def _take_at_once(self) -> Event | None:
+    def _pop_nowait(self) -> Event | None:
         """Return the next event if it is one of the current run; else None, and nothing has happened."""
         try:
             return next(self._events, None)

@@ -5,10 +5,10 @@ only what it may subscribe to itself; a relay that dies costs events that the ga
 publishers wait for, groups, other sites; those get events directly.
 """
 
-from iris.patterns.pubsub.tree.feed import Outlet, TreeSender
+from iris.patterns.pubsub.tree.feed import Route, TreeSender
 from iris.patterns.pubsub.tree.relay import EventRelays
 from iris.patterns.pubsub.tree.trees import EventTrees
 
 __all__ = (
-    "EventRelays", "EventTrees", "Outlet", "TreeSender",
+    "EventRelays", "EventTrees", "Route", "TreeSender",
 )  # fmt: skip

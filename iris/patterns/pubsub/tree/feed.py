@@ -88,7 +88,7 @@ class TreeSender(Protocol):
         ...
 
 
-Outlet = Link | TreeLink | Audience
+Route = Link | TreeLink | Audience
 """Route by which events of a publisher leave."""
 
 
@@ -113,12 +113,12 @@ class TreeFeed:
         """Rights of each node to subscribe when the tree was made."""
         self.held: Final[dict[NodeId, float]] = {}
         """Nodes that ask for a pause, and the time since when."""
-        self.told: Final[dict[NodeId, wire.Message]] = {}
+        self.announced: Final[dict[NodeId, wire.Message]] = {}
         """Confirmations of interest that went over the tree, by node."""
         self._mesh = mesh
         self._sender = sender
         self._news = news
-        self._ways: dict[int, TreeLink] = {}
+        self._routes: dict[int, TreeLink] = {}
         self._number = 0
         self._mask = 0
         self._messages: list[wire.Message] = []
@@ -127,14 +127,14 @@ class TreeFeed:
         self._left = False
         self._room = trio.lowlevel.ParkingLot()
 
-    def way(self, mask: int) -> TreeLink:
+    def route(self, mask: int) -> TreeLink:
         """Return the route to some of its nodes."""
-        way = self._ways.get(mask)
-        if way is None:
-            if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst
-                self._ways.clear()
-            way = self._ways[mask] = TreeLink(self, mask)
-        return way
+        route = self._routes.get(mask)
+        if route is None:
+            if len(self._routes) >= 1024:  # as many sets of subscribers as topics, at worst
+                self._routes.clear()
+            route = self._routes[mask] = TreeLink(self, mask)
+        return route
 
     # -- sending --------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class _Incoming:
         self._peer = peer
 
     def receive(self, message: wire.Message) -> None:
-        self._relays._take_one(self._peer, message)
+        self._relays._receive_one(self._peer, message)
 
     def receive_body(self, body: bytes) -> None:
         self._relays._open_body(self._peer, body)
@@ -96,7 +96,7 @@ class EventRelays:
         self._expires = math.inf
         self._news = Wakeup()
         mesh.register(kinds.EventTree, self._receive_tree)
-        mesh.register(kinds.EventWay, self._receive_way)
+        mesh.register(kinds.EventRoute, self._receive_route)
         mesh.register(kinds.EventsRelayed, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
@@ -128,9 +128,9 @@ class EventRelays:
                 return
         self._report(peer.node, role.tree, READY)
 
-    def _receive_way(self, peer: Peer, way: kinds.EventWay) -> None:
+    def _receive_route(self, peer: Peer, route: kinds.EventRoute) -> None:
         incoming = self._from(peer)
-        incoming.receive_way(way, trio.current_time())
+        incoming.receive_route(route, trio.current_time())
         self._watch(incoming)
 
     def _receive_relayed(self, _: Peer, message: kinds.EventsRelayed) -> None:
@@ -160,20 +160,20 @@ class EventRelays:
             self._refuse("relayed events that are malformed")
             return
         try:
-            work.take(len(messages))
+            work.add_messages(len(messages))
         except RemoteProtocolError:
             self._refuse("relayed events beyond what one frame may bring")
             return
         for message in messages:
-            self._take_one(peer, message)
+            self._receive_one(peer, message)
 
-    def _take_one(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_one(self, peer: Peer, message: wire.Message) -> None:
         try:
             self._receiver.receive_relayed(peer, message)
         except RemoteProtocolError:
             self._refuse(f"message of kind {type(message).__name__}")
         except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
-            self._mesh.suffer(peer, f"message of kind {type(message).__name__}", error)
+            self._mesh.quarantine_peer(peer, f"message of kind {type(message).__name__}", error)
 
     # -- forwarding -----------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class EventRelays:
             self._tally.sent += copies
             peer = self._mesh.peers.get(node)
             why = "no link"
-            if peer is not None and (peer.foreign or not self._interest.has_subscribed(node)):
+            if peer is not None and (peer.at_remote_site or not self._interest.has_subscribed(node)):
                 why = "a node that subscribes to nothing"
             elif peer is not None:
                 why = "no room on the link"
@@ -202,9 +202,9 @@ class EventRelays:
                     continue
             self._tally.lost[why] += copies
             self._report(relayed.publisher, relayed.tree, CUT_OFF, node)
-            self._tell_lost(relayed, copies)
+            self._report_lost(relayed, copies)
 
-    def _tell_lost(self, relayed: RelayedEvents, copies: int) -> None:
+    def _report_lost(self, relayed: RelayedEvents, copies: int) -> None:
         if not relayed.body:
             return
         try:

@@ -42,7 +42,7 @@ waits behind an end that does not come.  A publisher makes one a second at most,
 takes up to 48 KiB."""
 
 LATE: Final = "relayed events of a tree that was left"
-STRAY: Final = "relayed events of a tree that was not announced"
+MISROUTED: Final = "relayed events of a tree that was not announced"
 
 
 def _weight(message: object) -> int:
@@ -131,17 +131,17 @@ class ReorderBuffer:
             for tree in sorted(tree for tree in self._roles if tree > self._tree)[:-_MAX_ROLES]:
                 del self._roles[tree]
 
-    def receive_way(self, way: kinds.EventWay, now: float) -> None:
+    def receive_route(self, route: kinds.EventRoute, now: float) -> None:
         """Accept the publisher's announcement of its path, which came directly."""
-        if way.turn <= self._turn:
+        if route.turn <= self._turn:
             return  # announced again after a reset
-        self._turn = way.turn
-        if self._behind or (way.wait and not self._ended):
+        self._turn = route.turn
+        if self._behind or (route.wait and not self._ended):
             if not self._behind:
                 self._behind_until = now + PATIENCE
-            self._hold(way, now)
+            self._hold(route, now)
         else:
-            self._go(way, now)
+            self._go(route, now)
 
     def receive_direct(self, message: wire.Message, now: float) -> None:
         """Accept events that came directly; for use while ``is_waiting``."""
@@ -160,7 +160,7 @@ class ReorderBuffer:
             self._early_bytes += weight
             if self._early and self._early_bytes > _HELD_BYTES:  # one finds room, however large it is
                 self._early_bytes -= weight
-                self._receiver.refuse(STRAY)
+                self._receiver.refuse(MISROUTED)
                 return
             if not self._early:
                 self._early_until = now + PATIENCE
@@ -182,17 +182,17 @@ class ReorderBuffer:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _go(self, way: kinds.EventWay, now: float) -> None:
+    def _go(self, route: kinds.EventRoute, now: float) -> None:
         """Change to another path."""
         self._ended = True
-        if way.tree <= self._tree:
+        if route.tree <= self._tree:
             return  # directly; a tree is used once
-        if way.tree not in self._roles:
-            self._receiver.refuse(STRAY)
-            self._turn = way.turn - 1  # it was announced in frames that are lost: the publisher sends both again
+        if route.tree not in self._roles:
+            self._receiver.refuse(MISROUTED)
+            self._turn = route.turn - 1  # it was announced in frames that are lost: the publisher sends both again
             return
-        self._tree, self._number, self._ended = way.tree, 0, False
-        self._roles = {tree: role for tree, role in self._roles.items() if tree >= way.tree}
+        self._tree, self._number, self._ended = route.tree, 0, False
+        self._roles = {tree: role for tree, role in self._roles.items() if tree >= route.tree}
         early, self._early = self._early, []
         self._early_bytes, self._early_until = 0, math.inf
         for relayed in early:
@@ -202,7 +202,7 @@ class ReorderBuffer:
         """Deliver waiting events, as far as nothing holds them back any more."""
         while self._behind:
             first = self._behind[0]
-            if isinstance(first, kinds.EventWay):
+            if isinstance(first, kinds.EventRoute):
                 if first.wait and not self._ended:
                     self._behind_until = now + PATIENCE
                     return
@@ -224,7 +224,7 @@ class ReorderBuffer:
             self._wait_no_longer(now)
         if now >= self._early_until:
             for _ in self._early:
-                self._receiver.refuse(STRAY)
+                self._receiver.refuse(MISROUTED)
             self._early.clear()
             self._early_bytes, self._early_until = 0, math.inf
 

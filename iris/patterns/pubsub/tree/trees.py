@@ -27,7 +27,7 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import InterestTable
-from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed, TreeSender
+from iris.patterns.pubsub.tree.feed import Route, TreeFeed, TreeSender
 from iris.patterns.pubsub.tree.topology import MAX_PLACES, TreeRole, TreeShape, shaped
 
 READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
@@ -92,9 +92,9 @@ class EventTrees:
         """Nodes in the tree in use; 0 without one."""
         return 0 if self._feed is None else len(self._feed.places)
 
-    # -- outlets --------------------------------------------------------------------------------------------
+    # -- routes --------------------------------------------------------------------------------------------
 
-    def ways(self, links: Mapping[NodeId, Link]) -> tuple[Outlet, ...]:
+    def routes(self, links: Mapping[NodeId, Link]) -> tuple[Route, ...]:
         """Return the routes to nodes that want the same events; one of them may be the tree."""
         feed, above = self._feed, self._config.relay_above
         if feed is None:
@@ -102,7 +102,7 @@ class EventTrees:
                 self._propose(links)
             return tuple(links.values())
         mask = 0
-        direct: list[Outlet] = []
+        direct: list[Route] = []
         for node, link in links.items():
             place = feed.places.get(node)
             if place is None:
@@ -111,23 +111,23 @@ class EventTrees:
                 mask |= place.bit
         if len(direct) > above:
             self._propose(links)
-        return (*direct, feed.way(mask)) if mask else tuple(direct)
+        return (*direct, feed.route(mask)) if mask else tuple(direct)
 
-    def way_to(self, peer: Peer) -> Outlet:
+    def route_to(self, peer: Peer) -> Route:
         """Return the route by which a node gets its events."""
         place = None if self._feed is None else self._feed.places.get(peer.node)
-        return peer.link if self._feed is None or place is None else self._feed.way(place.bit)
+        return peer.link if self._feed is None or place is None else self._feed.route(place.bit)
 
-    def tell_known(self, peer: Peer, message: wire.Message) -> None:
+    def confirm_interest(self, peer: Peer, message: wire.Message) -> None:
         """Confirm a node's interest behind the last values that were sent to it.
 
         Raises:
             NotSent: see ``Link.post``.
         """
-        way = self.way_to(peer)
-        if self._feed is not None and way is not peer.link:
-            self._feed.told[peer.node] = message
-        way.post(message, 0, CONTROL_RESERVE)
+        route = self.route_to(peer)
+        if self._feed is not None and route is not peer.link:
+            self._feed.announced[peer.node] = message
+        route.post(message, 0, CONTROL_RESERVE)
 
     def flush(self) -> None:
         """Send what has gathered for the tree."""
@@ -169,7 +169,7 @@ class EventTrees:
         """Return whether a node can be in a tree at all."""
         peer = self._mesh.peers.get(node)
         terms = self._interest.terms_of(node)
-        return peer is not None and bool(terms) and not peer.foreign and not self._interest.needs_link(node)
+        return peer is not None and bool(terms) and not peer.at_remote_site and not self._interest.needs_link(node)
 
     def _is_well(self, node: NodeId, now: float) -> bool:
         """Return whether nothing keeps such a node from being in a tree now."""
@@ -220,18 +220,18 @@ class EventTrees:
         for node in dict.fromkeys((*before, *after)):
             wait = node in before and former is not None and not former.shape.places[node].bit & cut
             tree = feed.tree if feed is not None and node in after else 0
-            self._post(node, kinds.EventWay(self._turn, tree, wait), 16)
+            self._post(node, kinds.EventRoute(self._turn, tree, wait), 16)
         if former is not None:
-            self._tell_again(former, cut)
+            self._cut_off_all(former, cut)
 
-    def _tell_again(self, feed: TreeFeed, mask: int) -> None:
+    def _cut_off_all(self, feed: TreeFeed, mask: int) -> None:
         """Send nodes that may have missed something what they would wait for."""
         for node, place in feed.places.items():
             peer = self._mesh.peers.get(node)
             if place.bit & mask and peer is not None:
                 self._sender.send_retained(peer)
-                if node in feed.told:
-                    self._post(node, feed.told[node], 0)
+                if node in feed.announced:
+                    self._post(node, feed.announced[node], 0)
 
     def _post(self, node: NodeId, message: wire.Message, size: int) -> None:
         try:
@@ -306,12 +306,12 @@ class EventTrees:
         feed = self._feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
-            self._post(node, kinds.EventWay(self._turn, 0, wait=False), 16)
+            self._post(node, kinds.EventRoute(self._turn, 0, wait=False), 16)
         else:
             feed.release(node)
             self._post(node, *TreeRole(feed.tree, place.bit, place.children).message())
-            self._post(node, kinds.EventWay(self._turn, feed.tree, wait=False), 16)
-            self._tell_again(feed, place.mask ^ place.bit)
+            self._post(node, kinds.EventRoute(self._turn, feed.tree, wait=False), 16)
+            self._cut_off_all(feed, place.mask ^ place.bit)
 
     def peer_gone(self, node: NodeId) -> None:
         """Take out a node that is given up; what it had in hand is lost, and shows as a gap at those behind it."""

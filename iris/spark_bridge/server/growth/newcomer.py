@@ -101,7 +101,7 @@ class Newcomer:
         """
         service = Service(newcomers_cluster(self._bridge))
         service.request("new")(self._answer)
-        told = ""
+        reported = ""
         async with self._node.join(newcomers_cluster(self._bridge), service):
             while True:
                 shards = await grown_members(self._node, self._bridge)
@@ -119,8 +119,8 @@ class Newcomer:
                 if before and len(begun) == before:
                     return grown[: [*grown].index(self._of) + 1], begun
                 reason = self._reason(grown, before)
-                if reason != told:
-                    told = reason
+                if reason != reported:
+                    reported = reason
                     waiting(reason)
                 await trio.sleep(_PAUSE)
 
@@ -140,7 +140,7 @@ class Newcomer:
     async def _answer(self, _request: Request) -> object:
         return as_fields(Waiting(shards=tuple(self._shards), of=self._of))
 
-    async def take_over(
+    async def import_former(
         self, store: Store, grown: Sequence[int], parents: Mapping[str, tuple[str, int]], *, now: Callable[[], int]
     ) -> Division:
         """Take over what the members of earlier generations have stored; from then on this log has its shards.

@@ -398,7 +398,7 @@ async def test_a_record_of_an_older_run_with_a_clock_ahead_is_replaced(autojump_
         former = fleet.realm.identity("c")
         stale = sign_record(former, "west", version=ahead, site="", patterns=["old"])
         fleet["a"].pubsub.durable.load([stale.signed])
-        fleet["a"].pubsub.durable.tell_everything(fleet["a"].peer(fleet["c"]))
+        fleet["a"].pubsub.durable.send_all(fleet["a"].peer(fleet["c"]))
         await trio.sleep(0.1)
         for node in fleet.nodes.values():
             record = node.pubsub.durable.names.get(("c", "west"))
@@ -420,7 +420,7 @@ async def test_two_nodes_with_one_name_do_not_argue_for_ever(autojump_clock: Moc
                     fleet.realm.identity("b"), "east", version=record.version + 1, site="", patterns=[f"t.{turn}"]
                 )
                 fleet["a"].pubsub.durable.load([rival.signed])
-                fleet["a"].pubsub.durable.tell_everything(fleet["a"].peer(fleet["b"]))
+                fleet["a"].pubsub.durable.send_all(fleet["a"].peer(fleet["b"]))
                 await trio.sleep(0.01)
         (record,) = fleet["a"].pubsub.durable.names
         assert record.patterns == ("t.39",)

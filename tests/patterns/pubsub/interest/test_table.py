@@ -111,7 +111,7 @@ def test_nothing_is_forgotten_while_everything_is_told_anew() -> None:
     for message in own.whole():
         table.receive_untrusted(NODE, message)
     for number in range(0, 1000, 2):
-        own.remove(Terms(f"topic.{number}", None, False))  # lost on the way
+        own.remove(Terms(f"topic.{number}", None, False))  # lost in flight
     messages = list(own.whole())
     assert len(messages) == 2
     table.receive_untrusted(NODE, messages[0])
@@ -180,9 +180,9 @@ def test_longer_terms_take_more() -> None:
 
 def test_a_node_of_another_realm_has_a_part_of_that() -> None:
     table = InterestTable(16 * EACH)
-    table.receive_untrusted(NODE, kinds.Interest(1, True, numbered(10, 2), ()), foreign="f0")
+    table.receive_untrusted(NODE, kinds.Interest(1, True, numbered(10, 2), ()), realm_id="f0")
     with pytest.raises(RemoteProtocolError, match="more than"):
-        table.receive_untrusted(NODE, kinds.Interest(2, False, numbered(20, 1), ()), foreign="f0")
+        table.receive_untrusted(NODE, kinds.Interest(2, False, numbered(20, 1), ()), realm_id="f0")
 
 
 def test_patterns_over_a_star_and_a_token_cannot_make_a_match_dear() -> None:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel import wire
-from iris.patterns.pubsub.subscribe import ToldLosses
+from iris.patterns.pubsub.subscribe import AnnouncedLosses
 from tests.support.subscriptions import Desk
 
 
-def told_while_taking(desk: Desk, losses: ToldLosses, count: int | None = None) -> int:
+def told_while_taking(desk: Desk, losses: AnnouncedLosses, count: int | None = None) -> int:
     """Receive what waits, or ``count`` events, and return how many losses were reported."""
     told = taken = 0
     while taken != count and (event := desk.take_one()) is not None:
@@ -21,7 +21,7 @@ def told_while_taking(desk: Desk, losses: ToldLosses, count: int | None = None) 
 
 def test_losses_on_topics_of_one_event_each_are_told() -> None:
     desk = Desk(max_events=10)
-    losses = ToldLosses(desk.subscription)
+    losses = AnnouncedLosses(desk.subscription)
     for number in range(8000):
         desk.numbers(1, 1, topic=f"t.{number}")
     assert told_while_taking(desk, losses) == 7990 == desk.subscription.statistics().lost
@@ -29,7 +29,7 @@ def test_losses_on_topics_of_one_event_each_are_told() -> None:
 
 def test_who_is_always_too_slow_is_told_all_the_same() -> None:
     desk = Desk(max_events=10)
-    losses = ToldLosses(desk.subscription)
+    losses = AnnouncedLosses(desk.subscription)
     told = 0
     for number in range(1000):
         for part in "abcd":
@@ -43,19 +43,19 @@ def test_who_is_always_too_slow_is_told_all_the_same() -> None:
 
 def test_a_member_of_a_group_is_told_what_was_dropped() -> None:
     desk = Desk(max_events=10, group="g")
-    losses = ToldLosses(desk.subscription)
+    losses = AnnouncedLosses(desk.subscription)
     desk.numbers(1, 25)
     assert told_while_taking(desk, losses) == 15
 
 
 def test_what_cannot_be_read_at_the_end_is_told_without_an_event() -> None:
     desk = Desk()
-    losses = ToldLosses(desk.subscription)
+    losses = AnnouncedLosses(desk.subscription)
     desk.numbers(1, 1)
     desk.deliver(2, [wire.join_payload(b"\xc1", packed=True)])
-    assert losses.untold() == 0  # it waits
+    assert losses.unreported() == 0  # it waits
     assert told_while_taking(desk, losses) == 0
-    assert (losses.untold(), losses.untold(), losses.count(), losses.count()) == (1, 0, 1, 0)
+    assert (losses.unreported(), losses.unreported(), losses.count(), losses.count()) == (1, 0, 1, 0)
 
 
 actions = st.lists(
@@ -68,7 +68,7 @@ actions = st.lists(
 @given(actions=actions, topics=st.integers(1, 8))
 def test_what_is_told_adds_up_to_what_is_lost(actions: list[tuple[str, str, int, int]], topics: int) -> None:
     desk = Desk(max_events=5, max_bytes=60)
-    losses = ToldLosses(desk.subscription)
+    losses = AnnouncedLosses(desk.subscription)
     following = dict.fromkeys("abcdefgh", 1)
     told = 0
     last = 0
@@ -99,4 +99,4 @@ def test_what_is_told_adds_up_to_what_is_lost(actions: list[tuple[str, str, int,
                 take()
     while take():
         pass
-    assert told + losses.untold() == desk.subscription.statistics().lost
+    assert told + losses.unreported() == desk.subscription.statistics().lost

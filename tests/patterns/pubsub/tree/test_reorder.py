@@ -15,7 +15,7 @@ from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.tree.reorder import LATE, PATIENCE, STRAY, ReorderBuffer
+from iris.patterns.pubsub.tree.reorder import LATE, MISROUTED, PATIENCE, ReorderBuffer
 from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
 from tests.support.messages import arrived, fields_of
 
@@ -36,7 +36,7 @@ class Desk:
         self.refused: Counter[str] = Counter()
         self.ended_trees: list[int] = []
         self.incoming = ReorderBuffer(self)
-        self.linked: deque[TreeRole | kinds.EventWay | int] = deque()
+        self.linked: deque[TreeRole | kinds.EventRoute | int] = deque()
         self.treed: deque[RelayedEvents] = deque()
         self.now = 0.0
         self._published = self._turn = self._tree = self._number = 0
@@ -80,7 +80,7 @@ class Desk:
         waits = bool(self._over) and wait
         self._over, self._number = (self._tree if to_tree else 0), 0
         self._turn += 1
-        self.linked.append(kinds.EventWay(self._turn, self._over, waits))
+        self.linked.append(kinds.EventRoute(self._turn, self._over, waits))
 
     # -- the network
 
@@ -88,8 +88,8 @@ class Desk:
         match self.linked.popleft():
             case TreeRole() as role:
                 self.incoming.receive_role(role)
-            case kinds.EventWay() as way:
-                self.incoming.receive_way(way, self.now)
+            case kinds.EventRoute() as way:
+                self.incoming.receive_route(way, self.now)
             case number if self.incoming.is_waiting:
                 self.incoming.receive_direct(direct(number), self.now)
             case number:
@@ -221,7 +221,7 @@ def test_what_comes_over_a_tree_that_is_never_announced_is_dropped_after_a_while
     desk.linked.clear()
     desk.carry_all()
     desk.incoming.expire(PATIENCE)
-    assert (desk.taken, desk.refused) == ([], {STRAY: 1})
+    assert (desk.taken, desk.refused) == ([], {MISROUTED: 1})
     assert desk.incoming.deadline > PATIENCE * 10
 
 
@@ -294,7 +294,7 @@ def test_words_alone_are_not_kept_without_end() -> None:
     desk.carry_all()
     held: list[int] = []
     for turn in range(10, 200_000):
-        desk.incoming.receive_way(kinds.EventWay(turn, 0, wait=True), desk.now)
+        desk.incoming.receive_route(kinds.EventRoute(turn, 0, wait=True), desk.now)
         held.append(len(desk.incoming._behind))
     assert max(held) < 16 * 2**20 / 64
 
@@ -319,7 +319,7 @@ def test_more_than_may_come_early_is_dropped_and_counted() -> None:
     for number in (1, 2):
         early = RelayedEvents(NodeId("5" * 32), 1, number, ME, body, b"s" * 64)
         desk.incoming.receive_relayed(early, desk.now)
-    assert desk.refused == {STRAY: 1}
+    assert desk.refused == {MISROUTED: 1}
 
 
 def test_of_trees_that_are_never_used_only_some_are_remembered() -> None:
@@ -335,4 +335,4 @@ def test_a_malformed_word_is_refused(change: dict[int, object]) -> None:
     for index, value in change.items():
         fields[index] = value
     with pytest.raises(RemoteProtocolError):
-        arrived(kinds.EventWay, *fields)
+        arrived(kinds.EventRoute, *fields)

@@ -220,7 +220,7 @@ async def test_a_queue_hands_out_the_jobs_of_a_key_in_order(tmp_path: Path) -> N
         done: list[tuple[str, int]] = []
         async with network.open_node("worker") as node, node.queue("t") as queue:
             with trio.fail_after(120):
-                async for job in queue.take(limit=16):
+                async for job in queue.receive(limit=16):
                     async with job:
                         done.append((str(job.key), int(job.payload)))
                     if len(done) == 2 * LAST:
@@ -341,7 +341,7 @@ async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same
         await grow(client, 2)
         async with network.open_node("worker") as node, node.queue("t", attempts=1) as queue:
             with trio.fail_after(60):
-                async for job in queue.take(limit=1):
+                async for job in queue.receive(limit=1):
                     job.fail("broken")
                     break
                 while member.statistics().stored != 2:  # noqa: ASYNC110 -- there is no event
@@ -372,7 +372,7 @@ async def test_a_tunnel_that_was_open_during_the_growth_is_stored_in_full(tmp_pa
             await tunnel.send_eof()
             assert [count async for count in tunnel] == [2]
         assert member.statistics().stored == 2 * len(tunnels)
-        assert not member.statistics().strays
+        assert not member.statistics().misrouted
 
 
 async def test_readers_go_on_when_the_log_of_an_old_shard_is_lost(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ async def test_what_was_trimmed_in_an_old_shard_is_not_waited_for(tmp_path: Path
         with trio.fail_after(60):
             if reader == "queue":
                 async with publisher.queue("t") as queue:
-                    async for job in queue.take(limit=1):
+                    async for job in queue.receive(limit=1):
                         async with job:
                             assert job.payload == b"%d" % LAST
                         break

@@ -1,4 +1,4 @@
-"""A process of its own that runs a mesh of the test realm: ``python -m tests.support.far_mesh``.  It prints its URL."""
+"""A process of its own that runs a mesh of the test realm: ``python -m tests.support.remote_mesh``.  Prints its URL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 @asynccontextmanager
 async def open_far_mesh() -> AsyncIterator[tuple[trio.Process, str]]:
     """Start the process; give it and its URL.  It is killed in the end."""
-    process = await trio.lowlevel.open_process([sys.executable, "-m", "tests.support.far_mesh"], stdout=PIPE, cwd=_ROOT)
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "tests.support.remote_mesh"], stdout=PIPE, cwd=_ROOT
+    )
     assert process.stdout is not None
     try:
         bound = b""

@@ -1,4 +1,4 @@
-"""A process of its own that listens at a URL and sends back every frame: ``python -m tests.support.far_listener URL``.
+"""A process of its own that listens at a URL and echoes every frame: ``python -m tests.support.remote_listener URL``.
 
 It prints the URL really bound.  The first frame that it gets from somebody is a URL to send to; so are all that begin
 with a scheme.
@@ -27,7 +27,7 @@ async def open_far_listener(url: str) -> AsyncIterator[tuple[trio.Process, str]]
     """Start the process; give it and its URL.  It is killed in the end."""
     async with trio.open_nursery() as nursery:
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "tests.support.far_listener", url], stdout=PIPE, cwd=_ROOT
+            [sys.executable, "-m", "tests.support.remote_listener", url], stdout=PIPE, cwd=_ROOT
         )
         try:
             assert process.stdout is not None
