@@ -23,7 +23,7 @@ MODULES: Final = (
         for path in (_ROOT / "iris" / "cluster" / "swim").glob("*.py")
         if path.name != "__init__.py"
     ),
-    "benchmarks/membership/population.py",
+    "tests/support/population.py",
     "benchmarks/membership/realm.py",
 )
 """Modules that are compiled."""
@@ -61,7 +61,7 @@ def build(directory: Path) -> None:
     Raises:
         subprocess.CalledProcessError: it could not be compiled; the compiler has said why.
     """
-    for name in ("iris", "benchmarks", "typings"):
+    for name in ("iris", "benchmarks", "tests", "typings"):
         shutil.copytree(_ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     for module in MODULES:
         path = directory / module

@@ -544,7 +544,7 @@ class Node:
 
             async with node.queue("jobs") as jobs:
                 await jobs.put({"order": 7})
-                async for job in jobs.take(limit=16):
+                async for job in jobs.receive(limit=16):
                     async with job:
                         print(job.payload)
 

@@ -293,12 +293,12 @@ async def open_outside(
         nursery.start_soon(node._run)
         if not dial_only and not local:
 
-            def tell_addresses() -> None:
+            def announce_addresses() -> None:
                 membership.renew_addresses(mesh.advertised)
                 if place is not None:
                     place.move(mesh.advertised)
 
-            returning = ReturnAddress(mesh, transport, seeds, environment.source, tell_addresses, follows=follows)
+            returning = ReturnAddress(mesh, transport, seeds, environment.source, announce_addresses, follows=follows)
             nursery.start_soon(returning.run)
         if lookups is not None:
             nursery.start_soon(lookups.run)

@@ -31,14 +31,13 @@ async def test_an_event_that_finds_a_bug_costs_its_publisher_the_link_and_not_th
             await till.publish("orders.1", 1)
             with trio.fail_after(5):
                 assert (await anext(events)).payload == 1
-            pubsub = ear._parts.pubsub
 
             def fail(*_: object, **__: object) -> None:
                 raise ValueError("a bug")
 
             gateway = NodeId(federation.nodes["eu-gateway"].id)
             link = ear._mesh.peers[gateway]
-            monkeypatch.setattr(pubsub.sealed_receiver, "_receive", fail)
+            monkeypatch.setattr(ear._mesh, "deliver", fail)
             await till.publish("orders.2", 2)
             await trio.sleep(1)
             monkeypatch.undo()

@@ -164,7 +164,7 @@ def test_every_module_can_be_imported() -> None:
 def test_what_telemetry_publishes_is_documented_and_in_the_reference(name: str) -> None:
     module = importlib.import_module(name)
     page = (Path(__file__).parents[2] / "docs/reference/api/telemetry.md").read_text()
-    named = re.findall(rf"auto(?:class|function|data):: {name}\.(\w+)$", page, re.MULTILINE)
+    named = re.findall(rf"(?:auto(?:class|function|data)|py:data):: {name}\.(\w+)$", page, re.MULTILINE)
     assert sorted(named) == sorted(module.__all__)
     documented = [getattr(module, public) for public in module.__all__ if callable(getattr(module, public))]
     assert [value for value in documented if not inspect.getdoc(value)] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,11 +79,11 @@ def of_files(count: int, seed: int) -> Iterator[bytes]:
 
 
 def _objects(value: Any) -> Iterator[Any]:
-    inner: list[Any] = []
+    inner: Sequence[Any] = ()
     if isinstance(value, dict):
         inner = [*cast("dict[str, Any]", value).values()]
     elif isinstance(value, list):
-        inner = cast("list[Any]", value)
+        inner = cast("Sequence[Any]", value)
     if inner:
         yield value
     for one in inner:

@@ -130,7 +130,7 @@ class TunnelNode:
     def is_linked(self, node: NodeId) -> bool:
         return True
 
-    def is_far(self, node: NodeId) -> bool:
+    def is_at_remote_site(self, node: NodeId) -> bool:
         return False
 
     def now(self) -> float:

@@ -89,12 +89,12 @@ class RemoteSubscriptions:
             del self._patterns[found.node]
             self.withdrawn.add(found.node)
 
-    def take(self) -> dict[RemoteSubscriber, bool]:
+    def pop_changes(self) -> dict[RemoteSubscriber, bool]:
         """Return who wants events that did not at the last call (True), and the other way round."""
         changes, self._changes = self._changes, {}
         return changes
 
-    def take_changed(self) -> bool:
+    def pop_changed(self) -> bool:
         """Return whether there were changes since the last call."""
         changed, self._changed = self._changed, False
         return changed

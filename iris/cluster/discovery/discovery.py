@@ -162,7 +162,7 @@ class Discovery:
         self._candidates.offer(AddressSource.SEED, self._seeds, now)
         if self._lan is not None:
             self._candidates.offer(AddressSource.LAN, self._lan.urls(), now)
-            if left_out := self._lan.take_left_out():
+            if left_out := self._lan.pop_left_out():
                 self._mesh.refusals["announcement on the local network, of too many"] += left_out
         self._candidates.offer(AddressSource.BOOK, self._book.urls(), now)
 

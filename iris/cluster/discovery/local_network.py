@@ -77,7 +77,7 @@ class LocalNetwork:
                 extra={"count": count},
             )
 
-    def take_left_out(self) -> int:
+    def pop_left_out(self) -> int:
         """Return how many announcements were left out since the last call."""
         count, self.left_out = self.left_out, 0
         return count

@@ -379,7 +379,7 @@ class Mesh:
 
     def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
         """Return what to send to a node of this realm that is refused."""
-        return self._admission.last_words(peer)
+        return self._admission.final_messages(peer)
 
     def reason(self, peer: PeerIdentity) -> str | None:
         """Return why nobody of the realm talks to a node any more; None if they do."""

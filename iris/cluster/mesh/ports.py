@@ -31,7 +31,7 @@ class PeerAdmission(Protocol):
         """Return why nobody of the realm talks to a node any more; None if they do."""
         ...
 
-    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+    def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
         """Return what to send to a node of this realm that ``check`` has refused."""
         ...
 

@@ -59,7 +59,7 @@ _RETRY: Final = 0.25
 class CopyOpener(Protocol):
     """Opens events of other sites."""
 
-    def take(self, site: str, source: NodeId, frame: bytes) -> None:
+    def receive(self, site: str, source: NodeId, frame: bytes) -> None:
         """Receive a frame of a site's publisher from a gateway, not verified yet.  Does not block."""
         ...
 
@@ -252,7 +252,7 @@ class Sites(PeerObserver):
             else:
                 self._place(peer)
         subscriptions = directory.subscriptions
-        if subscriptions.take_changed():
+        if subscriptions.pop_changed():
             self.subscribers_version += 1
         for node in [*subscriptions.withdrawn]:
             peer = self._mesh.peers.get(node)
@@ -266,7 +266,7 @@ class Sites(PeerObserver):
 
     def resubscriptions(self) -> dict[RemoteSubscriber, bool]:
         """Return who at other sites wants events that did not at the last call (True), and the other way round."""
-        return self.directory.subscriptions.take()
+        return self.directory.subscriptions.pop_changes()
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Return True if a site has withdrawn a member: a gateway that has named it, or all once they have settled."""
@@ -321,7 +321,7 @@ class Sites(PeerObserver):
 
     def receive_sealed(self, site: str, source: NodeId, frame: bytes) -> None:
         """Receive events for this node, sealed by a publisher of another site."""
-        self._opener.take(site, source, frame)
+        self._opener.receive(site, source, frame)
 
     def _receive_copy(self, peer: Peer, message: kinds.Copy) -> None:
         if self.relay.receive_copy(peer, message):

@@ -102,7 +102,7 @@ class Places:
         self._counts[client] += 1
 
     def processor_of(self, connection: object, unauthenticated: Processor | None = None) -> Processor:
-        """Return the processor whose time is used for it; while it is a stranger's, ``unauthenticated`` if that is given."""
+        """Return the processor whose time it uses: ``unauthenticated``, if given, until it has shown a token."""
         client = self._of.get(connection)
         return client.processor if client is not None else unauthenticated or self.processor
 

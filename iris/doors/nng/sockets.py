@@ -401,7 +401,7 @@ def _listen_at_file(path: Path) -> socket.socket:
         try:
             listener.bind(str(path))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or _is_heard(path):
+            if error.errno != errno.EADDRINUSE or _is_listened_to(path):
                 raise
             path.unlink(missing_ok=True)
             listener.bind(str(path))
@@ -412,7 +412,7 @@ def _listen_at_file(path: Path) -> socket.socket:
         raise
 
 
-def _is_heard(path: Path) -> bool:
+def _is_listened_to(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as caller:
         caller.setblocking(False)  # where many wait to be accepted, somebody listens
         return caller.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)

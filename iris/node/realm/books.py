@@ -3,7 +3,7 @@
 ::
 
     survey = BooksSurvey(node)
-    view = await survey.take("orders.>")
+    view = await survey.collect("orders.>")
     for sender, row in view.rows:
         print(sender, row.name, row.receiver, row.sent, row.received, row.lost)
 

@@ -3,9 +3,9 @@
 ::
 
     survey = RealmSurvey(node)
-    await survey.take()
+    await survey.collect()
     await trio.sleep(2)
-    view = await survey.take()
+    view = await survey.collect()
     for cluster in view.clusters():
         print(cluster.cluster, cluster.members, cluster.rate, cluster.p99)
 

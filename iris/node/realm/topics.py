@@ -3,9 +3,9 @@
 ::
 
     survey = TopicsSurvey(node)
-    await survey.take()
+    await survey.collect()
     await trio.sleep(2)
-    for row in (await survey.take()).patterns:
+    for row in (await survey.collect()).patterns:
         print(row.pattern, len(row.subscribers), len(row.publishers), row.delivered_rate)
 
 Needs the right that ``iris.node.report`` names.  A node reports the 128 subscriptions and the 128 topics with the

@@ -13,6 +13,6 @@ from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch, WaitGuard, compare_losses, matching
 
 __all__ = (
-    "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "ReceiverSet", "LedgerRow",
-    "Loss", "LossWatch", "PatternStatistics", "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
+    "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "LedgerRow", "Loss",
+    "LossWatch", "PatternStatistics", "ReceiverSet", "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
 )  # fmt: skip

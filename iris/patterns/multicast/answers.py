@@ -131,7 +131,7 @@ class Answers:
     def _is_counted(self) -> bool:
         return self._rules.count is not None and len(self._answered) >= self._rules.count
 
-    def _take_answer(self, member: NodeId, reply: Any) -> None:
+    def _receive_answer(self, member: NodeId, reply: Any) -> None:
         """Accept a member's reply; those that came in one batch with the last one that counts are too many."""
         if self._is_counted:
             return
@@ -139,6 +139,6 @@ class Answers:
         self._send.send_nowait(Answer(reply, member))
         self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
 
-    def _take_failure(self, member: NodeId, error: IrisError) -> None:
+    def _receive_failure(self, member: NodeId, error: IrisError) -> None:
         """Note why a member does not answer."""
         self.errors[member] = error

@@ -122,7 +122,7 @@ class Inquiry:
                 else:
                     del self._waiting[member]
                     self._requests.answered(self._call, member)
-                    self._answers._take_answer(member, value)
+                    self._answers._receive_answer(member, value)
                     self._look()
             case kinds.Failure(code=code) if code == NOT_HERE:
                 text = f"node {member} of cluster {cluster!r} does not have the request, and no reply has come"
@@ -135,7 +135,7 @@ class Inquiry:
     def _end(self, member: NodeId, error: IrisError) -> None:
         del self._waiting[member]
         self._requests.failed(self._call, member, error)
-        self._answers._take_failure(member, error)
+        self._answers._receive_failure(member, error)
         self._look()
 
     def _look(self) -> None:

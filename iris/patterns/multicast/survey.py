@@ -63,11 +63,11 @@ class Surveys:
             try:
                 reply = await self._requests.request(replace(call, only=member, tried=set()))
             except IrisError as error:
-                answers._take_failure(member, error)
+                answers._receive_failure(member, error)
             except trio.ClosedResourceError:
-                answers._take_failure(member, Unknown(f"this node was closed while node {member} had the survey"))
+                answers._receive_failure(member, Unknown(f"this node was closed while node {member} had the survey"))
             else:
-                answers._take_answer(member, reply)
+                answers._receive_answer(member, reply)
 
         alone = [member for member in members if stands_alone(self._mesh, member)]
         many = [member for member in members if not stands_alone(self._mesh, member)]

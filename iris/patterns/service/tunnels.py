@@ -70,7 +70,7 @@ class Tunnels(PeerObserver):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)
 
-    def is_far(self, node: NodeId) -> bool:
+    def is_at_remote_site(self, node: NodeId) -> bool:
         """See ``TunnelHost``."""
         peer = self._mesh.peers.get(node)
         return peer is not None and peer.at_remote_site

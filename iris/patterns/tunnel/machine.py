@@ -218,7 +218,7 @@ class TunnelMachine:
         return None if self._opening is None else self._opening.cluster
 
     def lost(self, reason: str) -> None:
-        """End the tunnel, as the node at the other end was given up.  If it lives and asks, it gets the final message."""
+        """End the tunnel, as the node at the other end was given up.  If it asks, it gets the final message."""
         if self.state is not TunnelState.CLOSED:
             words = f"the other end had given this node up: {reason}"
             self.final_message = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)

@@ -126,7 +126,7 @@ class TunnelHost(Protocol):
         """Accept a tunnel, or return the refusal.  Called for each tunnel that a peer opens."""
         ...
 
-    def is_far(self, node: NodeId) -> bool:
+    def is_at_remote_site(self, node: NodeId) -> bool:
         """Return whether a node is at another site.  Called when the first tunnel with it begins."""
         ...
 
@@ -330,14 +330,14 @@ class TunnelTable:
         if peer is None:
             peer = self._former.pop(node, None)
             if peer is None:
-                config = self._remote_config if self._host.is_far(node) else self._config
+                config = self._remote_config if self._host.is_at_remote_site(node) else self._config
                 peer = _Peer(config, self._flight(node))
                 peer.opened_here = self._numbered
             self._peers[node] = peer
         return peer
 
     def _flight(self, node: NodeId) -> InflightLimit:
-        return InflightLimit(REMOTE_SITE if self._host.is_far(node) else 1)
+        return InflightLimit(REMOTE_SITE if self._host.is_at_remote_site(node) else 1)
 
     def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int, cluster: str) -> TunnelEndpoint:
         self._begun.wake()

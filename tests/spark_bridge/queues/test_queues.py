@@ -668,7 +668,7 @@ import os, sys, trio, iris
 
 async def main():
     async with iris.open_node("desk") as node, node.queue("jobs", attempts=2, backoff=0.0) as jobs:
-        async for job in jobs.take(4):
+        async for job in jobs.receive(4):
             print(job.payload, job.attempt, flush=True)
             async with job:
                 if job.payload == "bad":

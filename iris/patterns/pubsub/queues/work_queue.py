@@ -99,7 +99,7 @@ class WorkQueue:
         )
 
     def receive(self, limit: int = 16) -> JobWorker:
-        """Take jobs: ``async for job in queue.take()``, and in it ``async with job``.
+        """Take jobs: ``async for job in queue.receive()``, and in it ``async with job``.
 
         Args:
             limit: jobs that are in hand at a time, 1 to 4,096: waiting here, begun, or not confirmed by the bridge.

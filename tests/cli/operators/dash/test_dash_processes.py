@@ -128,8 +128,10 @@ def test_200_pages_are_served_and_one_too_many_is_told(terminal: Terminal) -> No
         assert [page.status for page in more].count(503) == 1
         for page in pages:
             page.close()
-        with dash.follow() as late:
-            late.read()
+        late = stack.enter_context(dash.follow())
+        while late.status == 503:  # that the others were closed comes to the page after this one has asked
+            late = stack.enter_context(dash.follow())
+        late.read()
 
 
 def test_a_page_that_does_not_read_slows_nobody_and_does_not_delay_the_end(terminal: Terminal) -> None:
