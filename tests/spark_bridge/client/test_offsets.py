@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.offsets import (
@@ -45,7 +45,7 @@ def step(start: Offsets, held: Mapping[str, Extent], *, limit: int | None = None
         waiting = {shard: extent.next - start.next.get(shard, 0) for shard, extent in held.items()}
         shares = divide(waiting, limit)
         held = {
-            shard: dataclasses.replace(extent, upto=start.next.get(shard, 0) + shares[shard])
+            shard: replace(extent, upto=start.next.get(shard, 0) + shares[shard])
             for shard, extent in held.items()
         }
     return advance(start, held, fail_on_data_loss=strict)
