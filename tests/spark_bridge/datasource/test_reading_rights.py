@@ -160,4 +160,4 @@ async def test_topics_that_are_none_are_refused(tmp_path: Path, topics: object) 
         answer = await tunnel.receive()
         assert isinstance(answer, dict)
         assert answer["error"] == "bad_request"
-        assert "use a list of topic patterns" in answer["message"]
+        assert answer["message"].startswith("topics")
