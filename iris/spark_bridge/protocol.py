@@ -76,10 +76,6 @@ class Extent(Struct, array_like=True, kw_only=True, frozen=True):
     upto: Offset | None = None
     """End of the next batch at the latest, an offset. None: ``next``."""
 
-    def __post_init__(self) -> None:
-        if max(self.earliest, self.first or 0, self.upto or 0) > self.next:
-            raise ValueError(f"an extent ends at {self.next}, before what it holds")
-
     @property
     def has_news(self) -> bool:
         """True if there are events to be read."""

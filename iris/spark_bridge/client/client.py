@@ -270,7 +270,11 @@ class BridgeClient:
         """
         topics, regex = _selection(wanted)
         poll = PollOffsets(known=dict(known), timeout=timeout, limit=limit, topics=topics, regex=regex)
-        return await self.ask(address, poll, timeout=timeout + 5)
+        found = await self.ask(address, poll, timeout=timeout + 5)
+        for extent in found.values():
+            if max(extent.earliest, extent.first or 0, extent.upto or 0) > extent.next:
+                raise RemoteProtocolError(f"a member of the bridge answered in a form that is not understood: {extent}")
+        return found
 
     async def gaps(
         self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()

@@ -16,7 +16,7 @@ from iris.cli.bridge_log import _generations
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
-from iris.patterns.pubsub.queues import consumer
+from iris.patterns.pubsub.queues import member_stream
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
@@ -270,7 +270,7 @@ async def test_a_query_gets_nothing_of_a_new_shard_until_it_is_at_the_marks(tmp_
 async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "_LOOK", 0.5)
+    monkeypatch.setattr(member_stream, "_LOOK", 0.5)
     async with scene() as (network, client, publisher, nursery):
         await nursery.start(run_member, network, tmp_path, 0, 1)
         await publish(publisher, range(LAST))
