@@ -44,10 +44,7 @@ def step(start: Offsets, held: Mapping[str, Extent], *, limit: int | None = None
     if limit is not None:
         waiting = {shard: extent.next - start.next.get(shard, 0) for shard, extent in held.items()}
         shares = divide(waiting, limit)
-        held = {
-            shard: replace(extent, upto=start.next.get(shard, 0) + shares[shard])
-            for shard, extent in held.items()
-        }
+        held = {shard: replace(extent, upto=start.next.get(shard, 0) + shares[shard]) for shard, extent in held.items()}
     return advance(start, held, fail_on_data_loss=strict)
 
 
