@@ -654,9 +654,9 @@ async def test_a_suspect_that_is_waited_for_is_given_back_when_its_worker_is_can
     async with node.queue("jobs", attempts=1) as jobs:
         worker = jobs.receive()
         await jobs.put("good")
-        while not worker._ready:  # noqa: ASYNC110 -- there is no event
+        while not worker._jobs.ready:  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.01)
-        worker._ready[0]._is_suspect = True  # the bridge does not know that it is one, and confirms nothing
+        worker._jobs.ready[0]._is_suspect = True  # the bridge does not know that it is one, and confirms nothing
         with trio.move_on_after(0.1) as scope:
             await anext(worker)
         assert scope.cancelled_caught

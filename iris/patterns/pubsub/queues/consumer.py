@@ -250,6 +250,20 @@ async def _event(sent: SentEvent, shard: str, tunnel: Tunnel) -> LogEvent:
 
 
 @final
+class _ReadyBatches:
+    """Batches that have come and that the program does not have; see ``BatchReceiver``."""
+
+    def __init__(self) -> None:
+        self.ready: deque[LogBatch] = deque()
+        self.arrived = Wakeup()
+
+    def offer(self, batch: LogBatch) -> None:
+        """See ``BatchReceiver``."""
+        self.ready.append(batch)
+        self.arrived.wake()
+
+
+@final
 class Consumer(MemberStreams[MemberReader]):
     """An iterator over batches of a bridge's log.  Made by ``Node.consume``; one task iterates.
 
@@ -260,8 +274,7 @@ class Consumer(MemberStreams[MemberReader]):
         super().__init__(members, Consume.operation, f"group {terms.group}", {})
         self.group: Final = terms.group
         self._terms = terms
-        self._batches: deque[LogBatch] = deque()
-        self._arrived = Wakeup()
+        self._batches = _ReadyBatches()
         self._lags: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -277,30 +290,25 @@ class Consumer(MemberStreams[MemberReader]):
 
     async def __anext__(self) -> LogBatch:
         await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._batches:
+        while not self._batches.ready:
             if self._failure is not None:
                 raise self._failure
-            await self._arrived.wait()
-        batch = self._batches.popleft()
+            await self._batches.arrived.wait()
+        batch = self._batches.ready.popleft()
         self._lags[batch.shard] = batch.lag
         batch._link.hand(batch)
         await trio.lowlevel.cancel_shielded_checkpoint()
         return batch
 
-    def offer(self, batch: LogBatch) -> None:
-        """See ``BatchReceiver``."""
-        self._batches.append(batch)
-        self._arrived.wake()
-
     def _open_stream(self, address: str) -> MemberReader:
-        return MemberReader(address, replace(self._terms), self)
+        return MemberReader(address, replace(self._terms), self._batches)
 
     def _wake(self) -> None:
-        self._arrived.wake()
+        self._batches.arrived.wake()
 
     def _broken(self, stream: MemberReader) -> None:
         # What the program does not have yet comes again.
-        self._batches = deque(batch for batch in self._batches if batch._link is not stream)
+        self._batches.ready = deque(batch for batch in self._batches.ready if batch._link is not stream)
 
 
 @asynccontextmanager

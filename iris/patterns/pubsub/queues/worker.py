@@ -8,7 +8,7 @@ reported again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast, final
 
 import trio
@@ -19,6 +19,27 @@ from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_link import MemberLink
 from iris.patterns.pubsub.queues.member_stream import MemberStreams
+
+
+@final
+class _ReadyJobs:
+    """Jobs that have come and are not begun; see ``JobReceiver``."""
+
+    def __init__(self, terms: TakeJobs, streams: Collection[MemberLink]) -> None:
+        self._terms = terms
+        self._streams = streams
+        self.ready: deque[Job] = deque()
+        self.waiting = trio.lowlevel.ParkingLot()
+        """Tasks that wait for jobs."""
+
+    def terms(self) -> TakeJobs:
+        """See ``JobReceiver``."""
+        return replace(self._terms, limit=max(1, self._terms.limit // max(1, len(self._streams))))
+
+    def arrived(self, jobs: Sequence[Job]) -> None:
+        """See ``JobReceiver``."""
+        self.ready.extend(jobs)
+        self.waiting.unpark(count=max(1, len(jobs)))
 
 
 @final
@@ -34,13 +55,12 @@ class JobWorker(MemberStreams[MemberLink]):
 
     def __init__(self, members: BridgeMembers, terms: TakeJobs) -> None:
         super().__init__(members, TakeJobs.operation, f"queue {terms.name}", {"queue": terms.name})
-        self._terms = terms
-        self._ready: deque[Job] = deque()
-        self._arrived = trio.lowlevel.ParkingLot()
+        self._queue = terms.name
+        self._jobs = _ReadyJobs(terms, self._streams.values())
         self._is_closing = False
 
     def __repr__(self) -> str:
-        return f"<JobWorker of {self._terms.name!r}, {self.in_hand} jobs in hand>"
+        return f"<JobWorker of {self._queue!r}, {self.in_hand} jobs in hand>"
 
     @property
     def in_hand(self) -> int:
@@ -57,32 +77,21 @@ class JobWorker(MemberStreams[MemberLink]):
                 raise self._failure
             if self._is_closing:
                 raise StopAsyncIteration
-            while self._ready:
-                job = self._ready.popleft()
+            while self._jobs.ready:
+                job = self._jobs.ready.popleft()
                 if await cast("MemberLink", job._reporting).begin(job):
                     return job
             for link in self._streams.values():
                 link.ask()
-            await self._arrived.park()
-
-    # -- what the links need ----------------------------------------------------------------------------------
-
-    def terms(self) -> TakeJobs:
-        """See ``JobReceiver``."""
-        return replace(self._terms, limit=max(1, self._terms.limit // max(1, len(self._streams))))
-
-    def arrived(self, jobs: Sequence[Job]) -> None:
-        """See ``JobReceiver``."""
-        self._ready.extend(jobs)
-        self._arrived.unpark(count=max(1, len(jobs)))
+            await self._jobs.waiting.park()
 
     # -- the tasks of the queue's block ---------------------------------------------------------------------
 
     def _open_stream(self, address: str) -> MemberLink:
-        return MemberLink(self._terms.name, address, self)
+        return MemberLink(self._queue, address, self._jobs)
 
     def _wake(self) -> None:
-        self._arrived.unpark_all()
+        self._jobs.waiting.unpark_all()
 
     def _fail_begun(self, error: str) -> None:
         for link in self._streams.values():
@@ -93,7 +102,7 @@ class JobWorker(MemberStreams[MemberLink]):
     async def _finish(self) -> None:
         """Begin no more jobs, and wait until every outcome is on the disk."""
         self._is_closing = True
-        self._arrived.unpark_all()
+        self._wake()
         async with trio.open_nursery() as nursery:
             for link in self._streams.values():
                 nursery.start_soon(link.leave)
@@ -102,6 +111,6 @@ class JobWorker(MemberStreams[MemberLink]):
         """Stop waiting: the queue was left."""
         self._is_closing = True
         self._wake()
-        closed = trio.ClosedResourceError(f"the queue {self._terms.name!r} was left before its bridge had confirmed")
+        closed = trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
         for link in self._streams.values():
             link.end(closed)
