@@ -18,13 +18,13 @@ from iris.security.identity import Rights
 from iris.testing import faults
 from iris.testing.checks import History, check_answers, check_at_most_once, check_books, check_fifo
 from iris.testing.faults import CALM, CHAOS, Faults, Schedule
-from iris.testing.inspection import Inspection, PeerInspection, inspect
+from iris.testing.inspection import DocumentInspection, Inspection, PeerInspection, inspect, inspect_document
 from iris.testing.network import ALL_RIGHTS, Network, open_network
 from iris.testing.simulate import SimulationFailed, simulate
 from iris.testing.world import World
 
 __all__ = (
-    "ALL_RIGHTS", "CALM", "CHAOS", "Faults", "History", "Inspection", "MemoryNetwork", "Network",
+    "ALL_RIGHTS", "CALM", "CHAOS", "DocumentInspection", "Faults", "History", "Inspection", "MemoryNetwork", "Network",
     "PeerInspection", "Rights", "Schedule", "SimulationFailed", "World", "check_answers", "check_at_most_once",
-    "check_books", "check_fifo", "faults", "inspect", "open_network", "simulate",
+    "check_books", "check_fifo", "faults", "inspect", "inspect_document", "open_network", "simulate",
 )  # fmt: skip

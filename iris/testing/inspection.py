@@ -10,6 +10,7 @@ from iris.cluster.mesh import Mesh, Peer
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.patterns.state import SharedState
 
 if TYPE_CHECKING:
     import iris.aio
@@ -75,6 +76,29 @@ class Inspection:
     def waiting(self) -> int:
         """Number of entries that the node keeps for callers that wait, its own and others, and for open iterations."""
         return self.requests + self.handlers + self.confirmations + self.watches + self.subscriptions
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentInspection:
+    """A snapshot of one member's copy of a document."""
+
+    digest: bytes
+    """The same at members that hold the same."""
+    writer: int
+    """The number with which this member writes; -1 while it has none."""
+    hidden: int
+    """Number of entries written anew, because another member used the number of this one."""
+    claims: int
+    """Number of writers' numbers that other members are known to use."""
+
+
+def inspect_document(document: SharedState) -> DocumentInspection:
+    """Return a snapshot of a copy of a document; counters are in ``SharedState.statistics``."""
+    replica = document._replica
+    return DocumentInspection(
+        digest=replica.digest(), writer=replica.writer, hidden=replica.hidden, claims=len(document._claimed())
+    )
 
 
 def inspect(node: Node | iris.aio.Node) -> Inspection:

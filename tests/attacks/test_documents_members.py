@@ -21,7 +21,7 @@ from iris.patterns.state.kept_copy import load_copy
 from iris.patterns.state.programs import Subject, _read
 from iris.patterns.state.shared_types import SharedMap
 from iris.patterns.state.sync import Header
-from iris.testing import Network
+from iris.testing import Network, inspect_document
 from tests.support.states import replica, same
 
 pytestmark = pytest.mark.long
@@ -235,7 +235,7 @@ async def test_numbers_that_are_all_taken_or_at_their_end_stop_nobody(
             for at, state in enumerate(states):
                 state[f"{at}.{number}"] = number
                 state.counter("c").add(1)
-            own = [state.statistics().writer for state in states]
+            own = [inspect_document(state).writer for state in states]
             for writer in own:
                 known = max(state._replica.vector.get(max(writer, 0), 0) for state in states)
                 edit = Edit(max(writer, 0), known + 1, 1, {}, [], [])

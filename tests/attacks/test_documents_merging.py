@@ -34,7 +34,7 @@ from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.sync import Header, pieces
 from iris.patterns.state.watch import Changes, StateWatch
-from iris.testing import Network
+from iris.testing import Network, inspect_document
 from tests.support.states import (
     ALL,
     EDITS,
@@ -521,7 +521,7 @@ async def test_two_with_one_number_whose_edits_are_lost_see_it_by_comparing(
         for state in states:
             assert set(state) == {f"{at} {key}" for at in range(3) for key in range(3)}
             assert int(state.counter("c")) == 20 + 35 + 50
-        assert 5 not in {state.statistics().writer for state in states}
+        assert 5 not in {inspect_document(state).writer for state in states}
 
 
 async def test_who_says_that_all_use_all_numbers_has_each_leave_its_own_once(
@@ -556,15 +556,15 @@ async def test_who_says_that_all_use_all_numbers_has_each_leave_its_own_once(
                     await tunnel.send(bytes(16))
                     await tunnel.receive()
                     state = by_node.get(tunnel.sender.node, states[0])  # it may reach itself
-                    writer = state.statistics().writer
+                    writer = inspect_document(state).writer
                     await tunnel.send(encode(({}, [bytes(16)] * BUCKETS, writer)))
                     while await tunnel.receive():
                         pass
             await trio.sleep(0.2)
-        assert all(0 < state.statistics().hidden <= 3 * 100 for state in states)
-        hidden = [state.statistics().hidden for state in states]
+        assert all(0 < inspect_document(state).hidden <= 3 * 100 for state in states)
+        hidden = [inspect_document(state).hidden for state in states]
         await trio.sleep(60)
-        assert hidden == [state.statistics().hidden for state in states]
+        assert hidden == [inspect_document(state).hidden for state in states]
         assert all(len(state) == 300 for state in states)
 
 

@@ -25,6 +25,7 @@ from iris.patterns.state.entries import (
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
+from iris.testing import inspect_document
 
 NOW: Final = 1_800_000_000.0
 EDITS: Final = 8
@@ -172,7 +173,7 @@ def draw(state: SharedState, number: int, start: int) -> None:
 
 def same(*states: SharedState) -> bool:
     """Return whether these hold the same, to the last entry."""
-    return len({state._replica.digest() for state in states}) == 1
+    return len({inspect_document(state).digest for state in states}) == 1
 
 
 def send(source: Replica, *targets: Replica) -> None:

@@ -99,12 +99,6 @@ class StateStatistics:
     """Bytes of the document: names, values, and 128 for each entry."""
     writers: int
     """Numbers of writers that have been used; at most 1,024."""
-    writer: int
-    """The number with which this member writes; -1 while it has none."""
-    hidden: int
-    """Entries written anew, because another member used the number of this one."""
-    claims: int
-    """Numbers that other members present are known to use."""
     edits: int
     """Edits sent to the other members; what is written between two waits of the program is one."""
     received: int
@@ -294,9 +288,6 @@ class SharedState(SharedMap):
             keys=len(self),
             bytes=self._replica.size,
             writers=len(self._replica.vector),
-            writer=self._replica.writer,
-            hidden=self._replica.hidden,
-            claims=len(self._claimed()),
             evicted=self._replica.evicted,
             refused=dict(self._refused),
             **{name: self._counts[name] for name in _COUNTED},

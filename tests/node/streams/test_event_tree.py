@@ -426,8 +426,8 @@ async def test_publishers_and_subscribers_are_who_they_are_however_their_events_
 async def test_a_publisher_that_closes_at_once_has_published_everything(autojump_clock: MockClock) -> None:
     async with open_readers(12) as (stage, readers, shop):
         del shop
-        async with stage.network.open_node("office", config=NARROW) as office:
-            await start(trees(stage, office), office, "news.office")
+        async with stage.network.open_parts("office", config=NARROW) as (office, parts):
+            await start(parts.patterns.pubsub.publishing.trees, office, "news.office")
             for number in range(1, 200):
                 await office.publish("news.office", number)
         await trio.sleep(0.1)
