@@ -40,6 +40,6 @@ async def change_gate(message: iris.Message) -> None:
 
 
 @boards.request
-async def summarize(request: iris.Request) -> object:  # noqa: ARG001 - there is only one question
+async def summarize(_request: iris.Request) -> object:
     """Say what was shown so far; surveys ask this."""
     return _board.summary()

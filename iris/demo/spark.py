@@ -72,7 +72,7 @@ def by_carrier(events: DataFrame) -> DataFrame:
 def start_query(session: SparkSession, directory: Path, figures: dict[str, Any], progress: Progress) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
 
-    def collect(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - every batch is the whole result
+    def collect(batch: DataFrame, _number: int) -> None:
         rows = [row.asDict() for row in batch.collect()]
         figures.update({row.pop("carrier"): row for row in rows})
         progress.done = sum(row["flights"] for row in figures.values())
@@ -93,13 +93,13 @@ def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) ->
     service, published = iris.Service("spark"), threading.Event()
 
     @service.request("count")
-    def count(request: iris.Request) -> object:  # noqa: ARG001 - as handlers get it
+    def count(_request: iris.Request) -> object:
         published.wait()
         query.processAllAvailable()
         return figures
 
     @service.request("finish")
-    def finish(request: iris.Request) -> None:  # noqa: ARG001 - as handlers get it
+    def finish(_request: iris.Request) -> None:
         published.set()
 
     service.request("progress")(progress.report)

@@ -25,7 +25,7 @@ from iris.patterns.pubsub.interest import shape_of
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from iris.security.files import FileLook
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 CLIENT_HEADER: Final = "iris-client"
 """The header that tells members which client of a door is asking."""
@@ -416,7 +416,7 @@ class Clients:
                 self._replace_tokens(load_tokens(self._path))
             except ConfigError as error:
                 if self._file.failed(error):
-                    _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
+                    _logger.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
 
     def end_streams(self) -> None:
         """End everything that is open, as the door closes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from iris.cli.keys.realms import bundle, distrust, realms, trust
-from iris.cli.keys.show import check, date, show
+from iris.cli.keys.show import check, date, show, wall_clock
 from iris.cli.keys.tokens import token, withdraw
 from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
 from iris.kernel.transport import check_url
@@ -246,8 +245,3 @@ def check_absent(file: Path) -> None:
 def keep(file: Path, root: RealmRoot, passphrase: str | None) -> None:
     """Save a realm before what comes from it is handed out."""
     save_realm(file, root, entropy=os.urandom, passphrase=passphrase, replace=True)
-
-
-def wall_clock() -> float:
-    """Return the date: certificates are valid by it."""
-    return time.time()  # noqa: TID251

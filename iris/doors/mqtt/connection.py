@@ -33,7 +33,7 @@ from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import Event
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 MAX_KEEP_ALIVE: Final = 600
 """Seconds between packets of a client of MQTT 5, which is told so; one of 3.1.1 has what it asks for."""
@@ -133,7 +133,7 @@ class MqttConnection:
         """Return what the client is told of the end, and whether its will is to be published."""
         own, rest = group.split((_Goodbye, Parting, Lost))
         if rest is not None:
-            _log.error(
+            _logger.error(
                 "the door failed a client of MQTT, %s",
                 self._client.name,
                 exc_info=rest,
@@ -144,7 +144,7 @@ class MqttConnection:
         error = own.exceptions[0]
         if not isinstance(error, Parting):
             return None, not isinstance(error, _Goodbye) or error.wants_will
-        _log.info(
+        _logger.info(
             "client %s of MQTT is disconnected: %s",
             self._client.name,
             error,

@@ -23,12 +23,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 class StreamReader(Protocol):
     """A ``DataSourceStreamReader`` that yields Arrow."""
 
-    def initialOffset(self) -> dict[str, Any]: ...  # noqa: N802 -- Spark's names
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]: ...  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]: ...
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]: ...
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]: ...
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]: ...
     def commit(self, end: dict[str, Any]) -> None: ...
-    def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None: ...
 
 
 @final
@@ -44,11 +44,11 @@ class InlineStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableN
         self._reader = reader
         self._limit = ReadMaxRows(rows)
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins."""
         return self._reader.initialOffset()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Note the present end; nothing beyond it is read."""
         self._reader.prepareForTriggerAvailableNow()
 
@@ -58,7 +58,7 @@ class InlineStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableN
         # A list's iterator: Spark copies it.
         return iter(list(self.readBetweenOffsets(start, end))), end
 
-    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802 -- Spark's
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
         """Read a batch; the same rows each time."""
         for part in self._reader.partitions(start, end):
             yield from self._reader.read(part)

@@ -271,12 +271,12 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, query, int(batch))
 
     @errors_alone()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch."""
         _commit(messages, self._options)
 
     @errors_alone()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Give a batch up."""
         _abort(messages, self._options)
 

@@ -112,7 +112,7 @@ class IrisSource(DataSource):
         """Return the reader of a table."""
         return IrisReader(_checked(parse_source_options(self._given, streaming=False), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, or have Spark ask for a simple one.
 
         What is wrong is raised by the reader that is returned: where Spark gets none it stops the reader that it does
@@ -121,7 +121,7 @@ class IrisSource(DataSource):
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
-    def simpleStreamReader(self, schema: StructType) -> InlineStreamReader:  # noqa: N802 -- Spark's name
+    def simpleStreamReader(self, schema: StructType) -> InlineStreamReader:
         """Return the reader of a stream whose batches need no worker; errors are raised by it."""
         return InlineStreamReader(*self._stream_reader(schema))
 
@@ -141,7 +141,7 @@ class IrisSource(DataSource):
         return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
 
     @errors_alone()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream; see ``iris.spark_bridge.datasource.sink``."""
         return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
 
@@ -318,35 +318,35 @@ class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fail(self) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Raise the error."""
         self._fail()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Raise the error."""
         self._fail()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Raise the error."""
         self._fail()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 -- Spark's
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Raise the error."""
         self._fail()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Raise the error."""
         self._fail()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raise the error."""
         self._fail()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         self._fail()
 
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
+    def commit(self, end: dict[str, Any]) -> None:
         """Raise the error."""
         self._fail()
 
@@ -381,7 +381,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the process of the query's offsets --------------------------------------------------------------
 
     @errors_alone()
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
         if self._initial is None:
             self._look()
@@ -407,18 +407,18 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pinned |= self._portal.call(partial(_pin, address=address, group=group, start=own))
         return {shard: pinned.get(shard, offset) for shard, offset in start.items()}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set for each batch."""
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     @errors_alone()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 
     @errors_alone()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         begun = parse_offsets(start)
         self._expect(begun)
@@ -514,7 +514,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return False
             await trio.sleep(min(_HELD_LOOK, latest - now))
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return what the bridge held when it was last looked at, and figures for the query's progress.
 
         They stand there as ``sources[0].latestOffset``: next to the next offset of each shard, ``lag`` is how many

@@ -17,7 +17,7 @@ from iris.spark_bridge.session.registration import register
 class IrisBuilder(SparkSession.Builder):
     """A session builder whose sessions know ``format("iris")``."""
 
-    def getOrCreate(self) -> SparkSession:  # noqa: N802 -- Spark's name
+    def getOrCreate(self) -> SparkSession:
         """Return the session, made if there is none."""
         with _passing_on_startup():
             spark = super().getOrCreate()

@@ -23,7 +23,7 @@ from iris.node.node import Node
 from iris.node.operators import order_drain
 from iris.security.identity import MAX_LIST
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 DRAIN: Final = "drain"
 REVOKE: Final = "revoke"
@@ -129,7 +129,7 @@ class _Actions:
         newer = await self._node.revoke(await _body(request, MAX_LIST))
         number = self._node._parts.revoking.revocations.number
         if newer:
-            _log.warning("revocation list %d is in force, by the page", number, extra={"count": number})
+            _logger.warning("revocation list %d is in force, by the page", number, extra={"count": number})
         return JSONResponse({"newer": newer, "number": number})
 
 
