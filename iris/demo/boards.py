@@ -25,7 +25,7 @@ class DepartureBoard:
         self._changes += 1
         self._digest.update(f"{change['number']} {change['flight']} {change['gate']}\n".encode())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return how many changes were shown, and a digest that only the same changes in the same order have."""
         return {"changes": self._changes, "digest": self._digest.hexdigest()}
 

@@ -69,7 +69,9 @@ def by_carrier(events: DataFrame) -> DataFrame:
     )
 
 
-def start_query(session: SparkSession, directory: Path, figures: dict[str, Any], progress: Progress) -> StreamingQuery:
+def start_query(
+    session: SparkSession, directory: Path, figures: dict[str, dict[str, Any]], progress: Progress
+) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
 
     def collect(batch: DataFrame, _number: int) -> None:
@@ -88,7 +90,7 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any],
     )
 
 
-def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) -> iris.Service:
+def serve(query: StreamingQuery, figures: dict[str, dict[str, Any]], progress: Progress) -> iris.Service:
     """Return what the airport asks for."""
     service, published = iris.Service("spark"), threading.Event()
 
@@ -108,7 +110,7 @@ def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) ->
 
 def main(directory: Path) -> None:
     """Read, and serve, until the airport ends it."""
-    figures: dict[str, Any] = {}
+    figures: dict[str, dict[str, Any]] = {}
     progress = Progress()
     # Before the bridge is there, perhaps: then the query waits for it.
     query = start_query(open_session(directory), directory, figures, progress)

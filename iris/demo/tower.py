@@ -211,8 +211,7 @@ def digest_of(changes: list[GateChange]) -> str:
     board = DepartureBoard()
     for change in changes:
         board.show(change.as_payload())
-    digest: str = board.summary()["digest"]
-    return digest
+    return str(board.summary()["digest"])
 
 
 async def _serve(rows: int) -> None:

@@ -203,7 +203,7 @@ class Client:
             self.release(held)
 
     async def publish(
-        self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
+        self, node: iris.aio.Node, topic: str, payload: object, *, retain: bool = False, **options: Any
     ) -> None:
         """Publish for it.  To retain bytes or a text of which there are none is to forget what was retained.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -26,7 +26,7 @@ from iris.security.files import (
 )
 from iris.security.identity import Patterns, Rights
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 DAYS = Finite(0.0001, 36_525)
 """Nine seconds to a hundred years: what is shorter has ended before it is handed out, and dates have four digits."""

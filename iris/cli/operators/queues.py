@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import click
 import trio
@@ -16,7 +16,7 @@ from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 _QUIET: Final = 1.0
 """Seconds without another dead letter after which there are no more."""
@@ -89,7 +89,7 @@ def status(connection: NodeOptions, name: str, bridge: str, timeout: float, outp
     return run_until_done(ask)
 
 
-def _summary(found: Mapping[str, Any]) -> str:
+def _summary(found: Mapping[str, object]) -> str:
     return (
         f"queue {found['queue']}: {found['waiting']:,} waiting, {found['delayed']:,} delayed, "
         f"{found['in_hand']:,} in hand at {found['workers']:,} workers, {found['unread']:,} events not looked at; "
@@ -116,12 +116,12 @@ def peek(connection: NodeOptions, name: str, bridge: str, timeout: float, cluste
     return run_until_done(ask)
 
 
-def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(job: Mapping[str, Any]) -> dict[str, object]:
     shown = {field: value for field, value in job.items() if field not in ("value", "encoding", "timestamp", "size")}
     shown["put"] = datetime.datetime.fromtimestamp(job["timestamp"] / 1e6, datetime.UTC).isoformat(
         timespec="milliseconds"
     )
-    value = cast("bytes", job["value"])
+    value = job["value"]
     if len(value) < job["size"]:
         shown["begins_with"] = value[:256].decode("utf-8", "backslashreplace")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import groupby
-from typing import Any, Final, final
+from typing import Final, final
 
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
@@ -19,6 +19,7 @@ from iris.doors.mqtt.packets import (
     Disconnect,
     Parting,
     PingRequest,
+    Properties,
     Property,
     Publish,
     Reason,
@@ -168,7 +169,7 @@ class MqttConnection:
 
     async def _welcome(self) -> None:
         asked = self._connect
-        properties: dict[Property, Any] = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
+        properties: Properties = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
         limits = {
             Property.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM,
             Property.MAXIMUM_SIZE: self._around.max_payload + OVERHEAD,

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, final
+from typing import Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER
@@ -87,7 +87,7 @@ class OtherDoors:
             del self._asked[number]
 
     def _receive(self, event: Event, tasks: asyncio.TaskGroup) -> None:
-        said: dict[str, Any] = event.payload
+        said: dict[str, object] = event.payload
         if event.publisher == self._node.id:
             return
         self._silent.discard(event.publisher)

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
 from msgspec import Struct, structs
@@ -41,6 +41,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import check_key, check_name, is_name
 from iris.kernel.numerals import as_float, shown
+from iris.kernel.shapes import is_map
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Outbox
@@ -86,14 +87,14 @@ _ANSWER: Final[Mapping[str, tuple[type, ...]]] = {
 }  # fmt: skip
 """Fields of a bridge's answer to a claim, and their types."""
 
-Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
+Ask = Callable[[str, str, Mapping[str, object], float], Awaitable[object]]
 """Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
 
 
 class Bridges(Protocol):
     """The bridges of the realm, as a node asks them."""
 
-    async def ask(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+    async def ask(self, bridge: str, operation: str, fields: Mapping[str, object], within: float) -> object:
         """Ask a bridge for an operation, for so many seconds at most; raises as ``Node.request``."""
         ...
 
@@ -188,7 +189,7 @@ class KeyClaims:
         self._at = bridge
         """Cluster that is asked: the bridge's own, until its member is known."""
 
-    async def claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    async def claim(self, claim: Mapping[str, object], deadline: float) -> dict[str, Any]:
         """Claim a key until that is settled; the caller's scope ends it.
 
         Raises:
@@ -217,7 +218,7 @@ class KeyClaims:
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def record(self, record: Mapping[str, Any]) -> bool:
+    async def record(self, record: Mapping[str, object]) -> bool:
         """Record an outcome, until the bridge has it; return whether it counts, and nobody has taken over.
 
         Raises:
@@ -225,11 +226,11 @@ class KeyClaims:
         """
         return await self._write("key.record", {**record, "budget": 0.0})
 
-    async def note(self, notes: Mapping[str, Any]) -> bool:
+    async def note(self, notes: Mapping[str, object]) -> bool:
         """Leave notes for the next one that claims the key, as ``record`` records an outcome."""
         return await self._write("key.note", notes)
 
-    async def _write(self, operation: str, fields: Mapping[str, Any]) -> bool:
+    async def _write(self, operation: str, fields: Mapping[str, object]) -> bool:
         pause = _PAUSE
         while True:
             try:
@@ -245,13 +246,13 @@ class KeyClaims:
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def release(self, release: Mapping[str, Any], *, begun: bool) -> None:
+    async def release(self, release: Mapping[str, object], *, begun: bool) -> None:
         """Release a claim, if the bridge can be reached within a second."""
         with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
             last.shield = True
             await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
 
-    async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    async def _asked(self, operation: str, fields: Mapping[str, object], timeout: float) -> dict[str, object]:
         answer: object = await self._ask(self._at, operation, fields, timeout)
         match answer:
             case {"elsewhere": str(other)} if is_name(other):
@@ -262,10 +263,8 @@ class KeyClaims:
         match answer:
             case {"elsewhere": object()}:
                 raise RemoteProtocolError("the members of the bridge do not agree on where keys are kept")
-            case dict():
-                return cast("dict[str, Any]", answer)
             case _:
-                return {"counts": answer}
+                return answer if is_map(answer) else {"counts": answer}
 
 
 @final
@@ -305,7 +304,7 @@ class KeptOutcomes:
             "operation": request.operation,
             "key": key,
         }
-        terms: dict[str, Any] = {
+        terms: dict[str, object] = {
             **named,
             "fingerprint": _fingerprint(request.payload),
             "keep": self._outcomes.keep,
@@ -350,7 +349,7 @@ class KeptOutcomes:
                             raise
                     outcome, size = _bounded(outcome, size)
                     data = _encoded(outcome, refused=request.refused)
-                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": data}
+                    record: dict[str, object] = {**claim, "attempt": attempt, "outcome": data}
                     if isinstance(outcome, kinds.Reply) and events:
                         record["events"] = events
                     counts = await self._recorded(record, request)
@@ -370,7 +369,7 @@ class KeptOutcomes:
                 case _:
                     raise AssertionError(answer)
 
-    async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
+    async def _recorded(self, record: Mapping[str, object], request: Keyed) -> bool | IrisError:
         """Record an outcome, and wait for that; it goes on when this is cancelled.
 
         Returns:
@@ -383,7 +382,7 @@ class KeptOutcomes:
         return counted[0]
 
     async def _record(
-        self, record: Mapping[str, Any], operation: str | None, counted: list[bool | IrisError], done: trio.Event
+        self, record: Mapping[str, object], operation: str | None, counted: list[bool | IrisError], done: trio.Event
     ) -> None:
         try:
             counted.append(await self._claims.record(record))
@@ -421,7 +420,7 @@ def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
 
 
 def _add(
-    events: list[dict[str, Any]], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+    events: list[dict[str, Any]], topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None
 ) -> None:
     """Add an event to an outbox."""
     if not is_own_topic(topic):

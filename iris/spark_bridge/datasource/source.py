@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, final
+from typing import Final, NoReturn, final
 
 import pyarrow as pa
 import trio
@@ -318,7 +318,7 @@ class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fail(self) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         """Raise the error."""
         self._fail()
 
@@ -330,15 +330,15 @@ class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the error."""
         self._fail()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Raise the error."""
         self._fail()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Raise the error."""
         self._fail()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Raise the error."""
         self._fail()
 
@@ -346,7 +346,7 @@ class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the error."""
         self._fail()
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Raise the error."""
         self._fail()
 
@@ -381,7 +381,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the process of the query's offsets --------------------------------------------------------------
 
     @errors_alone()
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
         if self._initial is None:
             self._look()
@@ -418,7 +418,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._watch.extents
 
     @errors_alone()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         begun = parse_offsets(start)
         self._expect(begun)
@@ -460,7 +460,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._poll = min(2 * self._poll, _LONGEST_POLL)
         return start
 
-    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, Any]:
+    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, object]:
         """Return the end of a batch as Spark stores it: the batch before ended at ``begun``."""
         options = _options_of(self._options, end)
         lost = saturated(begun.lost + self._damage_behind(begun))
@@ -514,7 +514,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return False
             await trio.sleep(min(_HELD_LOOK, latest - now))
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Return what the bridge held when it was last looked at, and figures for the query's progress.
 
         They stand there as ``sources[0].latestOffset``: next to the next offset of each shard, ``lag`` is how many
@@ -525,14 +525,14 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not extents:
             return None
         now, total = time.monotonic(), sum(extent.next for extent in extents.values())
-        figures: dict[str, Any] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
+        figures: dict[str, object] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
         if self._arrived is not None and now > self._arrived[0]:
             figures["perSecond"] = round(max(0, total - self._arrived[1]) / (now - self._arrived[0]), 1)
         self._arrived = now, total
         return {shard: extent.next for shard, extent in extents.items()} | figures
 
     @errors_alone()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
         begin, stop = parse_offsets(start), parse_offsets(end)
         self._expect(stop)
@@ -542,7 +542,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(self._options, self._watch, ranges, stop)
 
     @errors_alone()
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
         self._move(parse_offsets(end).next)
 

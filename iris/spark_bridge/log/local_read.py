@@ -27,6 +27,7 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.shapes import is_list
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import MAX_DATA, Chunk, decode_frames
 
@@ -75,9 +76,9 @@ def file_range_untrusted(fields: Any) -> FileRange:
 
 
 def _whole(pieces: object) -> Sequence[Sequence[int]]:
-    if not isinstance(pieces, list):
+    if not is_list(pieces):
         raise _not_understood()
-    for piece in cast("list[object]", pieces):
+    for piece in pieces:
         match piece:
             case [int(), int(), int(size)] if 0 < size <= 2 * MAX_DATA:
                 continue

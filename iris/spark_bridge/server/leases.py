@@ -335,7 +335,7 @@ def _name(fields: Mapping[str, object]) -> str:
     value = fields.get("name")
     if not is_name(value):
         raise RemoteError("bad_request", f"name is {value!r:.100}: use a name")
-    return cast("str", value)
+    return value
 
 
 def _whole_name(fields: Mapping[str, object]) -> str:
@@ -348,7 +348,7 @@ def _cluster(fields: Mapping[str, object]) -> str:
     value = fields.get("cluster")
     if not is_known_cluster(value):
         raise RemoteError("bad_request", f"cluster is {value!r:.100}: use a name")
-    return cast("str", value)
+    return value
 
 
 def _holder(fields: Mapping[str, object]) -> str:

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from importlib import resources
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 from starlette.applications import Starlette
@@ -142,7 +142,7 @@ async def _body(request: Request, most: int) -> bytes:
     return body
 
 
-def _object(body: bytes) -> Any:
+def _object(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

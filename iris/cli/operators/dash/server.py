@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, final
 from urllib.parse import unquote
 
 import h11
@@ -103,7 +103,7 @@ class _Connection:
         state: state of the connection, as requests have it.
     """
 
-    def __init__(self, app: ASGIApp, stream: _Stream, scope: trio.CancelScope, state: Mapping[str, Any]) -> None:
+    def __init__(self, app: ASGIApp, stream: _Stream, scope: trio.CancelScope, state: Mapping[str, object]) -> None:
         self._app = app
         self._stream = stream
         self._scope = scope

@@ -7,7 +7,7 @@ the record, as a field that is never null: bytes of a fixed number, which is 0 w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from iris.kernel.errors import ConfigError
@@ -40,7 +40,7 @@ def read_avro(
 
     # Of a session that was there before, ``configure`` changes its own settings, and no longer those of its Java.
     context = getattr(spark, "sparkContext", None)
-    get: Any = spark.conf.get if context is None else context.getConf().get
+    get: Callable[[str, str], str | None] = spark.conf.get if context is None else context.getConf().get
     for side in ("driver", "executor"):
         names = [f"spark.{side}.{name}JavaOptions" for name in ("default", "extra")]
         if not any(AVRO_LIMIT in (get(name, "") or "") for name in names):
@@ -77,9 +77,9 @@ def _framed(schema: str, size: int) -> str:
     return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": PAYLOAD, "type": record}]})
 
 
-def _check_size(schema: Any) -> None:
+def _check_size(schema: object) -> None:
     """Make sure that each value takes a byte: that of a union does, whatever is in it."""
-    union: list[Any] = [*schema] if isinstance(schema, list) else []
+    union: list[object] = [*schema] if isinstance(schema, list) else []
     named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
     inner += [named[name] for name in ("items", "values") if name in named]
