@@ -25,12 +25,12 @@ def is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
 
 def are_texts(value: object) -> TypeGuard[tuple[str, ...]]:
     """Return whether a value is a tuple of texts."""
-    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    return is_tuple(value) and all(isinstance(item, str) for item in value)
 
 
 def are_numbers(value: object) -> TypeGuard[tuple[int, ...]]:
     """Return whether a value is a tuple of whole numbers, and no True or False among them."""
-    return isinstance(value, tuple) and all(type(item) is int for item in value)
+    return is_tuple(value) and all(type(item) is int for item in value)
 
 
 def is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:

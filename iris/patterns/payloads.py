@@ -127,7 +127,7 @@ def converted_reply(convert: Converter, reply: object, cluster: str) -> Any:
     raise malformed
 
 
-def _converter(annotation: object, known: dict[object, Converter]) -> Converter:
+def _converter(annotation: Any, known: dict[object, Converter]) -> Converter:
     if annotation is Any or annotation is object:
         return _unchanged
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -160,11 +160,11 @@ def _converter(annotation: object, known: dict[object, Converter]) -> Converter:
     return _class(annotation, known)
 
 
-def _class(annotation: object, known: dict[object, Converter]) -> Converter:
+def _class(annotation: Any, known: dict[object, Converter]) -> Converter:
     if isinstance(annotation, type) and annotation in known:
         return known[annotation]
-    kind = annotation
-    if isinstance(kind, type):
+    kind: object = annotation
+    if _is_class(kind):
         if _is_model(kind, "msgspec", "Struct"):
             return partial(_msgspec, kind)
         if _is_model(kind, "pydantic", "BaseModel"):
@@ -190,7 +190,11 @@ def _class(annotation: object, known: dict[object, Converter]) -> Converter:
     )
 
 
-def _hints(annotation: type) -> dict[str, object]:
+def _is_class(value: object) -> TypeGuard[type[object]]:
+    return isinstance(value, type)
+
+
+def _hints(annotation: type[object]) -> dict[str, object]:
     try:
         return typing.get_type_hints(annotation)
     except NameError as error:
@@ -397,7 +401,7 @@ def _pydantic(kind: Any, value: object) -> object:
 
 
 @interruptible
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
 
     Dates, UUIDs and decimals that a model holds become texts.
@@ -449,7 +453,7 @@ def _text(value: object) -> object:
 def _one_level(value: Any) -> object:
     """Return a value with its outermost level made plain."""
     while True:
-        kind: type = value.__class__
+        kind: type[object] = value.__class__
         if kind in (bytes, str, int, float, bool, _NONE, list, dict):
             return value
         if isinstance(value, enum.Enum):

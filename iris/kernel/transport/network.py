@@ -55,7 +55,7 @@ def check_url(url: str) -> str:
     Raises:
         ConfigError: another scheme than tcp, ipc or ws, no port, or an ipc path beyond the system's 107 bytes.
     """
-    if not isinstance(url, str) or not url.startswith(_SCHEMES):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(url, str) or not url.startswith(_SCHEMES):
         raise ConfigError(f"{url!r} is not an address: use tcp://HOST:PORT, ws://HOST:PORT/PATH or ipc:///PATH")
     if url.startswith("ipc://"):
         if not url.isprintable():

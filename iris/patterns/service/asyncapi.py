@@ -30,7 +30,7 @@ _SIMPLE: Final[dict[object, dict[str, object]]] = {
 }
 
 
-class Schemas(dict[str, object]):
+class Schemas(dict[str, Any]):
     """The schemas of a document by their names, of which each class has one of its own."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Schemas(dict[str, object]):
         return self._names[kind]
 
 
-def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> dict[str, object]:
+def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> dict[str, Any]:
     """Return the AsyncAPI document of a cluster, as a map that JSON can hold.
 
     Args:
@@ -92,7 +92,7 @@ def _object(properties: dict[str, object], required: list[str]) -> dict[str, obj
     return {"type": "object", "properties": properties, "required": required}
 
 
-def schema(annotation: object, schemas: Schemas) -> dict[str, object]:
+def schema(annotation: object, schemas: Schemas) -> dict[str, Any]:
     """Return the JSON Schema of a type that payloads are converted to; classes of fields are put into ``schemas``."""
     if annotation is Any or annotation is object or annotation is EMPTY:
         return {}

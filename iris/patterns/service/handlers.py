@@ -23,7 +23,7 @@ from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
-RequestHandler = Callable[[Request], object]
+RequestHandler = Callable[[Request], Any]
 """Function that is called with a request; it returns the reply, or an awaitable of it."""
 
 _THREADS: Final = 40

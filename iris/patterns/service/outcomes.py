@@ -129,7 +129,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
         if not MIN_KEEP <= keep <= MAX_KEEP:
             raise ConfigError(f"keep is {shown(self.keep)}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
         structs.force_setattr(self, "keep", keep)
-        if not isinstance(self.rerun, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.rerun, bool):
             raise ConfigError(f"rerun is {self.rerun!r}: use True or False")
 
 

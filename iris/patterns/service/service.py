@@ -40,7 +40,7 @@ def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
     """
     if isinstance(allow, str):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, [{allow!r}]")
-    if allow is not None and not isinstance(allow, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if allow is not None and not isinstance(allow, Iterable):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, or None for all")
     return None if allow is None else frozenset(_check_caller(cluster) for cluster in allow)
 
@@ -231,13 +231,13 @@ class Service:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
         self.name: str = check_name(self._cluster if name is None else name, "cluster")  # type: ignore[arg-type]
         self.allow = callers(allow)
-        if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(tracebacks, bool):
             raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
         self.tracebacks = tracebacks
         if paused_by is not None and "." not in check_name(paused_by, "flag"):
             raise ConfigError(f"paused_by is {paused_by!r}: use DOCUMENT.KEY, as in 'flags.checkout'")
         self.paused_by: str | None = paused_by
-        if outcomes is not None and not isinstance(outcomes, Outcomes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if outcomes is not None and not isinstance(outcomes, Outcomes):
             raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
         self.outcomes: Outcomes | None = outcomes
         self.requests: Final[dict[str | None, RequestHandler]] = {}
@@ -350,7 +350,7 @@ class Service:
             ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with
                 ``thread=True``.
         """
-        if not isinstance(thread, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(thread, bool):
             raise ConfigError(f"thread is {thread!r}: use True or False")
         if isinstance(operation, str) and operation.startswith(_OURS):
             raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")

@@ -13,11 +13,12 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from msgspec import Struct
 
 from iris.kernel.errors import ConfigError, RemoteError
+from iris.kernel.shapes import is_map
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
 from iris.patterns.payloads import Converter, Mismatch, converter, lacks
@@ -72,7 +73,7 @@ class Signature(Struct, frozen=True):
 
     arguments: tuple[Argument, ...]
     request: str | None
-    returns: object
+    returns: Any
     by_name: bool = False
     in_order: bool = True
     is_empty: bool = False
@@ -118,7 +119,7 @@ class Signature(Struct, frozen=True):
             raise TypeError(f"{handler}{self}: {error}") from None
         return given if self.by_name else next(iter(given.values()), None)
 
-    def adapted(self, handler: Callable[..., object]) -> Callable[[Request], object]:
+    def adapted(self, handler: Callable[..., object]) -> Callable[[Request], Any]:
         """Return the function that calls the handler with a request.
 
         Raises:
@@ -304,8 +305,8 @@ def _with_names(
 ) -> object:
     if only is not None:
         named = {only: request.payload}
-    elif isinstance(request.payload, dict):
-        named = cast("dict[str, object]", request.payload)
+    elif is_map(request.payload):
+        named = request.payload
     else:
         kind = type(request.payload).__name__
         raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}, got {kind}")

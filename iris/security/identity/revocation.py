@@ -167,7 +167,7 @@ def read_revocations_untrusted(signed: bytes, realm: bytes) -> RevocationList:
     Raises:
         AuthenticationError: not signed by this realm, or malformed.
     """
-    if not isinstance(signed, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be a user's own
+    if not isinstance(signed, bytes):  # it may be a user's own
         raise AuthenticationError(f"{WHAT}: it is of type {type(signed).__name__}: use the bytes of its file")
     if len(signed) > MAX_LIST:
         raise AuthenticationError(f"{WHAT}: {len(signed)} bytes: the limit is {MAX_LIST}")

@@ -15,7 +15,7 @@ from typing import Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.kernel.shapes import is_list, is_map
+from iris.kernel.shapes import are_numbers, is_list, is_map
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, TopicSelection, Where
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
@@ -422,10 +422,10 @@ class _Options:
         if value is None:
             return None
         parsed = _json(name, value, "a list of shard numbers, such as [0, 3]")
-        numbers = parsed if is_list(parsed) else []
-        if not numbers or not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+        numbers = tuple(parsed) if is_list(parsed) else ()
+        if not numbers or not are_numbers(numbers) or not all(0 <= number < 2**31 for number in numbers):
             raise ConfigError(f"option {name} is {value!r}: use a list of shard numbers, such as [0, 3]")
-        return tuple(sorted({cast("int", number) for number in numbers}))
+        return tuple(sorted(set(numbers)))
 
     def position(self, name: str, default: Where) -> Position:
         value = self.text(name)

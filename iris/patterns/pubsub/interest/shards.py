@@ -53,7 +53,7 @@ def check_share(share: Share) -> Share:
     Raises:
         ConfigError: the shards are none, stand twice, or are not below the number of shards.
     """
-    if not isinstance(share, Share) or not isinstance(share.shards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(share, Share) or not isinstance(share.shards, Sequence):
         raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):
         raise ConfigError(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.shapes import is_map
 from iris.spark_bridge.session.session import AVRO_LIMIT
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _framed(schema: str, size: int) -> str:
 def _check_size(schema: object) -> None:
     """Make sure that each value takes a byte: that of a union does, whatever is in it."""
     union: list[object] = [*schema] if isinstance(schema, list) else []
-    named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    named: dict[str, Any] = schema if is_map(schema) else {}
     inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
     inner += [named[name] for name in ("items", "values") if name in named]
     if schema == "null" or (named.get("type") in ("record", "error") and not inner) or named.get("size") == 0:
