@@ -418,7 +418,7 @@ def plain(value: object) -> Any:
         target, place, found, depth, dumped = places.pop()
         dumped = dumped or _is_model(found.__class__, "pydantic", "BaseModel")
         one = _one_level(found)
-        inner: dict[str, object] | list[object]
+        inner: dict[str, Any] | list[Any]
         entries: Iterable[tuple[object, object]]
         if is_map(one):
             inner, entries = dict.fromkeys(one), one.items()

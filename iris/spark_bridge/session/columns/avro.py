@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.shapes import is_map
+from iris.kernel.shapes import is_list, is_map
 from iris.spark_bridge.session.session import AVRO_LIMIT
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _framed(schema: str, size: int) -> str:
 
 def _check_size(schema: object) -> None:
     """Make sure that each value takes a byte: that of a union does, whatever is in it."""
-    union: list[object] = [*schema] if isinstance(schema, list) else []
+    union: list[object] = schema if is_list(schema) else []
     named: dict[str, Any] = schema if is_map(schema) else {}
     inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
     inner += [named[name] for name in ("items", "values") if name in named]
