@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def served_by_asyncio(service: Service, guest: Guest) -> Service:
     """Return a service with the same handlers, for trio: those that are awaited run in ``guest``'s event loop."""
-    if not isinstance(service, Service):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(service, Service):
         return service  # joining says what is wrong with it
     return service._adapted(
         request=lambda handler: partial(_handle, guest, handler),

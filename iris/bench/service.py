@@ -128,7 +128,7 @@ class Bench:
         await run.done.wait()
         return run.figures
 
-    async def _clock(self, request: iris.Request) -> object:  # noqa: ARG002 - every handler gets it
+    async def _clock(self, _request: iris.Request) -> object:
         return [perf_counter_ns(), clock_name()]
 
     async def _count_broadcast(self, message: iris.Message) -> None:

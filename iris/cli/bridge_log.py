@@ -18,6 +18,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.starting import is_command, loading
 from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_line, write_object
+from iris.kernel.shapes import is_map
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from iris.spark_bridge.admin import BridgeStatus
     from iris.spark_bridge.client import BridgeClient, Position
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 MIB = 1024 * 1024
 GAPS_SHOWN = 20
@@ -40,7 +41,7 @@ patient = click.option("--timeout", type=POSITIVE, default=5.0, show_default=Tru
 topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these; may be repeated.")
 
 
-class LogPosition(click.ParamType[Any]):
+class LogPosition(click.ParamType[object]):
     """Position where reading begins or ends: a word, or offsets by shard in JSON."""
 
     name = "place"
@@ -53,11 +54,11 @@ class LogPosition(click.ParamType[Any]):
         if value == self._word:
             return cast("Position", value)
         with contextlib.suppress(ValueError):
-            offsets = cast("object", json.loads(value))
-            if isinstance(offsets, dict):
-                found = cast("dict[str, object]", offsets)
-                if all(type(at) is int and at >= 0 for at in found.values()):
-                    return cast("Position", found)
+            offsets = json.loads(value)
+            if is_map(offsets):
+                found = {shard: at for shard, at in offsets.items() if type(at) is int and at >= 0}
+                if len(found) == len(offsets):
+                    return found
         raise click.BadParameter(
             f"{value!r} is neither {self._word} nor offsets by shard such as '{{\"0\": 120}}'", ctx=ctx, param=param
         )
@@ -117,7 +118,7 @@ def _events(status: BridgeStatus) -> int:
     return sum(shard.next for shard in status.shards)
 
 
-def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> dict[str, Any]:
+def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) -> dict[str, object]:
     return {
         "shards": [
             {

@@ -220,7 +220,7 @@ metrics_option = click.option(
 """Option of verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
 
 
-def _complete(given: dict[str, Any]) -> None:
+def _complete(given: dict[str, object]) -> None:
     """Take what was not given from the context in use.  A credential that was given has seeds of its own."""
     if given["credential"] is not None:
         return

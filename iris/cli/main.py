@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast, final
+from typing import final
 
 import click
 
 from iris.cli.printable import write_log, write_note
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.shapes import is_group
 from iris.kernel.unexpected import note_unexpected
 
 VERBS = {
@@ -246,11 +247,7 @@ def _status_of(error: BaseException) -> int | None:
 
 def _first_cause(error: BaseException) -> BaseException:
     """Look into groups: of errors that came together, one that people can act on is shown."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    causes = [_first_cause(inner) for inner in group.exceptions]
-    return min(causes, key=_rank)
+    return min(map(_first_cause, error.exceptions), key=_rank) if is_group(error) else error
 
 
 def _rank(cause: BaseException) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 import trio
@@ -270,7 +269,7 @@ def pub(
     value = None if lines else read_payload(payload, json_payload)
     given_headers = read_headers(headers)
 
-    async def publish(node: iris.Node, one: Any) -> None:
+    async def publish(node: iris.Node, one: object) -> None:
         await node.publish(topic, one, confirm=confirm, key=key, timeout=timeout, headers=given_headers)
 
     async def publish_all() -> None:

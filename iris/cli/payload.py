@@ -7,14 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
 TOO_DEEP = "(nested too deep to be shown)"
 """Stands for a payload that another program has sent: Iris itself sends 500 levels at most."""
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 def payload_argument(verb: Verb) -> Verb:
@@ -30,7 +30,7 @@ def header_option(verb: Verb) -> Verb:
     return click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be repeated.")(verb)
 
 
-def read_payload(argument: str, json_payload: bool) -> Any:
+def read_payload(argument: str, json_payload: bool) -> object:
     """Return what ``argument`` stands for.
 
     ``@FILE`` is the bytes of that file, ``-`` those of standard input, nothing is no bytes, anything else is itself, a
@@ -52,7 +52,7 @@ def read_payload(argument: str, json_payload: bool) -> Any:
     return parse_payload(payload, json_payload)
 
 
-def parse_payload(payload: bytes | str, json_payload: bool) -> Any:
+def parse_payload(payload: bytes | str, json_payload: bool) -> object:
     """Return ``payload``, or the value it stands for if it is JSON.
 
     Raises:
@@ -83,7 +83,7 @@ def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
     return read or None
 
 
-def as_text(payload: Any) -> str:
+def as_text(payload: object) -> str:
     """Return ``payload`` as people read it: texts as they are, other values as JSON, bytes as UTF-8 or base64.
 
     JSON knows no bytes: those inside of other values become texts in the same way.
@@ -101,7 +101,7 @@ def as_text(payload: Any) -> str:
         return TOO_DEEP
 
 
-def as_fields(payload: Any) -> dict[str, Any]:
+def as_fields(payload: object) -> dict[str, object]:
     """Return ``payload`` as the fields of a JSON object: ``payload``, and ``encoding`` if it arrived as bytes."""
     if not isinstance(payload, bytes):
         return {"payload": payload}

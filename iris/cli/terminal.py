@@ -34,7 +34,7 @@ LINES = 1024
 """Lines that may wait for a slow reader before the verb waits for it, too."""
 
 
-def write_payload(payload: Any) -> None:
+def write_payload(payload: object) -> None:
     """Write one payload, the whole result of a verb: bytes as they are, so that they can be piped."""
     if isinstance(payload, bytes) and not sys.stdout.isatty():
         sys.stdout.buffer.write(payload)
@@ -48,7 +48,7 @@ def write_line(line: str) -> None:
     click.echo(printable_line(line) if sys.stdout.isatty() else line)
 
 
-def write_object(fields: Mapping[str, Any]) -> None:
+def write_object(fields: Mapping[str, object]) -> None:
     """Write one JSON object on a line of its own."""
     click.echo(_as_json(fields))
 
@@ -90,7 +90,7 @@ class Lines:
         line = printable_line(line) if self._terminal else line
         await self._sender.send(line.encode() + b"\n")
 
-    async def write_object(self, fields: Mapping[str, Any]) -> None:
+    async def write_object(self, fields: Mapping[str, object]) -> None:
         """Write one JSON object on a line of its own."""
         await self.write(_as_json(fields))
 
@@ -118,7 +118,7 @@ def _shown(text: str) -> str:
     return printable(text) if sys.stdout.isatty() else text
 
 
-def _as_json(fields: Mapping[str, Any]) -> str:
+def _as_json(fields: Mapping[str, object]) -> str:
     try:
         return json.dumps(fields, separators=(",", ":"), default=as_text)
     except RecursionError:
@@ -143,7 +143,7 @@ VARIABLE = "IRIS_PASSPHRASE"
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 Content = TypeVar("Content", covariant=True)
 
 
@@ -258,7 +258,7 @@ def counting(
 class Finite(click.FloatRange):
     """A float in a range that is a number: nan passes every comparison of a range, and nobody waits for infinity."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number that ``value`` stands for."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):

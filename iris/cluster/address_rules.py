@@ -156,7 +156,7 @@ def _is_nowhere(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(text, str):
             raise ValueError(f"{text!r} is no text")
         return ipaddress.ip_network(text)
     except ValueError as error:

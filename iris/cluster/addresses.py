@@ -14,12 +14,13 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from iris.cluster.address_rules import is_advertised_form
 from iris.kernel.tasks import run_in_thread
+from iris.kernel.transport import SocketAddress
 
 AT_ONCE: Final = 32
 """Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
@@ -27,7 +28,7 @@ AT_ONCE: Final = 32
 _limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("iris look-ups")
 
 
-async def resolve_host(host: str, kind: int) -> list[tuple[int, Any]]:
+async def resolve_host(host: str, kind: int) -> list[tuple[int, SocketAddress]]:
     """Return the family and the address of each place that a host is at, in the order of the resolver.
 
     How long that takes is for the caller to limit.  Cancelling leaves nothing behind but the thread, until it has found
@@ -41,7 +42,7 @@ async def resolve_host(host: str, kind: int) -> list[tuple[int, Any]]:
         OSError, UnicodeError, RuntimeError: it is not known, is no name at all, or no thread can be made.
     """
 
-    def ask(flags: int = 0) -> list[tuple[int, Any]]:
+    def ask(flags: int = 0) -> list[tuple[int, SocketAddress]]:
         found = socket.getaddrinfo(host, 9, type=kind, flags=flags)
         return [(family, address) for family, _, _, _, address in found]
 

@@ -25,7 +25,7 @@ class DepartureBoard:
         self._changes += 1
         self._digest.update(f"{change['number']} {change['flight']} {change['gate']}\n".encode())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Return how many changes were shown, and a digest that only the same changes in the same order have."""
         return {"changes": self._changes, "digest": self._digest.hexdigest()}
 
@@ -40,6 +40,6 @@ async def change_gate(message: iris.Message) -> None:
 
 
 @boards.request
-async def summarize(request: iris.Request) -> object:  # noqa: ARG001 - there is only one question
+async def summarize(_request: iris.Request) -> object:
     """Say what was shown so far; surveys ask this."""
     return _board.summary()

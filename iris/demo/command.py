@@ -55,7 +55,7 @@ def demo(rows: int, as_json: bool) -> int:
         raise
 
 
-def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - as signal passes it
+def _terminate(_number: int, _frame: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 

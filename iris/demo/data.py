@@ -13,9 +13,12 @@ import math
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from iris.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FLIGHTS: Final = 336_776
 """Flights in the table."""
@@ -71,7 +74,7 @@ class GateChange:
     flight: str
     gate: str
 
-    def as_payload(self) -> dict[str, Any]:
+    def as_payload(self) -> dict[str, object]:
         """Return it as it is broadcast."""
         return {"number": self.number, "flight": self.flight, "gate": self.gate}
 
@@ -113,7 +116,7 @@ def flights_table(rows: int) -> bytes:
     return table[: end + 1]
 
 
-def read_flights(rows: int) -> Any:
+def read_flights(rows: int) -> pd.DataFrame:
     """Return the first ``rows`` flights as a ``pandas.DataFrame``, with their number as the column ``id``."""
     import pandas as pd
 
@@ -121,14 +124,14 @@ def read_flights(rows: int) -> Any:
     return flights.assign(id=range(len(flights)))
 
 
-def count_by_carrier(flights: Any) -> dict[str, CarrierFigures]:
+def count_by_carrier(flights: pd.DataFrame) -> dict[str, CarrierFigures]:
     """Return what pandas says about each carrier."""
     by_carrier = flights.assign(square=flights["id"] * flights["id"]).groupby("carrier")
     sizes = by_carrier.size()
-    arrived = by_carrier["arr_delay"].count()
-    means = by_carrier["arr_delay"].mean()
-    ids = by_carrier["id"].sum()
-    squares = by_carrier["square"].sum()
+    arrived = by_carrier["arr_delay"].count().to_dict()
+    means = by_carrier["arr_delay"].mean().to_dict()
+    ids = by_carrier["id"].sum().to_dict()
+    squares = by_carrier["square"].sum().to_dict()
     return {
         str(carrier): CarrierFigures(
             flights=int(size),
@@ -149,7 +152,7 @@ def airline_names() -> dict[str, str]:
     return dict(zip(table["carrier"].tolist(), table["name"].tolist(), strict=True))
 
 
-def flight_events(flights: Any) -> Iterator[tuple[str, bytes]]:
+def flight_events(flights: pd.DataFrame) -> Iterator[tuple[str, bytes]]:
     """Yield the topic and the payload of each flight's event."""
     names = ("id", "carrier", "flight", "origin", "dest", "time_hour", "dep_delay", "arr_delay")
     columns = [flights[name].tolist() for name in names]
@@ -167,12 +170,12 @@ def flight_events(flights: Any) -> Iterator[tuple[str, bytes]]:
         yield f"flights.{origin}.{carrier}", encode(event).encode()
 
 
-def departure_hours(flights: Any) -> list[Hour]:
+def departure_hours(flights: pd.DataFrame) -> list[Hour]:
     """Return every airport and hour in which a flight was to leave, in the order of the table."""
     return list(dict.fromkeys(zip(flights["origin"].tolist(), flights["time_hour"].tolist(), strict=True)))
 
 
-def gate_changes(flights: Any) -> list[GateChange]:
+def gate_changes(flights: pd.DataFrame) -> list[GateChange]:
     """Return the gate changes of the late flights, in the order of the table."""
     names = ("id", "carrier", "flight", "origin", "dep_delay")
     columns = [flights[name].tolist() for name in names]

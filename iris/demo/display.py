@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from rich.console import Console
 from rich.progress import (
@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from iris.demo.checks import Check, Outcome
+from iris.demo.data import CarrierFigures
 
 _OK = "[green]✓[/]"
 _WRONG = "[red]✗[/]"
@@ -36,7 +37,7 @@ def open_console() -> Console:
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
-def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> dict[str, Any]:
+def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> dict[str, object]:
     """Return the JSON object of ``iris demo --json``.
 
     Args:
@@ -64,7 +65,7 @@ def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str
     }
 
 
-def _fields(figures: Any) -> dict[str, Any] | None:
+def _fields(figures: CarrierFigures | None) -> dict[str, object] | None:
     return None if figures is None else dataclasses.asdict(figures)
 
 

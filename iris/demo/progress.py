@@ -18,6 +18,6 @@ class Progress:
         """Count ``number`` more."""
         self.done += number
 
-    def report(self, request: iris.Request) -> object:  # noqa: ARG002 - as handlers get it
+    def report(self, _request: iris.Request) -> object:
         """Answer the operation ``progress``."""
         return self.done

@@ -53,7 +53,7 @@ async def _serve(rows: int) -> None:
     async with iris.open_node(publisher.name) as node:
 
         @publisher.request
-        async def publish(request: iris.Request) -> object:  # noqa: ARG001 - there is only one thing to do
+        async def publish(_request: iris.Request) -> object:
             return await publish_all(node, flight_events(flights), progress)
 
         await node.wait_for("bridge", timeout=_BRIDGE)

@@ -69,10 +69,12 @@ def by_carrier(events: DataFrame) -> DataFrame:
     )
 
 
-def start_query(session: SparkSession, directory: Path, figures: dict[str, Any], progress: Progress) -> StreamingQuery:
+def start_query(
+    session: SparkSession, directory: Path, figures: dict[str, dict[str, Any]], progress: Progress
+) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
 
-    def collect(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - every batch is the whole result
+    def collect(batch: DataFrame, _number: int) -> None:
         rows = [row.asDict() for row in batch.collect()]
         figures.update({row.pop("carrier"): row for row in rows})
         progress.done = sum(row["flights"] for row in figures.values())
@@ -88,18 +90,18 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any],
     )
 
 
-def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) -> iris.Service:
+def serve(query: StreamingQuery, figures: dict[str, dict[str, Any]], progress: Progress) -> iris.Service:
     """Return what the airport asks for."""
     service, published = iris.Service("spark"), threading.Event()
 
     @service.request("count")
-    def count(request: iris.Request) -> object:  # noqa: ARG001 - as handlers get it
+    def count(_request: iris.Request) -> object:
         published.wait()
         query.processAllAvailable()
         return figures
 
     @service.request("finish")
-    def finish(request: iris.Request) -> None:  # noqa: ARG001 - as handlers get it
+    def finish(_request: iris.Request) -> None:
         published.set()
 
     service.request("progress")(progress.report)
@@ -108,7 +110,7 @@ def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) ->
 
 def main(directory: Path) -> None:
     """Read, and serve, until the airport ends it."""
-    figures: dict[str, Any] = {}
+    figures: dict[str, dict[str, Any]] = {}
     progress = Progress()
     # Before the bridge is there, perhaps: then the query waits for it.
     query = start_query(open_session(directory), directory, figures, progress)

@@ -69,7 +69,7 @@ class Tower:
         service.request("progress")(self._progress.report)
         return service
 
-    async def _begin(self, stage: Callable[[], Awaitable[object]], request: iris.Request) -> object:  # noqa: ARG002
+    async def _begin(self, stage: Callable[[], Awaitable[object]], _request: iris.Request) -> object:
         self._progress.done = 0
         return await stage()
 
@@ -106,7 +106,7 @@ class Tower:
                 outcome.check(reply, self._observations.get(hour))
             progress.advance()
 
-    def _note_killed(self, request: iris.Request) -> None:  # noqa: ARG002 - as handlers get it
+    def _note_killed(self, _request: iris.Request) -> None:
         """The member is dead."""
         self._killed.set()
 
@@ -211,8 +211,7 @@ def digest_of(changes: list[GateChange]) -> str:
     board = DepartureBoard()
     for change in changes:
         board.show(change.as_payload())
-    digest: str = board.summary()["digest"]
-    return digest
+    return str(board.summary()["digest"])
 
 
 async def _serve(rows: int) -> None:

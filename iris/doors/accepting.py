@@ -12,7 +12,7 @@ from typing import Final
 from iris.doors.processor import Processor
 from iris.kernel.transport import keep_from_children
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 UNAUTHENTICATED: Final = 256
 """Connections that are being greeted at a time.  Others wait until one of them is done, or the oldest has had its
@@ -50,8 +50,8 @@ async def accept(
     async def welcome(accepted: socket.socket) -> None:
         try:
             await greet(accepted)
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door for %s failed a connection", door, extra={"door": door.lower()})
+        except Exception:
+            _logger.exception("the door for %s failed a connection", door, extra={"door": door.lower()})
             accepted.close()
 
     def end(task: asyncio.Task[None]) -> None:
@@ -81,7 +81,7 @@ async def accept(
             except OSError as error:
                 if not is_exhausted:
                     is_exhausted = True
-                    _log.warning(
+                    _logger.warning(
                         "the door for %s cannot accept a connection: %s", door, error, extra={"door": door.lower()}
                     )
                 await asyncio.sleep(_PAUSE)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def whole(value: object, name: str) -> int:
@@ -34,7 +37,7 @@ def seconds(value: object, name: str) -> float:
     return number
 
 
-def check_numbers(limits: Any) -> None:
+def check_numbers(limits: DataclassInstance) -> None:
     """Have each number of a frozen dataclass as Python's own: counts and bytes, and times where it says ``float``.
 
     Raises:

@@ -25,7 +25,7 @@ from iris.patterns.pubsub.interest import shape_of
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from iris.security.files import FileLook
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 CLIENT_HEADER: Final = "iris-client"
 """The header that tells members which client of a door is asking."""
@@ -220,7 +220,7 @@ class Client:
             self.release(held)
 
     async def publish(
-        self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
+        self, node: iris.aio.Node, topic: str, payload: object, *, retain: bool = False, **options: Any
     ) -> None:
         """Publish for it.  To retain bytes or a text of which there are none is to forget what was retained.
 
@@ -433,7 +433,7 @@ class Clients:
                 self.reload()
             except ConfigError as error:
                 if self._file.failed(error):
-                    _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
+                    _logger.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
 
     def end_streams(self) -> None:
         """End everything that is open, as the door closes."""

@@ -13,7 +13,10 @@ LONGEST: Final = 50.0
 60, if its program does not say otherwise (NNG_OPT_REQ_RESENDTIME), and many a proxy of HTTP gives up then: by that time
 the call is over."""
 
-Readers = Mapping[str, Callable[[str], Any]]
+Options = dict[str, Any]
+"""Options of one call by their names, as their readers have made them: arguments of the method that does it."""
+
+Readers = Mapping[str, Callable[[str], object]]
 """Reader of the text of each option, by name; it raises ``ValueError`` or ``KeyError`` if it cannot read it."""
 
 
@@ -50,10 +53,14 @@ TUNNEL: Final[Readers] = {"operation": str, "timeout": number, "wait": number}
 TIMEOUT: Final = 5.0
 """Seconds that a request, a confirmation and the opening of a tunnel have if their client does not say."""
 
-_KINDS: Final[Mapping[Callable[[str], Any], str]] = {number: "a number", whole: "a whole number", flag: "true or false"}
+_KINDS: Final[Mapping[Callable[[str], object], str]] = {
+    number: "a number",
+    whole: "a whole number",
+    flag: "true or false",
+}
 
 
-def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: float = TIMEOUT) -> dict[str, Any]:
+def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: float = TIMEOUT) -> Options:
     """Return options by their names.
 
     Args:
@@ -64,7 +71,7 @@ def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: floa
     Raises:
         Problem: one is unknown, stands twice or cannot be read, or the call would take too long.
     """
-    options: dict[str, Any] = {}
+    options: Options = {}
     for name, text in pairs:
         if name not in known or name in options:
             names = ", ".join(known)

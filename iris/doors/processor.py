@@ -95,7 +95,7 @@ class Processor:
         """Return whether the client has to wait now."""
         return bool(self._waiting) or self._left() > 0
 
-    def metered(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def metered(self, work: Coroutine[object, object, T]) -> Coroutine[object, object, T]:
         """Return what does some work and counts all its time, but not that of tasks which it begins."""
         return metered(lambda: self, work)
 
@@ -117,15 +117,15 @@ class Processor:
             self._arm()
 
 
-def metered(of: Callable[[], Processor], work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+def metered(of: Callable[[], Processor], work: Coroutine[object, object, T]) -> Coroutine[object, object, T]:
     """Return what does some work, and counts the time of each step for the one that ``of`` then names."""
     return cast("Coroutine[Any, Any, T]", _steps(of, work))
 
 
 @coroutine
-def _steps(of: Callable[[], Processor], work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def _steps(of: Callable[[], Processor], work: Coroutine[object, object, T]) -> Generator[object, object, T]:
     error: BaseException | None = None
-    answer: Any = None
+    answer: object = None
     while True:
         watch = Stopwatch()
         try:

@@ -123,7 +123,7 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     return Token(digest=digest, expires=expires, **rights)
 
 
-def _time(expires: Any) -> float:
+def _time(expires: object) -> float:
     seconds = as_float(expires)
     if not 0 <= seconds <= _LAST:
         raise TypeError(shown(expires))

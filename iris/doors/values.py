@@ -11,11 +11,12 @@ import binascii
 import json
 import math
 import re
-from typing import Any, Final, cast
+from typing import Final
 
 from iris.doors.problems import Problem
 from iris.kernel import wire
 from iris.kernel.errors import IrisError
+from iris.kernel.shapes import is_map
 
 _ANY_SIZE: Final = 1 << 31
 """Limit, in bytes, that bounds nothing: what came by the mesh has been bounded there."""
@@ -32,7 +33,7 @@ _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 _FIELDS: Final = {"payload", "encoding"}
 
 
-def to_json(value: Any) -> bytes | None:
+def to_json(value: object) -> bytes | None:
     """Return a payload as JSON, or None if JSON cannot hold it."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
@@ -40,7 +41,7 @@ def to_json(value: Any) -> bytes | None:
         return None
 
 
-def to_line(value: dict[str, Any]) -> bytes:
+def to_line(value: dict[str, object]) -> bytes:
     """Return a map as JSON in one line, also for programs that take more characters than LF for its end.
 
     ``splitlines`` of Python does, and so do readers in JavaScript before 2019.
@@ -53,7 +54,7 @@ _LINE_ENDS: Final = {one: f"\\u{one:04x}" for one in (0x85, 0x2028, 0x2029)}
 """Ends of lines that JSON lets stand raw in a text, and their escapes."""
 
 
-def from_json(text: bytes | str) -> Any:
+def from_json(text: bytes | str) -> object:
     """Return what a client says in JSON.
 
     Raises:
@@ -83,11 +84,11 @@ def _real(text: str) -> float:
     return value
 
 
-def _refuse(constant: str) -> Any:
+def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
 
 
-def enveloped(value: Any) -> dict[str, Any]:
+def enveloped(value: object) -> dict[str, object]:
     """Return a payload as a map that JSON can hold."""
     if isinstance(value, bytes):
         return {"payload": base64.b64encode(value).decode(), "encoding": "base64"}
@@ -96,13 +97,13 @@ def enveloped(value: Any) -> dict[str, Any]:
     return {"payload": base64.b64encode(packed(value)).decode(), "encoding": "msgpack"}
 
 
-def packed(value: Any) -> bytes:
+def packed(value: object) -> bytes:
     """Return a payload as MessagePack; bytes as they are."""
     data, _ = wire.split_payload(wire.encode_payload(value, _ANY_SIZE))
     return bytes(data)
 
 
-def unpacked(data: bytes) -> Any:
+def unpacked(data: bytes) -> object:
     """Return what a client says in MessagePack.
 
     Raises:
@@ -115,16 +116,15 @@ def unpacked(data: bytes) -> Any:
         raise Problem(400, "malformed", f"this is no MessagePack that can be used ({expected}): {error}") from None
 
 
-def opened(envelope: Any) -> Any:
+def opened(envelope: object) -> object:
     """Return the payload of an envelope.
 
     Raises:
         Problem: it is no envelope.
     """
-    if not isinstance(envelope, dict) or "payload" not in envelope or envelope.keys() - _FIELDS:
+    if not is_map(envelope) or "payload" not in envelope or envelope.keys() - _FIELDS:
         raise Problem(400, "malformed", 'expected a map of "payload" and, if it is not JSON, "encoding"')
-    fields = cast("dict[str, Any]", envelope)
-    payload, encoding = fields["payload"], fields.get("encoding")
+    payload, encoding = envelope["payload"], envelope.get("encoding")
     if encoding is None:
         return payload
     if encoding not in ("base64", "msgpack") or not isinstance(payload, str):

@@ -520,7 +520,7 @@ class _Neighbours(PeerObserver):
     def peer_unreachable(self, node: NodeId) -> None:
         self._gateway.neighbour_lost(node, own_site=self._own_site)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         self._gateway.neighbour_lost(peer.node, own_site=self._own_site)
         self._gateway.forget(peer.node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, TypeGuard
 
 from iris.kernel.errors import ConfigError
 
@@ -21,12 +21,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
-def is_node_id(value: object) -> bool:
+def is_node_id(value: object) -> TypeGuard[NodeId]:
     """Return whether ``value``, which may come from a peer, has the form of a node id."""
     return isinstance(value, str) and _NODE_ID.match(value) is not None
 
 
-def is_alias(value: object) -> bool:
+def is_alias(value: object) -> TypeGuard[str]:
     """Return whether ``value`` can be the name of a realm here: a name, and no fingerprint of a realm."""
     return is_name(value) and not is_node_id(value)
 
@@ -47,12 +47,12 @@ def check_key(value: str | None) -> str | None:
     raise ConfigError(f"{value!r} is not a key: use a text of at most {MAX_KEY} bytes")
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     """Return whether ``value``, which may come from a peer, is a valid cluster, site or operation name."""
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
-def is_known_cluster(value: object) -> bool:
+def is_known_cluster(value: object) -> TypeGuard[str]:
     """Return whether ``value``, which may come from a peer, can be a cluster as it is known here.
 
     One of another realm has ``REALM/`` before its name.

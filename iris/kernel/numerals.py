@@ -9,7 +9,7 @@ import math
 import operator
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Final
 
 
 def as_float(value: object) -> float:
@@ -21,8 +21,7 @@ def as_float(value: object) -> float:
     try:
         return float(value)
     except OverflowError:
-        huge: Any = value
-        return math.inf if huge > 0 else -math.inf
+        return -math.inf if value < 0 else math.inf
     except (ValueError, TypeError):  # a signalling NaN of decimal; a span of time, which numpy counts among integers
         return math.nan
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, cast
+from typing import Final
 
 import trio
 
 from iris.kernel.errors import IrisError
+from iris.kernel.shapes import is_group
 
 _NOTE: Final = "Iris did not expect this error. Please report the whole traceback, what was being done, and: "
 
@@ -26,8 +27,8 @@ _EXPECTED: Final = (
 
 def note_unexpected(error: BaseException) -> None:
     """Have the traceback of an error, or of those in a group, say what to report, unless it is raised on purpose."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+    if is_group(error):
+        for inner in error.exceptions:
             note_unexpected(inner)
         return
     noted = any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ()))
@@ -52,8 +53,8 @@ def noting_unexpected() -> Iterator[None]:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+    if is_group(error):
+        for inner in error.exceptions:
             yield from _leaves(inner)
     else:
         yield error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member
@@ -15,7 +15,7 @@ from iris.kernel.numerals import as_float, as_whole, shown
 T = TypeVar("T")
 
 
-def check_is(value: Any, kind: type[T], name: str) -> T:
+def check_is(value: object, kind: type[T], name: str) -> T:
     """Return an object that is made by a class of Iris's own.
 
     Raises:

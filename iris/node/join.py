@@ -59,7 +59,7 @@ async def read_credential(
             raise ConfigError(f"credential is {str(given)!r}: use the path of a file") from None
     if isinstance(given, CredentialWatch):
         return given.credential, given
-    if given is not None and not isinstance(given, Credential):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if given is not None and not isinstance(given, Credential):
         kind = type(given).__name__  # and not what it is: the contents of a credential file are secret
         raise ConfigError(f"the credential is of type {kind}: use a Credential, a CredentialWatch or a file's path")
     return given, None

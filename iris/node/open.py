@@ -203,7 +203,7 @@ async def open_parts(
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)
     check_lists(listen=listen, seeds=seeds, dial_networks=dial_networks)
-    if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(revocations, Path | str | None):
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
     seeds = tuple(map(environment.check_url, seeds)) or _seeds_of(environment)

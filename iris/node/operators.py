@@ -98,7 +98,7 @@ async def answer_operators(node: Node, task_status: trio.TaskStatus[trio.CancelS
 
 async def gather_reports(node: Node) -> dict[str, Any]:
     """Return what is built on a node counts, by name."""
-    gathered: dict[str, Any] = {}
+    gathered: dict[str, object] = {}
     for name, report in list(node._reports.items()):
         reported = report()
         gathered[name] = await reported if isawaitable(reported) else reported
@@ -168,7 +168,7 @@ async def ask_books(node: Node, order: BooksOrder, member: NodeId, timeout: floa
     return report
 
 
-async def ask_node(node: Node, member: NodeId, operation: str, timeout: float, payload: object = None) -> Any:
+async def ask_node(node: Node, member: NodeId, operation: str, timeout: float, payload: object = None) -> object:
     """Ask one node, whether it serves a cluster or none; raises as ``Node.request`` does."""
     node._guard.check()
     call = node._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)

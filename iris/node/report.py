@@ -242,7 +242,7 @@ def report_of(
     uptime: float,
     *,
     draining: Collection[str] = (),
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, object] | None = None,
     site: str = "",
     linked: Sequence[LinkReport] = (),
 ) -> NodeReport:

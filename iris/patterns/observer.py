@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from iris.kernel.names import NodeId
 
@@ -41,7 +41,7 @@ class Observer(Protocol):
         """
         ...
 
-    def begin_handling(self, pattern: Pattern, cluster: str, operation: str | None, given: Any) -> Observed | None:
+    def begin_handling(self, pattern: Pattern, cluster: str, operation: str | None, given: object) -> Observed | None:
         """Note a handler that is about to be called, in a context of its own; return the record to end, if any.
 
         Args:

@@ -18,17 +18,21 @@ import threading
 import types
 import typing
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, final
 
 from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
+from iris.kernel.shapes import is_list, is_map, is_tuple
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import MAX_DEPTH, Payload, encode_payload
 
-Converter = Callable[[Any], Any]
-"""Function that makes a declared type of a payload or a part of it; raises Mismatch."""
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Converter = Callable[[object], Any]
+"""Function that makes a declared type, which only its user knows, of a payload or a part of it; raises Mismatch."""
 
 _NONE: Final = type(None)
 
@@ -62,7 +66,7 @@ class Mismatch(ValueError):
         return Mismatch(self._what, step + self.path)
 
 
-def converter(annotation: Any) -> Converter:
+def converter(annotation: object) -> Converter:
     """Return the function that makes a value of the declared type.
 
     Raises:
@@ -74,7 +78,7 @@ def converter(annotation: Any) -> Converter:
 class _Tried(threading.local):
     """Outcomes of the choices of unions, in the conversion of one payload."""
 
-    known: dict[tuple[int, int], Mismatch | tuple[Any, int]] | None = None
+    known: dict[tuple[int, int], Mismatch | tuple[object, int]] | None = None
     """Outcomes by choice and value: the error, or the value made and the number of fields ignored in it.
 
     Without it a value within a value within a value would be tried two times two times two times.
@@ -86,7 +90,7 @@ class _Tried(threading.local):
 _tried: Final = _Tried()
 
 
-def _whole(convert: Converter, value: Any) -> Any:
+def _whole(convert: Converter, value: object) -> object:
     outer, _tried.known = _tried.known, {}
     ignored, _tried.ignored = _tried.ignored, 0
     try:
@@ -95,10 +99,10 @@ def _whole(convert: Converter, value: Any) -> Any:
         _tried.known, _tried.ignored = outer, ignored
 
 
-_cached_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
+_cached_converter: Final[Callable[[object], Converter]] = lru_cache(maxsize=256)(converter)
 
 
-def reply_converter(annotation: Any) -> Converter:
+def reply_converter(annotation: object) -> Converter:
     """Return a converter from a cache: ``converter`` is too slow to be called for each request."""
     try:
         return _cached_converter(annotation)
@@ -106,7 +110,7 @@ def reply_converter(annotation: Any) -> Converter:
         return converter(annotation)
 
 
-def converted_reply(convert: Converter, reply: Any, cluster: str) -> Any:
+def converted_reply(convert: Converter, reply: object, cluster: str) -> Any:
     """Convert a member's reply.
 
     Raises:
@@ -123,7 +127,7 @@ def converted_reply(convert: Converter, reply: Any, cluster: str) -> Any:
     raise malformed
 
 
-def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:
+def _converter(annotation: Any, known: dict[object, Converter]) -> Converter:
     if annotation is Any or annotation is object:
         return _unchanged
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -156,11 +160,11 @@ def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:
     return _class(annotation, known)
 
 
-def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
-    if _is(annotation, type) and annotation in known:
+def _class(annotation: Any, known: dict[object, Converter]) -> Converter:
+    if isinstance(annotation, type) and annotation in known:
         return known[annotation]
-    kind = annotation
-    if _is(kind, type):
+    kind: object = annotation
+    if _is_class(kind):
         if _is_model(kind, "msgspec", "Struct"):
             return partial(_msgspec, kind)
         if _is_model(kind, "pydantic", "BaseModel"):
@@ -169,14 +173,14 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
             return partial(_enum, kind)
         if dataclasses.is_dataclass(kind):
             fields: dict[str, Converter | None] = {}
-            made: Converter = partial(_dataclass, annotation, fields, _required(kind))
+            made: Converter = partial(_dataclass, kind, fields, _required(kind))
             known[kind] = made  # before its fields, which may be of its own type
             hints = _hints(kind)
             for field in dataclasses.fields(kind):
                 try:
                     fields[field.name] = _converter(hints[field.name], known) if field.init else None
                 except ConfigError as error:
-                    raise ConfigError(f"{annotation.__name__}.{field.name}: {error}") from None
+                    raise ConfigError(f"{kind.__name__}.{field.name}: {error}") from None
             return made
     if annotation in _TEXTS:
         raise ConfigError(f"{annotation.__name__} cannot be the type of a payload: {_AS_TEXT}")
@@ -186,14 +190,18 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
     )
 
 
-def _hints(annotation: Any) -> dict[str, Any]:
+def _is_class(value: object) -> TypeGuard[type[object]]:
+    return isinstance(value, type)
+
+
+def _hints(annotation: type[object]) -> dict[str, object]:
     try:
         return typing.get_type_hints(annotation)
     except NameError as error:
         raise ConfigError(f"the fields of {annotation.__name__} cannot be resolved: {error}") from None
 
 
-def _required(annotation: Any) -> frozenset[str]:
+def _required(annotation: type[DataclassInstance]) -> frozenset[str]:
     missing = dataclasses.MISSING
     return frozenset(
         field.name
@@ -212,29 +220,24 @@ def _is_model(annotation: type, package: str, base: str) -> bool:
 # -- one for each kind of type -------------------------------------------------------------------------------
 
 
-def _unchanged(value: Any) -> Any:
+def _unchanged(value: object) -> object:
     return value
 
 
-def _is(value: Any, *kinds: type) -> bool:
-    """``isinstance`` without consequences for type checkers, to whom a value from outside stays Any."""
-    return isinstance(value, kinds)
-
-
 def _describe(value: object) -> str:
-    if _is(value, dict, list) and len(cast("list[object]", value)) > 0:
+    if (is_map(value) or is_list(value)) and value:
         return type(value).__name__  # to write it all out may take longer than to convert it
     text = repr(value[:41] if isinstance(value, str | bytes) else value)
     return f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
 
 
-def _exactly(kind: type, value: Any) -> Any:
+def _exactly(kind: type, value: object) -> object:
     if type(value) is not kind:
         raise Mismatch(f"expected {'None' if kind is _NONE else kind.__name__}, got {_describe(value)}")
     return value
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if type(value) is not float and type(value) is not int:
         raise Mismatch(f"expected float, got {_describe(value)}")
     try:
@@ -243,14 +246,14 @@ def _float(value: Any) -> float:
         raise Mismatch("expected float, got an int that is too large") from None
 
 
-def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
+def _literal(allowed: tuple[object, ...], value: object) -> object:
     for one in allowed:
         if type(one) is type(value) and one == value:
             return one
     raise Mismatch(f"expected one of {', '.join(map(repr, allowed))}, got {_describe(value)}")
 
 
-def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
+def _enum(kind: type[enum.Enum], value: object) -> enum.Enum:
     try:
         return kind(value)
     except Exception:  # noqa: BLE001 -- it may have its own way to find one
@@ -259,7 +262,7 @@ def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
         raise Mismatch(f"expected a value of {kind.__name__} ({shown}), got {_describe(value)}") from None
 
 
-def _attempt(convert: Converter, value: Any) -> Mismatch | tuple[Any, int]:
+def _attempt(convert: Converter, value: object) -> Mismatch | tuple[object, int]:
     known = _tried.known
     assert known is not None
     place = id(convert), id(value)  # both live as long as this conversion
@@ -274,9 +277,9 @@ def _attempt(convert: Converter, value: Any) -> Mismatch | tuple[Any, int]:
     return known[place]
 
 
-def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
+def _union(choices: tuple[Converter, ...], name: str, value: object) -> object:
     mismatches: list[Mismatch] = []
-    best: tuple[Any, int] | None = None
+    best: tuple[object, int] | None = None
     for convert in choices:
         outcome = _attempt(convert, value)
         if isinstance(outcome, Mismatch):
@@ -294,10 +297,10 @@ def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
     raise Mismatch(f"expected {name}, got {_describe(value)}")
 
 
-def _items(kind: Callable[[list[Any]], Any], convert: Converter, value: Any) -> Any:
-    if not _is(value, list):
+def _items(kind: Callable[[list[object]], object], convert: Converter, value: object) -> object:
+    if not is_list(value):
         raise Mismatch(f"expected list, got {_describe(value)}")
-    made: list[Any] = []
+    made: list[object] = []
     for index, item in enumerate(value):
         try:
             made.append(convert(item))
@@ -309,10 +312,10 @@ def _items(kind: Callable[[list[Any]], Any], convert: Converter, value: Any) -> 
         raise Mismatch(str(error)) from None  # unhashable items of a set
 
 
-def _fixed(converters: tuple[Converter, ...], value: Any) -> tuple[Any, ...]:
-    if not _is(value, list) or len(value) != len(converters):
+def _fixed(converters: tuple[Converter, ...], value: object) -> tuple[object, ...]:
+    if not is_list(value) or len(value) != len(converters):
         raise Mismatch(f"expected a list of {len(converters)}, got {_describe(value)}")
-    made: list[Any] = []
+    made: list[object] = []
     for index, (convert, item) in enumerate(zip(converters, value, strict=True)):
         try:
             made.append(convert(item))
@@ -321,10 +324,10 @@ def _fixed(converters: tuple[Converter, ...], value: Any) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def _entries(convert: Converter, value: Any) -> dict[str, Any]:
-    if not _is(value, dict):
+def _entries(convert: Converter, value: object) -> dict[str, object]:
+    if not is_map(value):
         raise Mismatch(f"expected dict, got {_describe(value)}")
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, item in value.items():
         try:
             made[key] = convert(item)
@@ -333,7 +336,7 @@ def _entries(convert: Converter, value: Any) -> dict[str, Any]:
     return made
 
 
-def lacks(required: frozenset[str], declared: Collection[str], given: Mapping[str, Any]) -> str:
+def lacks(required: frozenset[str], declared: Collection[str], given: Mapping[str, object]) -> str:
     """Return the text about required names that are missing, with those that are not known; "" if none is missing.
 
     Names that are not known are ignored, for the other program may be newer.  Beside one that is missing they are
@@ -349,13 +352,13 @@ def lacks(required: frozenset[str], declared: Collection[str], given: Mapping[st
 
 
 def _dataclass(
-    kind: Callable[..., Any], fields: Mapping[str, Converter | None], required: frozenset[str], value: Any
-) -> Any:
-    if not _is(value, dict):
+    kind: Callable[..., object], fields: Mapping[str, Converter | None], required: frozenset[str], value: object
+) -> object:
+    if not is_map(value):
         raise Mismatch(f"expected dict, got {_describe(value)}")
     if lacking := lacks(required, fields, value):
         raise Mismatch(lacking)
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for name, item in value.items():
         convert = fields.get(name)
         if convert is None:  # of a newer version; or a field that the class itself fills
@@ -372,7 +375,7 @@ def _dataclass(
         raise Mismatch(str(error) if plain_words else f"{type(error).__name__}: {error}") from None
 
 
-def _msgspec(kind: type, value: Any) -> Any:
+def _msgspec(kind: type, value: object) -> object:
     package: Any = sys.modules["msgspec"]
     try:
         return package.convert(value, type=kind)
@@ -381,7 +384,7 @@ def _msgspec(kind: type, value: Any) -> Any:
         raise Mismatch(str(error) if plain_words else f"{type(error).__name__}: {error}") from None
 
 
-def _pydantic(kind: Any, value: Any) -> Any:
+def _pydantic(kind: Any, value: object) -> object:
     package: Any = sys.modules["pydantic"]
     try:
         return kind.model_validate(value)
@@ -398,7 +401,7 @@ def _pydantic(kind: Any, value: Any) -> Any:
 
 
 @interruptible
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value as it can travel: dataclasses and models as dicts, enumerations as values, sets as lists.
 
     Dates, UUIDs and decimals that a model holds become texts.
@@ -409,20 +412,20 @@ def plain(value: Any) -> Any:
         LocalProtocolError: nesting beyond what a payload may have, or a value that holds itself.
     """
     # Without recursion: 500 levels are allowed, and take more than Python's stack has.
-    made: list[Any] = [None]
-    places: list[tuple[Any, Any, Any, int, bool]] = [(made, 0, value, 0, False)]
+    made: list[object] = [None]
+    places: list[tuple[Any, object, object, int, bool]] = [(made, 0, value, 0, False)]
     while places:
         target, place, found, depth, dumped = places.pop()
         dumped = dumped or _is_model(found.__class__, "pydantic", "BaseModel")
         one = _one_level(found)
-        inner: Any
-        entries: Iterable[tuple[Any, Any]]
-        if _is(one, dict):
+        inner: dict[str, Any] | list[Any]
+        entries: Iterable[tuple[object, object]]
+        if is_map(one):
             inner, entries = dict.fromkeys(one), one.items()
-        elif _is(one, list, tuple, set, frozenset):
-            inner, entries = [None] * len(one), enumerate(cast("Iterable[Any]", one))
+        elif _is_collection(one):
+            inner, entries = [None] * len(one), enumerate(one)
         else:
-            target[place] = _text(one) if dumped and not _is(one, bytes, str, int, float, _NONE) else one
+            target[place] = _text(one) if dumped and not isinstance(one, bytes | str | int | float | None) else one
             continue
         target[place] = inner
         if depth >= MAX_DEPTH:
@@ -431,7 +434,11 @@ def plain(value: Any) -> Any:
     return made[0]
 
 
-def _text(value: Any) -> Any:
+def _is_collection(value: object) -> TypeGuard[Collection[object]]:
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+def _text(value: object) -> object:
     """Return what a model of pydantic holds as a text: dates, UUIDs, decimals and the like, as msgspec does it.
 
     For each by itself: pydantic's form for JSON of a whole model has no bytes.
@@ -443,13 +450,13 @@ def _text(value: Any) -> Any:
         return value  # of no type that pydantic knows: sending it raises
 
 
-def _one_level(value: Any) -> Any:
+def _one_level(value: Any) -> object:
     """Return a value with its outermost level made plain."""
     while True:
-        kind: Any = value.__class__
+        kind: type[object] = value.__class__
         if kind in (bytes, str, int, float, bool, _NONE, list, dict):
             return value
-        if _is(value, enum.Enum):
+        if isinstance(value, enum.Enum):
             value = value.value
         elif _is_model(kind, "msgspec", "Struct"):
             return sys.modules["msgspec"].to_builtins(value, builtin_types=(bytes,))
@@ -462,7 +469,7 @@ def _one_level(value: Any) -> Any:
 
 
 @interruptible
-def encoded(value: Any, limit: int) -> Payload:
+def encoded(value: object, limit: int) -> Payload:
     """Return a payload as it travels: what ``encode_payload`` takes, and dataclasses, models and enumerations.
 
     Raises:
@@ -480,17 +487,15 @@ def encoded(value: Any, limit: int) -> Payload:
         raise _naming_its_place(simpler, error) from None
 
 
-def _naming_its_place(value: Any, error: LocalProtocolError) -> LocalProtocolError:
+def _naming_its_place(value: object, error: LocalProtocolError) -> LocalProtocolError:
     """Return the error for a value that cannot be sent: with the place of a date or the like, if that is the cause."""
-    places: list[tuple[str, Any]] = [("", value)]
+    places: list[tuple[str, object]] = [("", value)]
     while places:
         place, found = places.pop()
-        if _is(found, dict):
-            fields = cast("dict[Any, Any]", found)
-            places.extend((f"{place}.{key}", item) for key, item in reversed(fields.items()))
-        elif _is(found, list, tuple):
-            items = cast("Sequence[Any]", found)
-            places.extend((f"{place}[{index}]", item) for index, item in reversed(list(enumerate(items))))
-        elif _is(found, *_TEXTS):
+        if is_map(found):
+            places.extend((f"{place}.{key}", item) for key, item in reversed(found.items()))
+        elif is_list(found) or is_tuple(found):
+            places.extend((f"{place}[{index}]", item) for index, item in reversed(list(enumerate(found))))
+        elif isinstance(found, _TEXTS):
             return LocalProtocolError(f"cannot send a {type(found).__name__} (payload{place}): {_AS_TEXT}")
     return error

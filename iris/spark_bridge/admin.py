@@ -12,12 +12,13 @@ import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, cast, final
+from typing import Any, Final, Literal, final
 
 import pyarrow as pa
 
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
+from iris.kernel.shapes import is_list, is_map
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.patterns.bridge_protocol import Ask, RemoteShard
 from iris.patterns.pubsub.interest import primary_cluster
@@ -209,7 +210,7 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
     """
     for row in batch.to_pylist():
         headers = {pair["key"]: (pair["value"] or b"").decode("utf-8", "replace") for pair in row["headers"] or ()}
-        event: dict[str, Any] = {
+        event: dict[str, object] = {
             "shard": shard,
             "offset": row["offset"],
             "timestamp": row["timestamp"].isoformat(),
@@ -220,7 +221,7 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
         yield event | value_of(row["value"], packed=headers.get(HEADER_ENCODING) == PACKED)
 
 
-def value_of(value: bytes | None, *, packed: bool) -> dict[str, Any]:
+def value_of(value: bytes | None, *, packed: bool) -> dict[str, object]:
     """Return the part of an event's object that holds its payload."""
     if value is None:
         return {"value": None}
@@ -233,16 +234,16 @@ def value_of(value: bytes | None, *, packed: bool) -> dict[str, Any]:
         return {"value_base64": base64.b64encode(value).decode()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value with text in the place of the bytes in it, which JSON cannot write."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in cast("list[object]", value)]
+    if is_map(value):
+        return {key: _plain(item) for key, item in value.items()}
+    if is_list(value):
+        return [_plain(item) for item in value]
     return value
 
 

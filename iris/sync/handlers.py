@@ -19,7 +19,7 @@ def served_by_threads(service: Service, portal: Portal) -> Service:
     Raises:
         ConfigError: one of them is an ``async def``.
     """
-    if not isinstance(service, Service):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(service, Service):
         return service  # joining says what is wrong with it
     return service._adapted(
         request=lambda handler: partial(_handle, InThread(_checked(handler), "request")),

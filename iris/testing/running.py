@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import trio
 
 import iris.api  # noqa: F401 -- else the first run would load it, and differ  # pyright: ignore[reportUnusedImport]
 from iris.cluster.mesh import Dispatcher
+from iris.kernel.shapes import is_group
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.node.open import OPENER
 from iris.testing.checks import check_books
@@ -159,9 +160,8 @@ async def _noting_failure(test: Test, world: World) -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        error = group.exceptions[0]
+    while is_group(error):
+        error = error.exceptions[0]
     return error
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from iris.testing.faults import CALM, Faults, Schedule
 from iris.testing.running import GRACE, Run, Test, run_once
@@ -45,7 +45,7 @@ class SimulationFailed(AssertionError):
 
 def simulate(
     *, seeds: int | Iterable[int] = 100, hours: float = 0.1, faults: Faults = CALM, shrink_runs: int = 100
-) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Run a test in a simulated world, once for each seed.
 
     The test is an async function; its first argument is the ``World``, others are fixtures of pytest.  The same seed
@@ -60,13 +60,13 @@ def simulate(
         shrink_runs: runs of the test that may be made to shrink a failure.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., None]:
+    def decorate(function: Callable[..., object]) -> Callable[..., None]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__} is no async function: simulate runs those only")
 
         @wraps(function)
-        def run(*args: Any, **fixtures: Any) -> None:
-            async def test(world: Any) -> None:
+        def run(*args: object, **fixtures: object) -> None:
+            async def test(world: object) -> None:
                 await function(*args, world, **fixtures)
 
             if OPTIONS.schedule is not None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
@@ -50,7 +50,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
-        self.programs: Final[list[tuple[Program, tuple[Any, ...], tuple[type[Exception], ...]]]] = []
+        self.programs: Final[list[tuple[Program, tuple[object, ...], tuple[type[Exception], ...]]]] = []
         self.scope = trio.CancelScope()
         """Scope of everything that runs there."""
         self.nursery: trio.Nursery | None = None
@@ -126,7 +126,7 @@ class World:
     def start_asyncio(
         self,
         host: str,
-        program: Callable[..., Coroutine[Any, Any, object]],
+        program: Callable[..., Coroutine[object, object, object]],
         *args: object,
         restart: Iterable[type[Exception]] = (),
     ) -> None:
@@ -219,14 +219,16 @@ class World:
             await host.up.wait()
 
     def _start_program(
-        self, host: Host, program: Program, args: tuple[Any, ...], restart: tuple[type[Exception], ...]
+        self, host: Host, program: Program, args: tuple[object, ...], restart: tuple[type[Exception], ...]
     ) -> None:
         assert host.nursery is not None
         context = copy_context()
         context.run(HOST.set, host.name)
         context.run(host.nursery.start_soon, self._supervise, program, args, restart)
 
-    async def _supervise(self, program: Program, args: tuple[Any, ...], restart: tuple[type[Exception], ...]) -> None:
+    async def _supervise(
+        self, program: Program, args: tuple[object, ...], restart: tuple[type[Exception], ...]
+    ) -> None:
         while True:
             try:
                 await program(*args)

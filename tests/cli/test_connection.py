@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 import iris
 from iris.cli.connection import Interruption, run_until_done, run_until_interrupted
-from iris.cli.keys.keys import wall_clock
+from iris.cli.keys.show import wall_clock
 from iris.cli.main import run_command
 from iris.cli.terminal import VARIABLE
 from iris.security.files.credential_file import CredentialWatch

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
 from iris.cli.keys.realms import bundle, distrust, realms, trust
-from iris.cli.keys.show import check, date, show
+from iris.cli.keys.show import check, date, show, wall_clock
 from iris.cli.keys.tokens import token, withdraw
 from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
 from iris.kernel.transport import check_url
@@ -27,7 +26,7 @@ from iris.security.files import (
 )
 from iris.security.identity import Patterns, Rights
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 DAYS = Finite(0.0001, 36_525)
 """Nine seconds to a hundred years: what is shorter has ended before it is handed out, and dates have four digits."""
@@ -246,8 +245,3 @@ def check_absent(file: Path) -> None:
 def keep(file: Path, root: RealmRoot, passphrase: str | None) -> None:
     """Save a realm before what comes from it is handed out."""
     save_realm(file, root, entropy=os.urandom, passphrase=passphrase, replace=True)
-
-
-def wall_clock() -> float:
-    """Return the date: certificates are valid by it."""
-    return time.time()  # noqa: TID251

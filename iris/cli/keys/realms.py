@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import click
 
-from iris.cli.keys.show import date
+from iris.cli.keys.show import date, wall_clock
 from iris.cli.terminal import (
     Finite,
     asks_passphrase,
@@ -54,7 +53,7 @@ def bundle(
     """
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     root, issued = issue_realm_bundle(
-        root, name, exports=exports, topics=topics, wall_now=_wall_clock(), lifetime=days * DAY
+        root, name, exports=exports, topics=topics, wall_now=wall_clock(), lifetime=days * DAY
     )
     with prepared_bundle(out, issued):
         _keep(realm_file, root, passphrase)
@@ -100,7 +99,7 @@ def trust(
     root = trust_realm(
         root,
         taken,
-        wall_now=_wall_clock(),
+        wall_now=wall_clock(),
         alias=alias,
         imports=imports or None,
         callers=callers or None,
@@ -172,7 +171,3 @@ def _refresh(realm_file: Path) -> None:
 def _keep(file: Path, root: RealmRoot, passphrase: str | None) -> None:
     """Save a realm before what comes from it is handed out."""
     save_realm(file, root, entropy=os.urandom, passphrase=passphrase, replace=True)
-
-
-def _wall_clock() -> float:
-    return time.time()  # noqa: TID251 - bundles are valid by date

@@ -54,7 +54,7 @@ def _findings(file: Path, revocations: Path | None, passphrase: str | None) -> t
         known = load_revocations(revocations, credential.realm)
         if known is None:
             raise click.UsageError(f"there is no revocation list {revocations}")
-    now = time.time()  # noqa: TID251 - certificates are valid by date
+    now = wall_clock()
     faults = check_credential(credential, wall_now=now, revocations=known)
     return (*(fault.text for fault in faults), *_no_addresses(credential.seeds))
 
@@ -88,6 +88,11 @@ def _described(summary: CredentialSummary) -> list[tuple[str, str]]:
 
 def _topics(patterns: tuple[str, ...] | None) -> str:
     return "any topic" if patterns is None else ", ".join(patterns) or "no topic"
+
+
+def wall_clock() -> float:
+    """Return the date: certificates, bundles and tokens are valid by it."""
+    return time.time()  # noqa: TID251
 
 
 def date(seconds: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
-from iris.cli.keys.show import date
+from iris.cli.keys.show import date, wall_clock
 from iris.cli.terminal import Finite, note
 from iris.doors import tokens
 
@@ -37,7 +36,7 @@ def token(
     the door's own realm, '>' too: for another one its name stands before them, as in 'acme/>'. A client may do nothing
     that is not said. One that has a token loses it. Doors take a changed file without a restart.
     """
-    expires = None if days is None else time.time() + days * _DAY  # noqa: TID251 -- tokens are valid by the date
+    expires = None if days is None else wall_clock() + days * _DAY
     click.echo(tokens.grant(file, name, call=call, publish=publish, subscribe=subscribe, expires=expires))
     until = "" if expires is None else f", valid until {date(int(expires))}"
     note(f"{file} has a token for client {name}{until}: it is shown here only")

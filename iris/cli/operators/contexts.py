@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Final, final
 
 import click
 from msgspec import Struct
@@ -18,6 +18,7 @@ from msgspec import Struct
 from iris.cli.terminal import output_option, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name, is_name
+from iris.kernel.shapes import is_list
 from iris.kernel.transport import check_url
 from iris.security.files import iris_home, load_credential, private_home, read_private, write_private
 
@@ -74,8 +75,7 @@ def _load(name: str) -> Context:
     if not path.exists():
         raise ConfigError(f"there is no context {name!r}: 'iris context list' names those that there are")
     try:
-        read: object = json.loads(read_private(path, _WHAT))
-        fields = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+        fields = json.loads(read_private(path, _WHAT))
         credential, seeds, site = fields["credential"], fields["seeds"], fields["site"]
         if not (_is_text(credential) and _is_text(site) and _are_texts(seeds)):
             raise TypeError
@@ -87,7 +87,7 @@ def _load(name: str) -> Context:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, cast("list[object]", value)))
+    return is_list(value) and all(map(_is_text, value))
 
 
 def _is_text(value: object) -> bool:

@@ -115,7 +115,7 @@ def describe(connection: NodeOptions, cluster: str, as_asyncapi: bool, output: s
     return run_until_done(ask)
 
 
-def _asyncapi(served: Any) -> Any:
+def _asyncapi(served: dict[str, Any]) -> Any:
     try:
         return served["asyncapi"]
     except (KeyError, TypeError):

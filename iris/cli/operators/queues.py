@@ -31,7 +31,7 @@ from iris.patterns.bridge_protocol import (
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, decode_value_untrusted
 
 R = TypeVar("R")
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 _QUIET: Final = 1.0
 """Seconds without another dead letter after which there are no more."""

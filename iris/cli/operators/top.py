@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 import trio
@@ -15,7 +15,10 @@ from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, wide_output_option, write_line, write_object
 from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmView, open_survey
 
-_SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_SORTS: Final[dict[str, Callable[[NodeView], float | str | tuple[str, int]]]] = {
     "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
     "queue": lambda view: -sum(served.queued for served in view.report.clusters),
     "losses": lambda view: -sum(view.report.lost.values()),
@@ -78,7 +81,7 @@ class _Screen:
     """The place of the tables: over each other on a terminal, else one after the other."""
 
     def __init__(self) -> None:
-        self._live: Any = None
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
         return self

@@ -44,7 +44,7 @@ class SiteOrder:
         self._own: Final = own
         if isinstance(preferred, str):
             preferred = {preferred: FIRST} if preferred == own else {preferred: FIRST, own: FIRST + 1}
-        if preferred is not None and not isinstance(preferred, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if preferred is not None and not isinstance(preferred, Mapping):
             raise ConfigError(f"prefer_site is {preferred!r}: use the name of a site, or a priority for each")
         self._priorities: Final[dict[str, int]] = {}
         for site, given in (preferred or {}).items():

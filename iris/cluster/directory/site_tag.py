@@ -9,7 +9,7 @@ clients have nothing to say to each other.
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, TypeGuard, final
 
 from msgspec import Struct
 
@@ -61,7 +61,7 @@ class SiteTag(Struct, frozen=True, kw_only=True):
             raise AuthenticationError(f"another gateway calls its site {self.site!r}, too, and is not of this site")
 
 
-def is_tag(value: object) -> bool:
+def is_tag(value: object) -> TypeGuard[str]:
     """Return whether ``value``, which may come from a peer, can be said of a site."""
     return isinstance(value, str) and (value == _CLIENT or is_name(site_of(value)))
 

@@ -16,9 +16,10 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.shapes import is_list, is_map
 from iris.security.files import LockHeld, locked, read_private, write_private
 
 MAX_ADDRESSES: Final = 256
@@ -109,10 +110,10 @@ class AddressBook:
             value: object = json.loads(data)
         except (ValueError, RecursionError):
             raise ConfigError("it is damaged") from None
-        listed: object = cast("dict[str, object]", value).get("addresses") if isinstance(value, dict) else None
-        if not isinstance(listed, list):
+        listed = value.get("addresses") if is_map(value) else None
+        if not is_list(listed):
             raise ConfigError("it is no list of addresses")
-        for entry in cast("list[object]", listed):
+        for entry in listed:
             match entry:
                 case [str() as url, int() as first, int() as last] if len(url) <= _MAX_LENGTH and 0 <= first <= last:
                     known = self._seen.get(url, (wall_now, 0.0))

@@ -147,6 +147,6 @@ class ContactSearch(PeerObserver):
         while len(self._met) > _REMEMBERED:
             del self._met[next(iter(self._met))]
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, _peer: Peer, _reason: str) -> None:
         """Wake the search: it may have been the last linked node."""
         self._alone.wake()

@@ -12,10 +12,11 @@ import os
 from collections.abc import Container
 from pathlib import Path
 from random import Random
-from typing import Final, cast, final
+from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId, is_node_id
+from iris.kernel.shapes import is_list
 
 _SUFFIX: Final = ".node"
 _MAX_ENTRY: Final = 16 * 1024
@@ -119,6 +120,6 @@ class Registry:
             addresses, site = entry["addresses"], entry.get("site", "")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None, ()
-        if not isinstance(addresses, list) or not isinstance(site, str):
+        if not is_list(addresses) or not isinstance(site, str):
             return None, ()
-        return site, tuple(url for url in cast("list[object]", addresses) if isinstance(url, str))
+        return site, tuple(url for url in addresses if isinstance(url, str))

@@ -159,6 +159,6 @@ class Forwarder(PeerObserver):
         """End the relayed connections through a node whose connection broke."""
         self._routes.helper_lost(node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """End the relayed connections through a node that is gone."""
         self._routes.helper_lost(peer.node)

@@ -622,7 +622,7 @@ class Membership(PeerObserver):
             self._perform(self._swim.refused(node, trio.current_time()))
             self._wakeup.wake()
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """A node without a link cannot be asked."""
         self._answers.forget(peer.node)
         self._remove(peer.node)

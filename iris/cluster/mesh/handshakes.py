@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, cast, final
+from typing import Final, Protocol, final
 
 import trio
 from msgspec import Struct
@@ -30,6 +30,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent, RemoteProtocolError
 from iris.kernel.names import Entropy, NodeId, is_node_id, qualified
+from iris.kernel.shapes import are_texts, is_tuple
 from iris.kernel.transport import OutgoingConnection
 from iris.kernel.wire import Message
 from iris.security.channel import EPHEMERAL, Admission, Established, Initiator, NotAdmitted, Responder, Session
@@ -598,13 +599,15 @@ def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
             blanks, and a site or nothing.
     """
     value = wire.unpack_untrusted(data)
-    if isinstance(value, tuple) and len(fields := cast("tuple[object, ...]", value)) in (2, 3):
-        node, listed = fields[:2]
-        tag = fields[2] if len(fields) == 3 else ""
-        if is_node_id(node) and isinstance(listed, tuple) and (len(fields) == 2 or is_tag(tag)):
-            urls = cast("tuple[object, ...]", listed)
-            if len(urls) <= MAX_ADDRESSES and all(
-                isinstance(url, str) and len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls
-            ):
-                return NodeId(cast("str", node)), cast("tuple[str, ...]", urls), cast("str", tag)
+    if is_tuple(value) and len(value) in (2, 3):
+        node, urls, tag = (*value, "")[:3]
+        if (
+            is_node_id(node)
+            and are_texts(urls)
+            and len(urls) <= MAX_ADDRESSES
+            and all(len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls)
+            and (tag == "" if len(value) == 2 else is_tag(tag))
+            and isinstance(tag, str)
+        ):
+            return node, urls, tag
     raise RemoteProtocolError("a hello is a node id, at most 16 addresses, and a site or nothing")

@@ -284,7 +284,7 @@ class PeerObserver:
         closes some.
         """
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:
+    def peer_removed(self, peer: Peer, reason: str, /) -> None:
         """The peer is given up; its link has ended and waiting messages are lost."""
 
 

@@ -466,7 +466,7 @@ class Sites(PeerObserver):
         if peer is not None and peer.at_remote_site:
             self._broken.add(node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Nothing leads through it, and nobody there is asked, any more."""
         self._forget(peer.node)
         self._clusters.pop(peer.node, None)

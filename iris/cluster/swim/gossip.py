@@ -144,7 +144,7 @@ def signatures_in(message: Message) -> int:
     return sum(_RECORD_SIGNATURES if isinstance(update, kinds.RecordUpdate) else 1 for update in updates)
 
 
-def _never(node: bytes, incarnation: int, signature: bytes) -> bool:  # noqa: ARG001 -- the same whatever they are
+def _never(_node: bytes, _incarnation: int, _signature: bytes) -> bool:
     return False
 
 

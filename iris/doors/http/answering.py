@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,7 +33,7 @@ class HungUp(Exception):
     """The client has closed its connection: nobody waits for an answer."""
 
 
-async def first_of(*works: Coroutine[Any, Any, T]) -> T:
+async def first_of(*works: Coroutine[object, object, T]) -> T:
     """Do several things until the first of them ends, stop the others, and return or raise what it has come to."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -48,7 +48,7 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
     return next(task.result() for task in tasks if task in done)
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(receive: Receive, work: Coroutine[object, object, T]) -> T:
     """Do work for a client whose request was read, and stop it when the client hangs up.
 
     The work is part of this task, which waits for no other one when it is done: each of these steps is a turn of the
@@ -112,7 +112,7 @@ async def send_held(client: Client, pieces: AsyncIterable[bytes], send: Write) -
         client.release(held)
 
 
-def answer(http: Request, payload: Any) -> Response:
+def answer(http: Request, payload: object) -> Response:
     """Return a payload in the form that its client accepts: MessagePack on demand, else JSON or bytes if it can be."""
     if MSGPACK in http.headers.get("accept", ""):
         return Response(packed(payload), media_type=MSGPACK)
@@ -175,7 +175,7 @@ class Stream(Response):
     def __init__(
         self,
         media_type: str,
-        write: Callable[[Begin, Write], Coroutine[Any, Any, None]],
+        write: Callable[[Begin, Write], Coroutine[object, object, None]],
         end: Callable[[Problem], bytes],
     ) -> None:
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -144,9 +144,9 @@ class _Door:
         http: Request,
         client: Client,
         right: Literal["call", "publish"],
-        function: Callable[..., Awaitable[Any]],
+        function: Callable[..., Awaitable[object]],
         known: Readers,
-        reply: Callable[[Any], Response],
+        reply: Callable[[object], Response],
     ) -> Response:
         name = http.path_params["name"]
         client.check(right, name)
@@ -250,7 +250,7 @@ class _Door:
         return end
 
 
-async def _awaited(work: Awaitable[Any]) -> Any:
+async def _awaited(work: Awaitable[object]) -> object:
     return await work
 
 
@@ -258,7 +258,7 @@ def _done(_: object) -> Response:
     return Response(status_code=204)
 
 
-def _line(value: dict[str, Any]) -> bytes:
+def _line(value: dict[str, object]) -> bytes:
     return to_line(value) + b"\n"
 
 

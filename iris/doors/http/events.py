@@ -13,7 +13,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, final
+from typing import final
 
 import iris.aio
 from iris.doors.clients import Client
@@ -36,7 +36,7 @@ class Follower:
 
     def follow(
         self, patterns: list[str], group: str | None, *, came_back: bool
-    ) -> Callable[[Begin, Write], Coroutine[Any, Any, None]]:
+    ) -> Callable[[Begin, Write], Coroutine[object, object, None]]:
         """Return what writes the events that match any of some patterns."""
         name, numbers = secrets.token_hex(4), itertools.count()
 
@@ -82,13 +82,13 @@ def end_of(problem: Problem) -> bytes:
     return _text("event: end", problem.document())
 
 
-def _text(head: str, fields: dict[str, Any]) -> bytes:
+def _text(head: str, fields: dict[str, object]) -> bytes:
     return b"%s\ndata: %s\n\n" % (head.encode(), to_line(fields))
 
 
-def event_as_map(event: Event, missed: int) -> dict[str, Any]:
+def event_as_map(event: Event, missed: int) -> dict[str, object]:
     """Return an event as a map that JSON can hold."""
-    fields: dict[str, Any] = {"topic": event.topic, **enveloped(event.payload), "missed": missed}
+    fields: dict[str, object] = {"topic": event.topic, **enveloped(event.payload), "missed": missed}
     if event.retained:
         fields["retained"] = True
     if event.headers:

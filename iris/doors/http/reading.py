@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import HTTPConnection, Request
 
 from iris.doors.clients import Client, Clients
 from iris.doors.http.connections import ADMIT
 from iris.doors.http.limits import HttpLimits
-from iris.doors.options import TIMEOUT, Readers, read_options
+from iris.doors.options import TIMEOUT, Options, Readers, read_options
 from iris.doors.problems import Problem
 from iris.doors.values import AS_VALUE, from_json, unpacked
 
@@ -47,7 +47,7 @@ async def client_of(http: HTTPConnection, clients: Clients) -> Client:
     return client
 
 
-def options_of(http: HTTPConnection, known: Readers, timeout: float = TIMEOUT) -> dict[str, Any]:
+def options_of(http: HTTPConnection, known: Readers, timeout: float = TIMEOUT) -> Options:
     """Return the options in the query of a request; see ``read_options``.
 
     Raises:
@@ -102,7 +102,7 @@ def _text(name: str, value: str) -> str:
         raise Problem(400, "malformed", f"the header {name:.100} is no UTF-8") from None
 
 
-async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], None]) -> Any:
+async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], None]) -> object:
     """Read the body of a request: JSON, text and MessagePack if its type says so, else bytes.
 
     Args:
@@ -142,5 +142,8 @@ async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], No
     return data
 
 
-_VALUES: Final[Mapping[str, Callable[[bytes], Any]]] = {"application/json": from_json, "application/msgpack": unpacked}
+_VALUES: Final[Mapping[str, Callable[[bytes], object]]] = {
+    "application/json": from_json,
+    "application/msgpack": unpacked,
+}
 """Readers of bodies that stand for values, by media type."""

@@ -22,7 +22,7 @@ from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.places import Places
 from iris.doors.reporting import reporting
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _LIMITS: Final = HttpLimits()
 
@@ -34,7 +34,7 @@ class _ToLog(logging.Handler):
         """Log it, but not that what still went on was stopped when the door closed."""
         if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
             return
-        _log.log(
+        _logger.log(
             record.levelno, "the door for HTTP: %s", record.getMessage(), exc_info=record.exc_info,
             extra={"door": "http"},
         )  # fmt: skip

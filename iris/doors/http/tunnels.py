@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -23,6 +23,7 @@ from iris.doors.options import TUNNEL
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import AS_VALUE, enveloped, from_json, opened
 from iris.kernel.errors import IrisError
+from iris.kernel.shapes import is_map
 
 PROTOCOL: Final = "iris.tunnel.1"
 """The WebSocket protocol of a tunnel."""
@@ -69,7 +70,7 @@ class _Carrier:
         self._tunnel = tunnel
         self._credit = 0
         self._more = asyncio.Event()
-        self._arrived: asyncio.Queue[tuple[Any, int] | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[tuple[object, int] | None] = asyncio.Queue()
         """Queue of what the client has sent: payloads and their bytes, LENT at most, and None for the end."""
         self._lent = LENT
         self._held = 0
@@ -129,11 +130,11 @@ class _Carrier:
             await self._client.processor.rest()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
-            payload: Any = message.get("bytes")
-            size = len(payload if payload is not None else message["text"])
+            payload: object = message.get("bytes")
+            size = len(message["text"] if payload is None else message["bytes"])
             if payload is None:
                 said = from_json(message["text"])
-                if isinstance(said, dict) and said.keys() == {"credit"}:
+                if is_map(said) and said.keys() == {"credit"}:
                     self._add_credit(said["credit"])
                     continue
                 if said == {"eof": True}:
@@ -153,11 +154,11 @@ class _Carrier:
             self._lent -= 1
             self._arrived.put_nowait((payload, size))
 
-    def _add_credit(self, credit: Any) -> None:
+    def _add_credit(self, credit: object) -> None:
         if not isinstance(credit, int) or isinstance(credit, bool) or not 0 < credit <= MAX_CREDIT - self._credit:
             raise Problem(400, "malformed", f"credit is a whole number from 1; {MAX_CREDIT} may be lent at a time")
         self._credit += credit
         self._more.set()
 
-    async def _send_text(self, said: dict[str, Any]) -> None:
+    async def _send_text(self, said: dict[str, object]) -> None:
         await self._socket.send_text(json.dumps(said, ensure_ascii=False, separators=(",", ":")))

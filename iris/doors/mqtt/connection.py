@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import groupby
-from typing import Any, Final, final
+from typing import Final, final
 
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
@@ -19,6 +19,7 @@ from iris.doors.mqtt.packets import (
     Disconnect,
     Parting,
     PingRequest,
+    Properties,
     Property,
     Publish,
     Reason,
@@ -33,7 +34,7 @@ from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import Event
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 MAX_KEEP_ALIVE: Final = 600
 """Seconds between packets of a client of MQTT 5, which is told so; one of 3.1.1 has what it asks for."""
@@ -133,7 +134,7 @@ class MqttConnection:
         """Return what the client is told of the end, and whether its will is to be published."""
         own, rest = group.split((_Goodbye, Parting, Lost))
         if rest is not None:
-            _log.error(
+            _logger.error(
                 "the door failed a client of MQTT, %s",
                 self._client.name,
                 exc_info=rest,
@@ -144,7 +145,7 @@ class MqttConnection:
         error = own.exceptions[0]
         if not isinstance(error, Parting):
             return None, not isinstance(error, _Goodbye) or error.wants_will
-        _log.info(
+        _logger.info(
             "client %s of MQTT is disconnected: %s",
             self._client.name,
             error,
@@ -168,7 +169,7 @@ class MqttConnection:
 
     async def _welcome(self) -> None:
         asked = self._connect
-        properties: dict[Property, Any] = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
+        properties: Properties = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
         limits = {
             Property.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM,
             Property.MAXIMUM_SIZE: self._around.max_payload + OVERHEAD,

@@ -10,7 +10,7 @@ from typing import Final, final
 import iris.aio
 from iris.doors.clients import Clients
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _MAX_LOGGED: Final = 10_000
 """Things of which is remembered that the log has them; beyond it, it may have them again."""
@@ -60,7 +60,7 @@ class Surroundings:
         if len(self._logged) >= _MAX_LOGGED:
             self._logged.clear()
         self._logged.add((client, code))
-        _log.warning(
+        _logger.warning(
             "client %s of MQTT: %s (logged once for this client)",
             client,
             text,

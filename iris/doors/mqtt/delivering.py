@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
-from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
+from iris.doors.mqtt.packets import V5, Filter, Parting, Properties, Property, Reason, Subscribe
 from iris.doors.mqtt.publishing import JSON
 from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
@@ -144,7 +144,7 @@ def message_of(level: int, event: Event, identifier: int | None, missed: int) ->
     if not isinstance(payload, bytes):
         encoded = to_json(payload)
         payload, kind = (packed(payload), _MESSAGEPACK) if encoded is None else (encoded, JSON)
-    properties: dict[Property, Any] = {} if kind is None else {Property.CONTENT_TYPE: kind}
+    properties: Properties = {} if kind is None else {Property.CONTENT_TYPE: kind}
     if identifier is not None:
         properties[Property.SUBSCRIPTION_ID] = identifier
     user = [pair for pair in event.headers.items() if pair[0] != MISSED]

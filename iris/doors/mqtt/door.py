@@ -31,7 +31,7 @@ from iris.doors.reporting import reporting
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _CONNECT_WITHIN: Final = 10.0
 """Seconds that a connection has until its CONNECT, the handshake of TLS included."""
@@ -143,8 +143,8 @@ class MqttDoor:
             with _counted(self._admitted, client.name):
                 await self._keep(wire, connect, client)
                 await wire.close()
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
+        except Exception:
+            _logger.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
         finally:
             await wire.close()
 
@@ -169,7 +169,7 @@ class MqttDoor:
         return None
 
     async def _refuse(self, wire: Wire, level: int, parting: Parting, max_size: int = MAX_SIZE) -> None:
-        _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
+        _logger.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
         if level:
             # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
             form = V5 if V5 <= level < _BRIDGE else V3

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, final
+from typing import Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER
@@ -24,7 +24,7 @@ from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.subscribe import Event
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 TOPIC: Final = "iris.door.mqtt"
 
@@ -66,7 +66,7 @@ class OtherDoors:
                         self._receive(event, tasks)
         except* IrisError as group:
             effect = "does not learn who has come back to another door"
-            _log.info("the door for MQTT %s: %s", effect, group.exceptions[0], extra={"door": "mqtt"})
+            _logger.info("the door for MQTT %s: %s", effect, group.exceptions[0], extra={"door": "mqtt"})
 
     async def end_elsewhere(self, key: str) -> None:
         """Have other doors end the connection of a key; return when they have, or do not answer in time."""
@@ -82,12 +82,12 @@ class OtherDoors:
         except TimeoutError:
             self._silent |= others
         except IrisError as error:
-            _log.info("the door for MQTT cannot say who has come: %s", error, extra={"door": "mqtt"})
+            _logger.info("the door for MQTT cannot say who has come: %s", error, extra={"door": "mqtt"})
         finally:
             del self._asked[number]
 
     def _receive(self, event: Event, tasks: asyncio.TaskGroup) -> None:
-        said: dict[str, Any] = event.payload
+        said: dict[str, object] = event.payload
         if event.publisher == self._node.id:
             return
         self._silent.discard(event.publisher)
@@ -105,4 +105,4 @@ class OtherDoors:
         try:
             await self._node.publish(TOPIC, {"answer": door, "number": number})
         except IrisError as error:
-            _log.info("the door for MQTT cannot answer another one: %s", error, extra={"door": "mqtt"})
+            _logger.info("the door for MQTT cannot answer another one: %s", error, extra={"door": "mqtt"})

@@ -72,7 +72,7 @@ class Property(enum.IntEnum):
 
 
 Properties = dict[Property, Any]
-"""Values by property; those of ``USER`` are a list of pairs of texts."""
+"""Values by property, of the type that its number means; those of ``USER`` are a list of pairs of texts."""
 
 
 @final
@@ -94,7 +94,7 @@ class Publish:
     qos: int = 0
     retain: bool = False
     packet_id: int = 0
-    properties: Properties = field(default_factory=dict[Property, Any])
+    properties: Properties = field(default_factory=Properties)
 
 
 @final

@@ -7,7 +7,7 @@ is none.  Those that come together are written to disk together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 import iris.aio
 from iris.doors.clients import Client
@@ -40,7 +40,7 @@ subscribers, would tell the client that it was."""
 
 class _Event(NamedTuple):
     topic: str
-    payload: Any
+    payload: object
     headers: dict[str, str]
 
 
@@ -150,10 +150,10 @@ class Publishing:
             raise Problem(
                 400, "malformed", "events have no response topic and no correlation data: nobody would answer"
             )
-        payload: Any = packet.payload
+        payload: object = packet.payload
         if properties.get(Property.CONTENT_TYPE, "").partition(";")[0].strip().lower() == JSON and payload:
             try:
-                payload = from_json(payload)
+                payload = from_json(packet.payload)
             except Problem as problem:
                 raise Problem(400, "bad_payload", problem.detail) from None
         pairs = properties.get(Property.USER, ())

@@ -72,7 +72,7 @@ def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
     levels = rest.split("/")
     has_rest = levels[-1] == "#"
     tokens = ["*" if level == "+" else level for level in (levels[:-1] if has_rest else levels)]
-    is_unsupported = any(token != "*" and _UNSUPPORTED.search(token) for token in tokens) or "*" in levels  # noqa: S105
+    is_unsupported = any(part != "*" and _UNSUPPORTED.search(part) for part in tokens) or "*" in levels
     parent, deeper = ".".join(tokens), ".".join([*tokens, ">"])
     patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
     if is_unsupported or rest.startswith("$") or not all(map(is_pattern, patterns)):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from iris.doors.mqtt.packets import V3, Parting, Property, Reason
+from iris.doors.mqtt.packets import V3, Parting, Properties, Property, Reason
 
 PINGRESP: Final = b"\xd0\x00"
 
@@ -26,7 +26,7 @@ _WIDTHS: Final = {
 """Bytes of properties that are numbers; a subscription identifier has as many as it needs."""
 
 
-def connack(level: int, reason: Reason, properties: Mapping[Property, Any]) -> bytes:
+def connack(level: int, reason: Reason, properties: Properties) -> bytes:
     """Return the answer to a CONNECT.  No session is ever present."""
     if level == V3:
         return bytes((0x20, 2, 0, _IN_V3.get(reason, 5)))
@@ -44,7 +44,7 @@ def within(size: int, make: Callable[[int, Reason, str], bytes], level: int, par
     return next((one for one in packets if len(one) <= size), b"")
 
 
-def publish(level: int, topic: str, payload: bytes, *, retain: bool, properties: Mapping[Property, Any]) -> bytes:
+def publish(level: int, topic: str, payload: bytes, *, retain: bool, properties: Properties) -> bytes:
     """Return a message of QoS 0."""
     encoded = b"" if level == V3 else _properties(properties)
     return _framed(0x31 if retain else 0x30, _text(topic), encoded, payload)
@@ -77,7 +77,7 @@ def disconnect(level: int, reason: Reason, text: str) -> bytes:
     return b"" if level == V3 else _framed(0xE0, bytes((reason,)), _properties(_reason_text(text)))
 
 
-def _reason_text(text: str) -> dict[Property, Any]:
+def _reason_text(text: str) -> Properties:
     return {Property.REASON_TEXT: text} if text else {}
 
 
@@ -102,7 +102,7 @@ def _text(text: str) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-def _properties(properties: Mapping[Property, Any]) -> bytes:
+def _properties(properties: Properties) -> bytes:
     body = b"".join(bytes((one,)) + piece for one, value in properties.items() for piece in _pieces(one, value))
     return _number(len(body)) + body
 

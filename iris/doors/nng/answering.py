@@ -24,7 +24,7 @@ from iris.doors.nng.sockets import Endpoint, Pipe, Received
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 CALLS_OF_ONE: Final = ClientLimits().calls // 2
 """Calls of one connection at a time."""
@@ -112,8 +112,8 @@ class Answering:
             problem = error
         except IrisError as error:
             problem = problem_of(error)
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a message of nng", extra={"door": "nng"})
+        except Exception:
+            _logger.exception("the door failed a message of nng", extra={"door": "nng"})
             problem = Problem(500, "failed", "the door has failed: its log says how")
         self._counted.refused[problem.status] += 1
         return refusal_of(problem)

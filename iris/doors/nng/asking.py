@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
@@ -58,7 +58,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        encoded: list[dict[str, Any]] = []
+        encoded: list[dict[str, object]] = []
         size = 0
         with client.calling(), client.holding() as hold:
             await client.processor.rest()
@@ -86,7 +86,7 @@ class Asking:
         )
 
 
-def _kept(payload: Any, data: bytes) -> int:
+def _kept(payload: object, data: bytes) -> int:
     """Return how many bytes are kept for a message while it is worked on."""
     return len(data) if isinstance(payload, bytes | str) else AS_VALUE * len(data)
 

@@ -11,7 +11,7 @@ from typing import Final, final
 
 from iris.doors.problems import Problem
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _PAUSE: Final = 1.0
 """Seconds until what has failed begins anew."""
@@ -58,7 +58,7 @@ class LoggedOnce:
         """Log a problem that its client is not told."""
         if problem.code not in self._codes:
             self._codes.add(problem.code)
-            _log.warning(
+            _logger.warning(
                 "the door for nng: %s: %s (logged once of this sort)",
                 what,
                 problem.detail,
@@ -71,8 +71,8 @@ async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception(
+        except Exception:
+            _logger.exception(
                 "the door for nng: %s has failed, and begins anew", what, extra={"door": "nng", "reason": what}
             )
             await asyncio.sleep(_PAUSE)

@@ -27,7 +27,7 @@ from iris.doors.tokens import permits
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import AnnouncedLosses, Event
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _TOPICS: Final = 4096
 """Topics of which the door remembers the number."""
@@ -169,8 +169,8 @@ class Taking:
                 self._refuse(error)
             except IrisError as error:
                 self._refuse(problem_of(error))
-            except Exception:  # noqa: BLE001 -- it is told in full
-                _log.exception("the door failed a message of nng", extra={"door": "nng"})
+            except Exception:
+                _logger.exception("the door failed a message of nng", extra={"door": "nng"})
                 self._counted.refused[500] += 1
 
     def _refuse(self, problem: Problem) -> None:

@@ -14,9 +14,9 @@ what clients send; options follow as ``NAME=VALUE``.  A message without a line e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from iris.doors.options import TIMEOUT, Readers, read_options
+from iris.doors.options import TIMEOUT, Options, Readers, read_options
 from iris.doors.problems import Problem
 from iris.doors.values import from_json, packed, to_json, unpacked
 
@@ -32,8 +32,8 @@ class Received(NamedTuple):
     """Message of a client."""
 
     name: str
-    payload: Any
-    options: Mapping[str, Any]
+    payload: object
+    options: Options
 
 
 def _text(data: bytes) -> str:
@@ -48,7 +48,7 @@ def _text(data: bytes) -> str:
         raise Problem(400, "malformed", "the text is no UTF-8") from None
 
 
-_FORMS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+_FORMS: Final[Mapping[str, Callable[[bytes], object]]] = {
     "bytes": bytes,
     "text": _text,
     "json": from_json,
@@ -90,7 +90,7 @@ def read_message(data: bytes, what: str, max_payload: int, known: Readers, timeo
     return Received(name, _FORMS[form](body), options)
 
 
-def form_of(payload: Any) -> tuple[str, bytes]:
+def form_of(payload: object) -> tuple[str, bytes]:
     """Return a payload as bytes, and what they are."""
     if isinstance(payload, bytes):
         return "bytes", payload
@@ -103,7 +103,7 @@ def form_of(payload: Any) -> tuple[str, bytes]:
     return ("msgpack", packed(payload)) if text is None else ("json", text)
 
 
-def answer_of(payload: Any) -> bytes:
+def answer_of(payload: object) -> bytes:
     """Return the answer that has a payload.
 
     Raises:
@@ -124,7 +124,7 @@ def refusal_of(problem: Problem) -> bytes:
     return f"{problem.status} {problem.code}{after}\n{problem.detail}".encode("utf-8", "backslashreplace")
 
 
-def event_of(topic: str, payload: Any, number: str, *, missed: int, retained: bool) -> bytes:
+def event_of(topic: str, payload: object, number: str, *, missed: int, retained: bool) -> bytes:
     """Return an event as a message.  Behind the topic is a space in any case: a SUB can filter for one topic alone."""
     form, data = form_of(payload)
     words = [topic, form, f"id={number}"]

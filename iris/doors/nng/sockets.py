@@ -28,7 +28,7 @@ from iris.doors.accepting import accept
 from iris.doors.processor import Processor
 from iris.kernel.errors import ConfigError
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 WAITING: Final = 256
 """Messages to all that wait for a connection that is slow; the oldest go first."""
@@ -332,8 +332,8 @@ class Endpoint:
             await self._read(pipe)
         except (OSError, EOFError):
             pass
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a connection of nng", extra={"door": "nng"})
+        except Exception:
+            _logger.exception("the door failed a connection of nng", extra={"door": "nng"})
         finally:
             pipe.end()
             if sending is not None:

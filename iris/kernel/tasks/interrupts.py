@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, ModuleType, TracebackType
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast, final
+from typing import Final, NoReturn, ParamSpec, TypeVar, cast, final
 
 import trio
 
@@ -31,7 +31,7 @@ _PACKAGE: Final = f"{__name__.partition('.')[0]}."
 _ASYNC: Final = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 _KINDS: Final = frozenset((FunctionType, property, staticmethod, classmethod))
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., object])
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -92,7 +92,7 @@ def _codes_of(module: ModuleType) -> list[CodeType]:
         for one in space:
             kind = type(cast("object", one))
             if kind in _KINDS:
-                function: Any = one if kind is FunctionType else one.fget if kind is property else one.__func__
+                function: object = one if kind is FunctionType else one.fget if kind is property else one.__func__
                 if getattr(function, "__globals__", None) is not names:  # it is contextlib's, which everybody uses
                     function = getattr(function, "__wrapped__", None)
                 if type(function) is FunctionType and function.__globals__ is names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, Final
+from typing import Final
 
 
 class MustEnter:
@@ -37,7 +37,7 @@ class MustEnter:
         """Note that its user was warned how to enter it."""
         self._unused = False
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_"):  # copy, pickle and inspect ask for such names
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AttributeError(

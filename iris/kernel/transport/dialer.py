@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Final, TypeVar, final
 
 import trio
 
@@ -18,7 +18,7 @@ from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks import first_of
 from iris.kernel.transport.inherited import keep_from_children
-from iris.kernel.transport.port import Permit, Refused
+from iris.kernel.transport.port import Permit, Refused, SocketAddress
 from iris.kernel.transport.sp import ANSWER, GREETING
 
 T = TypeVar("T")
@@ -107,8 +107,8 @@ async def open_greeted(
     raise (Refused if refused else NotSent)(f"cannot connect to {url}: {_reason(reported)}")
 
 
-async def _resolve(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, Any]]:
-    def resolve(flags: int = 0) -> list[tuple[int, Any]]:
+async def _resolve(host: str, port: int, limiter: trio.CapacityLimiter) -> list[tuple[int, SocketAddress]]:
+    def resolve(flags: int = 0) -> list[tuple[int, SocketAddress]]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         return [(family, address) for family, _, _, _, address in found]
 
@@ -119,7 +119,7 @@ async def _resolve(host: str, port: int, limiter: trio.CapacityLimiter) -> list[
 
 
 async def _open_at(
-    family: int, address: Any, greet: Callable[[socket.socket], Awaitable[T]], permit: Permit | None
+    family: int, address: SocketAddress, greet: Callable[[socket.socket], Awaitable[T]], permit: Permit | None
 ) -> tuple[socket.socket, T]:
     if permit is not None:
         permit(str(address[0]))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from iris.kernel.transport.websocket import WebSocketListener
 
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
@@ -241,8 +241,8 @@ class Listener:
         while not self._closed:
             try:
                 self._run_once()
-            except Exception:  # noqa: BLE001 -- it is logged; if this thread ended, the node would be deaf for good
-                _log.exception("connections are accepted again in %g s", _PAUSE, extra={"cause": "accepting"})
+            except Exception:  # it is logged; if this thread ended, the node would be deaf for good
+                _logger.exception("connections are accepted again in %g s", _PAUSE, extra={"cause": "accepting"})
                 time.sleep(_PAUSE)
 
     def _run_once(self) -> None:
@@ -269,7 +269,7 @@ class Listener:
                 if not self._is_exhausted:
                     self._is_exhausted = True
                     reason = str(error.strerror or error).lower()
-                    _log.error("connections wait, for they cannot be accepted: %s", reason, extra={"reason": reason})
+                    _logger.error("connections wait, for they cannot be accepted: %s", reason, extra={"reason": reason})
                 time.sleep(_PAUSE)
                 return
             self._is_exhausted = False

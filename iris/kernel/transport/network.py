@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -30,7 +30,7 @@ from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.listener import Acceptor
-from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit
+from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit, SocketAddress
 from iris.kernel.transport.reader import FrameReader, Framing
 from iris.kernel.transport.sp import with_length, with_type_and_length
 from iris.kernel.transport.writer import StreamOutgoing
@@ -56,7 +56,7 @@ def check_url(url: str) -> str:
     Raises:
         ConfigError: another scheme than tcp, ipc or ws, no port, or an ipc path beyond the system's 107 bytes.
     """
-    if not isinstance(url, str) or not url.startswith(_SCHEMES):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(url, str) or not url.startswith(_SCHEMES):
         raise ConfigError(f"{url!r} is not an address: use tcp://HOST:PORT, ws://HOST:PORT/PATH or ipc:///PATH")
     if url.startswith("ipc://"):
         if not url.isprintable():
@@ -165,7 +165,7 @@ class NetworkTransport:
             reason = str(error.strerror or error).lower()
             raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         self._arrivals = Acceptor(config, self._limit, self._streams, self._notify_soon)
-        self._reached: dict[str, tuple[int, Any]] = {}
+        self._reached: dict[str, tuple[int, SocketAddress]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
         self._reverse: dict[int, ReverseIncoming] = {}
         self._open: dict[int, Callable[[], object]] = {}

@@ -18,6 +18,9 @@ from typing import Protocol, final
 
 from iris.kernel.errors import NotSent
 
+SocketAddress = tuple[str | int | bytes, ...]
+"""Address of a socket, as the resolver returns it: host and port, of IPv6 two numbers more."""
+
 Permit = Callable[[str], None]
 """Called with each host that is about to be connected to: its IP address, also where a URL has a name, or what a
 network has in place of that.  Raises ``NotSent`` if it is not to be."""

@@ -10,12 +10,13 @@ import errno
 import math
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 import trio
 
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.inherited import keep_from_children
+from iris.kernel.transport.port import SocketAddress
 from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.websocket import PUSH, ClientUpgrade, NotUpgraded, WebSocketFraming
 from iris.kernel.transport.websocket_dial import PIECE
@@ -49,7 +50,7 @@ class ReverseDialling(Generic[K]):
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def dial(self, key: K, url: str, family: int, address: Any) -> None:
+    def dial(self, key: K, url: str, family: int, address: SocketAddress) -> None:
         """Dial ``url``, which is at ``address``, until that succeeds or is given up.
 
         Raises:
@@ -60,7 +61,7 @@ class ReverseDialling(Generic[K]):
         self._try(key, attempts)
         if attempts.connection is None:
             del self._attempts[key]
-            raise NotSent(f"cannot connect to {address[0]}")  # the URL is a secret of both ends
+            raise NotSent(f"cannot connect to {address[0]!s}")  # the URL is a secret of both ends
 
     def give_up(self, key: K) -> None:
         """Stop trying.  One that has arrived or was given up is passed over."""
@@ -141,7 +142,7 @@ class _Attempts:
 
     __slots__ = ("address", "again", "asking", "connection", "family", "pause", "unsent", "url")
 
-    def __init__(self, url: str, family: int, address: Any) -> None:
+    def __init__(self, url: str, family: int, address: SocketAddress) -> None:
         self.url = url
         self.family = family
         self.address = address

@@ -214,7 +214,7 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY, elements: Eleme
     if elements is None and len(data) > MAX_ELEMENTS:
         elements = Elements()
     try:
-        value = msgpack.unpackb(
+        value: object = msgpack.unpackb(
             data,
             use_list=False,
             raw=False,
@@ -227,4 +227,4 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY, elements: Eleme
         )
     except Exception as error:  # noqa: BLE001 -- as above
         raise RemoteProtocolError(f"malformed value: {error}") from None
-    return cast("object", value)
+    return value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Final
 
 from msgspec import Struct, structs
 
 from iris.kernel.names import is_node_id
+from iris.kernel.shapes import is_list, is_map
 from iris.node.report import MOST, MOST_BOOKS, MOST_LINKS, MOST_TOPICS, BooksReport, NodeReport, TopicsReport
 from iris.patterns.latency import LONGEST
 from iris.patterns.pubsub.interest import is_pattern, is_topic
@@ -102,24 +103,24 @@ def _faults(report: NodeReport) -> Iterator[str]:
 _TOP: Final = LONGEST * 2
 
 
-def _values(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _values(value: object, name: str) -> Iterator[tuple[str, object]]:
     """Yield every number and text of a report, with the name of the field that it is in."""
     if isinstance(value, Struct):
         for field in value.__struct_fields__:
             if field not in ("edges", "counts"):  # which are looked at already, and may be many
                 yield from _values(getattr(value, field), name or field)
-    elif isinstance(value, dict):
-        for key, one in cast("dict[object, object]", value).items():
+    elif is_map(value):
+        for key, one in value.items():
             yield name, key
             yield name, one
-    elif isinstance(value, list):
-        for one in cast("list[object]", value):
+    elif is_list(value):
+        for one in value:
             yield from _values(one, name)
     else:
         yield name, value
 
 
-def _can_be(value: Any) -> bool:
+def _can_be(value: object) -> bool:
     match value:
         case None | bool():
             return True

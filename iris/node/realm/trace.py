@@ -16,7 +16,7 @@ do.  What a gateway says of itself nobody else vouches for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, final
+from typing import Final, Literal, final
 
 import trio
 from msgspec import Struct
@@ -75,7 +75,7 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
 async def trace_request(
     node: Node,
     cluster: str,
-    payload: Any = None,
+    payload: object = None,
     *,
     operation: str | None = None,
     timeout: float = 5.0,

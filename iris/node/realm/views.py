@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from msgspec import Struct, field, structs, to_builtins
 
@@ -121,7 +121,7 @@ class RealmView(Struct, frozen=True, kw_only=True):
         """Reason why nothing is seen; None if a node answered."""
         return None if self.nodes else nobody_answered([absent.reason for absent in self.silent])
 
-    def as_object(self) -> dict[str, Any]:
+    def as_object(self) -> dict[str, object]:
         """Return the view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
         return {
             "clusters": [structs.asdict(cluster) for cluster in self.clusters()],
@@ -210,7 +210,7 @@ def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> Cluste
     )
 
 
-def _node_object(seen: NodeView) -> dict[str, Any]:
+def _node_object(seen: NodeView) -> dict[str, object]:
     report = to_builtins(structs.replace(seen.report, latencies=[], linked=[]))
     del report["latencies"], report["linked"], report["site"]  # which stands in the node's record
     return {
@@ -234,6 +234,6 @@ def _node_object(seen: NodeView) -> dict[str, Any]:
     }
 
 
-def _absent_object(absent: AbsentNode) -> dict[str, Any]:
+def _absent_object(absent: AbsentNode) -> dict[str, object]:
     fields = structs.asdict(absent)
     return {**structs.asdict(fields.pop("node")), **fields}

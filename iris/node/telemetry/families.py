@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, cast, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from msgspec import Struct
 
@@ -461,9 +461,9 @@ def _of_outcomes(statistics: Any) -> Iterator[Sample]:
 
 def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
     """Yield what a door has counted; each protocol has some of the fields."""
-    connections = statistics.connections
+    connections: int | Mapping[str, int] = statistics.connections
     if isinstance(connections, Mapping):  # by the protocol of the client
-        connections = sum(cast("Mapping[str, int]", connections).values())
+        connections = sum(connections.values())
     yield Sample("iris_door_connections", (protocol,), connections)
     yield Sample("iris_door_turned_away_total", (protocol,), statistics.turned_away)
     if hasattr(statistics, "stalled"):

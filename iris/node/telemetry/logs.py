@@ -13,7 +13,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Final, TextIO, final
+from types import TracebackType
+from typing import Final, TextIO, final
 
 FIELDS: Final = (
     "cluster", "operation", "pattern", "caller", "peer", "request_id", "site", "realm", "topic", "address", "path",
@@ -21,11 +22,13 @@ FIELDS: Final = (
 )  # fmt: skip
 """Names in ``extra``, in the order in which they are written."""
 
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
 _PAUSE: Final = 1.0
 _MAX_CAUSES: Final = 1024
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """Return the fields of a record that are known, and say something."""
     values = vars(record)
     return {name: values[name] for name in FIELDS if values.get(name) is not None}
@@ -48,7 +51,7 @@ class TextFormatter(logging.Formatter):
         record.message = _printable(" ".join((message, *unsaid)))
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging calls it so
+    def formatException(self, ei: _Raised) -> str:  # noqa: N802 -- logging calls it so
         """Return the traceback."""
         return "\n".join(f"  {_printable(line)}" for line in super().formatException(ei).split("\n"))
 
@@ -72,7 +75,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; whatever is in the record, it is ASCII."""
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,

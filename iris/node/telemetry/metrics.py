@@ -45,7 +45,7 @@ def serve(
 def serve(
     node: sync.Node, host: str = ..., port: int = ..., *, member: bool = ...
 ) -> AbstractContextManager[MetricsEndpoint]: ...
-def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool = True) -> Any:
+def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool = True) -> object:
     """Serve the metrics of a node, and of the gateway or bridge that is built on it, until the block ends.
 
     Example::
@@ -157,7 +157,7 @@ class Exposition:
         snapshot = self._snapshot
         if snapshot is None:
             return []
-        kinds: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         found: dict[str, Any] = {}
         for name, labels, value in samples(snapshot):
             if name not in found:

@@ -203,7 +203,7 @@ class Bookkeeper(PeerObserver):
         """Report everything to the peer again: reports may be lost."""
         self._receipts.repeat(peer.node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Leave in doubt what the node has not accounted for."""
         self.ledger.receiver_gone(peer.node)
         self._receipts.sender_gone(peer.node)

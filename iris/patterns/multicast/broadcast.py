@@ -312,7 +312,7 @@ class Broadcasts(PeerObserver):
             if window is not None and window.asked_at is not None:
                 self._ask(lane, peer.node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Stop waiting for a member that is gone."""
         for lane in self._lanes.values():
             lane.flow.forget((peer.node,))

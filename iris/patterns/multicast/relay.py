@@ -249,7 +249,7 @@ class Relays(PeerObserver):
         """Count as lost what the node had in hand: frames may be lost."""
         self._write_off(peer.node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Count as lost what the node had in hand."""
         self._write_off(peer.node)
         self._reports.pop(peer.node, None)

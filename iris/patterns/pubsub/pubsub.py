@@ -781,7 +781,7 @@ class PubSub(PeerObserver):
         self.confirming.lost(node)
         self._known_news.unpark_all()
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Forget the peer."""
         node = peer.node
         self._table.forget(node)

@@ -141,7 +141,7 @@ class RemoteSubscribers:
             ConfigError: it is not a topic, or one of another realm.
         """
         began = trio.current_time()
-        if isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(topic, str):
             check_own_realm(topic, self._mesh.identity)
         check_topic(topic)
         if len(self._reached) >= _TOPICS:

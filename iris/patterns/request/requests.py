@@ -663,7 +663,7 @@ class Requests(PeerObserver):
             if waiter.member == node and waiter.can_retry_elsewhere():
                 waiter.end(_BROKEN)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the reason is in the link's own errors
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """End the attempts at this member: no outcome will come from it any more."""
         for waiter in list(self._waiting.values()):
             if waiter.member == peer.node and waiter.outcome is None:

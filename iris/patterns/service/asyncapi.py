@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from iris.patterns.service.signatures import EMPTY, Signature, hints_of
 
 _SCHEMAS: Final = "#/components/schemas/"
-_SIMPLE: Final[dict[Any, dict[str, Any]]] = {
+_SIMPLE: Final[dict[object, dict[str, object]]] = {
     None: {"type": "null"},
     type(None): {"type": "null"},
     bool: {"type": "boolean"},
@@ -53,8 +53,8 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
         described: for each operation, "" for the one without a name, its signature and what it is for.
     """
     schemas = Schemas()
-    channels: dict[str, Any] = {}
-    operations: dict[str, Any] = {}
+    channels: dict[str, object] = {}
+    operations: dict[str, object] = {}
     for name, (signature, doc) in described.items():
         place = name or "request"
         address = f"{cluster}/{name}" if name else cluster
@@ -77,7 +77,7 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
     }
 
 
-def _taken(signature: Signature, schemas: Schemas) -> dict[str, Any]:
+def _taken(signature: Signature, schemas: Schemas) -> dict[str, object]:
     if signature.is_empty:
         return {"type": "null"}
     if not signature.by_name:
@@ -88,11 +88,11 @@ def _taken(signature: Signature, schemas: Schemas) -> dict[str, Any]:
     )
 
 
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _object(properties: dict[str, object], required: list[str]) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-def schema(annotation: Any, schemas: Schemas) -> dict[str, Any]:
+def schema(annotation: object, schemas: Schemas) -> dict[str, Any]:
     """Return the JSON Schema of a type that payloads are converted to; classes of fields are put into ``schemas``."""
     if annotation is Any or annotation is object or annotation is EMPTY:
         return {}
@@ -120,7 +120,7 @@ def schema(annotation: Any, schemas: Schemas) -> dict[str, Any]:
     return _of_class(annotation, schemas)
 
 
-def _of_class(kind: Any, schemas: Schemas) -> dict[str, Any]:
+def _of_class(kind: object, schemas: Schemas) -> dict[str, object]:
     if not inspect.isclass(kind):
         return {}
     if issubclass(kind, enum.Enum):

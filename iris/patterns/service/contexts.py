@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from types import coroutine
-from typing import Any, Final
+from typing import Final
 
 _FRESH: Final = object()
 
 
 @coroutine
 def in_fresh_contexts(
-    original: Context, steps: Coroutine[Any, Any, None], pausing: Callable[[], None] | None = None
-) -> Generator[Any, Any, None]:
+    original: Context, steps: Coroutine[object, object, None], pausing: Callable[[], None] | None = None
+) -> Generator[object, object, None]:
     """Await ``steps`` (PEP 380) in a copy of ``original``, and in another one from each ``fresh_context()`` on.
 
     ``pausing`` is called each time before other tasks may run, and at the end.
@@ -47,6 +47,6 @@ def in_fresh_contexts(
 
 
 @coroutine
-def fresh_context() -> Generator[Any, None, None]:
+def fresh_context() -> Generator[object, None, None]:
     """Go on in a fresh copy of the original context; only within ``in_fresh_contexts``.  It is no checkpoint."""
     yield _FRESH

@@ -12,11 +12,12 @@ import math
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import trio
 
 from iris.kernel.errors import ConfigError, IrisError, RemoteError, summary_of, text_of
+from iris.kernel.shapes import is_group
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
@@ -30,7 +31,7 @@ _THREADS: Final = 40
 
 
 def prepared(
-    handler: Callable[..., Any], signature: Signature | None = None, *, thread: bool = False
+    handler: Callable[..., object], signature: Signature | None = None, *, thread: bool = False
 ) -> RequestHandler:
     """Return the function that members call with each request.
 
@@ -52,7 +53,7 @@ def prepared(
     return InThread(call, "request") if thread else call
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Return whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
     handler = original_of(handler)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
@@ -69,12 +70,12 @@ class InThread:
 
     __slots__ = ("_handler", "_kind", "_limiter")
 
-    def __init__(self, handler: Callable[[Any], Any], kind: HandlerKind) -> None:
+    def __init__(self, handler: Callable[[Any], object], kind: HandlerKind) -> None:
         self._handler = handler
         self._kind: HandlerKind = kind
         self._limiter = trio.CapacityLimiter(_THREADS)
 
-    async def __call__(self, given: Any) -> Any:
+    async def __call__(self, given: Any) -> object:
         """Wait for the result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
         token, log = trio.lowlevel.current_trio_token(), serving_log.get()
         errors: list[BaseException] = []
@@ -84,7 +85,7 @@ class InThread:
             if log is not None:
                 log.failed(self._kind, error, getattr(given, "operation", None), given.sender, late=True)
 
-        def call_and_report() -> Any:
+        def call_and_report() -> object:
             try:
                 return self._handler(given)
             except BaseException as error:
@@ -122,9 +123,7 @@ def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
 
 def is_only(error: BaseException, kind: type[Exception]) -> bool:
     """Return whether an error is of a kind, or a group of nothing else."""
-    if not isinstance(error, BaseExceptionGroup):
-        return isinstance(error, kind)
-    return cast("BaseExceptionGroup[BaseException]", error).split(kind)[1] is None
+    return error.split(kind)[1] is None if is_group(error) else isinstance(error, kind)
 
 
 def failure_in(error: BaseException) -> BaseException | None:
@@ -138,8 +137,7 @@ def failure_in(error: BaseException) -> BaseException | None:
         None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
     cancelled = trio.current_effective_deadline() == -math.inf
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        rest = group.split(trio.Cancelled)[1] if cancelled else group
+    if is_group(error):
+        rest = error.split(trio.Cancelled)[1] if cancelled else error
         return None if rest is None or rest.subgroup(_ENDS) is not None else rest
     return None if isinstance(error, (trio.Cancelled, *_ENDS) if cancelled else _ENDS) else error

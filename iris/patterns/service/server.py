@@ -315,7 +315,7 @@ class Server(PeerObserver):
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
 
-    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+    def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:

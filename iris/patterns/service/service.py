@@ -25,10 +25,11 @@ BroadcastHandler = Callable[[Message], Awaitable[None] | None]
 TunnelHandler = Callable[[Any], Awaitable[None] | None]
 """Function that is called with the ``Tunnel`` of its kind of program: ``iris``, ``iris.aio`` or ``iris.sync``."""
 
-_R = TypeVar("_R", bound=Callable[..., Any])
+_R = TypeVar("_R", bound=Callable[..., object])
 _T = TypeVar("_T", bound=TunnelHandler)
 _B = TypeVar("_B", bound=BroadcastHandler)
-_H = TypeVar("_H")
+_H = TypeVar("_H", bound=Callable[..., object])
+_P = TypeVar("_P")
 
 
 def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
@@ -39,7 +40,7 @@ def callers(allow: Iterable[str] | None) -> frozenset[str] | None:
     """
     if isinstance(allow, str):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, [{allow!r}]")
-    if allow is not None and not isinstance(allow, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if allow is not None and not isinstance(allow, Iterable):
         raise ConfigError(f"allow is {allow!r}: use a list of clusters, or None for all")
     return None if allow is None else frozenset(_check_caller(cluster) for cluster in allow)
 
@@ -73,7 +74,7 @@ class Requester(Protocol):
     """An object with a node's method ``request``, whatever it returns that can be waited for."""
 
     @property
-    def request(self) -> Callable[..., Any]:
+    def request(self) -> Callable[..., object]:
         """See ``iris.Node.request``."""
         ...
 
@@ -90,7 +91,7 @@ class OperationOptions(Struct, frozen=True):
 def operation(function: _R) -> _R: ...
 @overload
 def operation(*, name: str | None = None, thread: bool = False) -> Callable[[_R], _R]: ...
-def operation(function: Any = None, *, name: str | None = None, thread: bool = False) -> Any:
+def operation(function: _R | None = None, *, name: str | None = None, thread: bool = False) -> _R | Callable[[_R], _R]:
     """Make a method of a ``Service`` an operation of its cluster; see ``Service.request`` for what it may take.
 
     Args:
@@ -125,7 +126,7 @@ def operations_of(service: type[Service]) -> list[tuple[str, OperationOptions]]:
 class ServiceClient:
     """The methods of a service, for a caller.  ``Service.client`` makes it, and calls it an instance of the class."""
 
-    def __init__(self, service: type[Service], ask: Callable[..., Any]) -> None:
+    def __init__(self, service: type[Service], ask: Callable[..., object]) -> None:
         for attribute, options in operations_of(service):
             method = inspect.getattr_static(service, attribute).__get__(self, service)  # as a member's own is bound
             signature = signature_of(method, operation=True)
@@ -141,7 +142,7 @@ class ServiceClient:
         raise AttributeError(f"the service has no operation {name!r}: {hint}", name=name, obj=self)
 
 
-def _ask(ask: Callable[..., Any], name: str, signature: Signature, /, *args: Any, **kwargs: Any) -> Any:
+def _ask(ask: Callable[..., object], name: str, signature: Signature, /, *args: object, **kwargs: object) -> object:
     return ask(signature.payload(name, args, kwargs), operation=name, reply=signature.reply)
 
 
@@ -230,13 +231,13 @@ class Service:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
         self.name: str = check_name(self._cluster if name is None else name, "cluster")  # type: ignore[arg-type]
         self.allow = callers(allow)
-        if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(tracebacks, bool):
             raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
         self.tracebacks = tracebacks
         if paused_by is not None and "." not in check_name(paused_by, "flag"):
             raise ConfigError(f"paused_by is {paused_by!r}: use DOCUMENT.KEY, as in 'flags.checkout'")
         self.paused_by: str | None = paused_by
-        if outcomes is not None and not isinstance(outcomes, Outcomes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if outcomes is not None and not isinstance(outcomes, Outcomes):
             raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
         self.outcomes: Outcomes | None = outcomes
         self.requests: Final[dict[str | None, RequestHandler]] = {}
@@ -315,7 +316,7 @@ class Service:
         """Return the operations of this service as an AsyncAPI 3.0 document: a map for ``json.dump``."""
         return asyncapi.document(self.name, self._described)
 
-    def _describe_to(self, _: Request) -> dict[str, Any]:
+    def _describe_to(self, _: Request) -> dict[str, object]:
         return self.describe()
 
     def _serves(self) -> str:
@@ -326,7 +327,7 @@ class Service:
     def request(self, operation: str | None = None, *, thread: bool = False) -> Callable[[_R], _R]: ...
     @overload
     def request(self, operation: _R, *, thread: bool = False) -> _R: ...
-    def request(self, operation: Any = None, *, thread: bool = False) -> Any:
+    def request(self, operation: str | _R | None = None, *, thread: bool = False) -> _R | Callable[[_R], _R]:
         """Register the handler of an operation; what it returns is the reply.
 
         Used bare, the handler takes the requests that name no operation.  Surveys call it as well.
@@ -349,7 +350,7 @@ class Service:
             ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with
                 ``thread=True``.
         """
-        if not isinstance(thread, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(thread, bool):
             raise ConfigError(f"thread is {thread!r}: use True or False")
         if isinstance(operation, str) and operation.startswith(_OURS):
             raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")
@@ -359,8 +360,8 @@ class Service:
 
     def _preparing(
         self, name: str | None, thread: bool, *, operation: bool = False
-    ) -> Callable[[Callable[..., Any]], RequestHandler]:
-        def prepare(handler: Callable[..., Any]) -> RequestHandler:
+    ) -> Callable[[Callable[..., object]], RequestHandler]:
+        def prepare(handler: Callable[..., object]) -> RequestHandler:
             signature = signature_of(handler, operation=operation)
             made = prepared(handler, signature, thread=thread)
             doc = (
@@ -377,9 +378,9 @@ class Service:
     def tunnel(self, operation: str | None = None) -> Callable[[_T], _T]: ...
     @overload
     def tunnel(self, operation: _T) -> _T: ...
-    def tunnel(self, operation: Any = None) -> Any:
+    def tunnel(self, operation: str | _T | None = None) -> _T | Callable[[_T], _T]:
         """Register the handler of tunnels that are opened to this cluster; the tunnel closes when it returns."""
-        return _register(self.name, self.tunnels, operation)
+        return _register(self.name, self.tunnels, operation, lambda handler: handler)
 
     def broadcast(self, handler: _B) -> _B:
         """Register a handler of broadcasts, a ``def`` or an ``async def``; several are called one after the other.
@@ -421,11 +422,11 @@ def _callable(service: str, handler: _H) -> _H:
 
 def _register(
     service: str,
-    table: dict[str | None, Any],
-    operation: Any,
-    prepare: Callable[[Any], Any] = lambda handler: handler,
-) -> Any:
-    def register(handler: Any, name: str | None = None) -> Any:
+    table: dict[str | None, _P],
+    operation: str | _H | None,
+    prepare: Callable[[_H], _P],
+) -> _H | Callable[[_H], _H]:
+    def register(handler: _H, name: str | None = None) -> _H:
         _callable(service, handler)
         if name in table:
             what = "without an operation" if name is None else f"for operation {name!r}"
@@ -439,7 +440,7 @@ def _register(
         return register
     name = check_name(operation, "operation")
 
-    def register_named(handler: Any) -> Any:
+    def register_named(handler: _H) -> _H:
         return register(handler, name)
 
     return register_named

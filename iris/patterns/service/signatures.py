@@ -13,11 +13,12 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from msgspec import Struct
 
 from iris.kernel.errors import ConfigError, RemoteError
+from iris.kernel.shapes import is_map
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
 from iris.patterns.payloads import Converter, Mismatch, converter, lacks
@@ -41,8 +42,8 @@ class Argument(Struct, frozen=True):
     """
 
     name: str
-    type: Any
-    default: Any
+    type: object
+    default: object
     by_keyword: bool = False
 
     @property
@@ -94,11 +95,11 @@ class Signature(Struct, frozen=True):
         return f"a map of {', '.join(names)}" if names else type_name(first.type)
 
     @property
-    def reply(self) -> Any:
+    def reply(self) -> object:
         """Type that a caller's reply is converted to; None if it is unknown."""
         return None if self.returns in (EMPTY, Any, object) else self.returns or type(None)
 
-    def payload(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def payload(self, handler: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """Return the payload of a caller that calls a method with these arguments.
 
         Raises:
@@ -118,7 +119,7 @@ class Signature(Struct, frozen=True):
             raise TypeError(f"{handler}{self}: {error}") from None
         return given if self.by_name else next(iter(given.values()), None)
 
-    def adapted(self, handler: Callable[..., Any]) -> Callable[[Request], Any]:
+    def adapted(self, handler: Callable[..., object]) -> Callable[[Request], Any]:
         """Return the function that calls the handler with a request.
 
         Raises:
@@ -142,7 +143,7 @@ class Signature(Struct, frozen=True):
         return partial(_with_names, handler, converters, required, self.request, only)
 
 
-def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Signature:
+def signature_of(handler: Callable[..., object], *, operation: bool = False) -> Signature:
     """Read the signature of a handler.
 
     Args:
@@ -202,24 +203,24 @@ def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Sig
     return Signature(arguments, requests[0] if requests else None, returns, by_name, in_order)
 
 
-def _is_request(annotation: Any) -> bool:
+def _is_request(annotation: object) -> bool:
     return annotation is Request or Request in typing.get_args(annotation)
 
 
-def handler_name(handler: Callable[..., Any]) -> str:
+def handler_name(handler: Callable[..., object]) -> str:
     """Return the name of a handler in errors."""
     original = original_of(handler)
     return f"handler {getattr(original, '__qualname__', repr(original))}"
 
 
-def original_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+def original_of(handler: Callable[..., object]) -> Callable[..., object]:
     """Return what a handler was made of by ``Signature.adapted``; itself if it was not."""
     made: Any = handler
-    original: Callable[..., Any] = made.args[0] if getattr(made, "func", None) in _ADAPTERS else made
+    original: Callable[..., object] = made.args[0] if getattr(made, "func", None) in _ADAPTERS else made
     return original
 
 
-def type_name(annotation: Any) -> str:
+def type_name(annotation: object) -> str:
     """Return a type as it is written in Python, without the modules that it is from."""
     try:
         return _type_name(annotation).encode(errors="backslashreplace").decode()
@@ -227,7 +228,7 @@ def type_name(annotation: Any) -> str:
         return "?"
 
 
-def _type_name(annotation: Any) -> str:
+def _type_name(annotation: object) -> str:
     if annotation is None or annotation is type(None):
         return "None"
     arguments = typing.get_args(annotation)
@@ -271,7 +272,7 @@ def _fields(annotation: Any, *, given: bool = False) -> dict[str, str]:
     return {field.alias or name: name for name, field in of_model.items()}
 
 
-def hints_of(annotation: Any) -> dict[str, Any]:
+def hints_of(annotation: object) -> dict[str, object]:
     """Return the types of a class's fields; none if one of them cannot be resolved."""
     try:
         return typing.get_type_hints(annotation)
@@ -280,13 +281,13 @@ def hints_of(annotation: Any) -> dict[str, Any]:
 
 
 @interruptible
-def _with_value(handler: Callable[..., Any], convert: Converter, with_request: bool, request: Request) -> Any:
+def _with_value(handler: Callable[..., object], convert: Converter, with_request: bool, request: Request) -> object:
     value = _converted(convert, request.payload)
     return handler(value, request) if with_request else handler(value)
 
 
 @interruptible
-def _with_nothing(handler: Callable[..., Any], request: Request) -> Any:
+def _with_nothing(handler: Callable[..., object], request: Request) -> object:
     payload = request.payload
     if payload is not None and (payload or not isinstance(payload, bytes | str | dict)):
         raise RemoteError(BAD_REQUEST, "payload: the operation takes nothing; send none")
@@ -295,23 +296,23 @@ def _with_nothing(handler: Callable[..., Any], request: Request) -> Any:
 
 @interruptible
 def _with_names(
-    handler: Callable[..., Any],
+    handler: Callable[..., object],
     converters: Mapping[str, Converter],
     required: frozenset[str],
     request_name: str | None,
     only: str | None,
     request: Request,
-) -> Any:
+) -> object:
     if only is not None:
         named = {only: request.payload}
-    elif isinstance(request.payload, dict):
-        named = cast("dict[str, Any]", request.payload)
+    elif is_map(request.payload):
+        named = request.payload
     else:
         kind = type(request.payload).__name__
         raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}, got {kind}")
     if lacking := lacks(required, converters, named):
         raise RemoteError(BAD_REQUEST, f"payload: {lacking}")
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, convert in converters.items():
         if name in named:  # others are of a newer version of the caller
             values[name] = _converted(convert, named[name], "" if only else f".{name}")
@@ -323,7 +324,7 @@ def _with_names(
 _ADAPTERS: Final = (_with_nothing, _with_value, _with_names)
 
 
-def _converted(convert: Converter, value: Any, step: str = "") -> Any:
+def _converted(convert: Converter, value: object, step: str = "") -> object:
     try:
         return convert(value)
     except Mismatch as error:
@@ -332,15 +333,15 @@ def _converted(convert: Converter, value: Any, step: str = "") -> Any:
         raise RemoteError(BAD_REQUEST, "payload: nested too deeply for this program") from None
 
 
-def _resolved(handler: Callable[..., Any], annotation: Any, otherwise: Any = None) -> Any:
-    function: Any = inspect.unwrap(getattr(handler, "func", handler))
+def _resolved(handler: Callable[..., object], annotation: object, otherwise: object = None) -> object:
+    function: object = inspect.unwrap(getattr(handler, "func", handler))
     function = getattr(function, "__func__", function)
     names = getattr(function, "__globals__", None) or getattr(type(handler).__call__, "__globals__", {})
     try:
         while isinstance(annotation, str):
             annotation = eval(annotation, names)  # noqa: S307 -- the program's own text, as Python evaluates it
     except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
-        if annotation.rpartition(".")[2] == "Request":
+        if str(annotation).rpartition(".")[2] == "Request":
             return Request  # imported for type checkers only
         if otherwise is not None:
             return otherwise

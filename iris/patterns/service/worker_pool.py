@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -659,7 +659,7 @@ class WorkerPool:
         if observer is not None and job.headers:
             seen = observer.begin_handling("request", self.cluster, job.operation, request)
         try:
-            result: Any = job.handler(request)
+            result: object = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
             payload = encoded(result, self._host.config.max_payload)
@@ -698,7 +698,7 @@ class WorkerPool:
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
         return kinds.Failure(identifier, code, text, OF_HANDLER), len(text)
 
-    def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
+    def _observed(self, pattern: Pattern, operation: str | None, given: object) -> AbstractContextManager[object]:
         """Return the block in which the observer, if there is one, sees a handler at work."""
         observer = self._host.observer
         seen = None if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)

@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable
 from itertools import chain
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, TypeVar, cast, final
+from typing import Annotated, Any, Final, Literal, TypeVar, final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.shapes import is_list, is_tuple
 from iris.kernel.wire import MAX_CONTAINERS
 
 _T = TypeVar("_T")
@@ -227,7 +228,7 @@ def write_value(value: object) -> bytes:
     return data
 
 
-def read_value(data: bytes) -> Any:
+def read_value(data: bytes) -> object:
     """Return the value of an entry.
 
     Many lists have the garbage collector look at all of them again and again, ten times as long as reading them takes.
@@ -290,7 +291,7 @@ def write_element(value: object) -> str:
     return check_key(_json(_element(value)), "element, as JSON,")
 
 
-def read_element(key: str) -> Any:
+def read_element(key: str) -> object:
     """Return an element of a set.
 
     Raises:
@@ -301,10 +302,10 @@ def read_element(key: str) -> Any:
 
 def _element(value: object, depth: int = 0) -> object:
     """Return an element in the one form that it has in a set: numbers that are equal to Python are one."""
-    if isinstance(value, tuple):
+    if is_tuple(value):
         if depth >= MAX_DEPTH:
             raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-        return [_element(one, depth + 1) for one in cast("tuple[object, ...]", value)]
+        return [_element(one, depth + 1) for one in value]
     if isinstance(value, float) and value.is_integer() and _LEAST <= value < _MOST:
         return int(value)
     if isinstance(value, int) and not _LEAST <= value < _MOST:
@@ -316,11 +317,9 @@ def _element(value: object, depth: int = 0) -> object:
     )
 
 
-def as_element(value: object) -> Any:
+def as_element(value: object) -> object:
     """Return an element as a set has it: what are lists elsewhere are tuples."""
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(map(as_element, cast("list[object]", value)))
+    return tuple(map(as_element, value)) if is_list(value) or is_tuple(value) else value
 
 
 def check_key(key: object, what: str = "key") -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, final
+from typing import Final, final
 
 import msgspec
 import trio
@@ -39,9 +39,9 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: str | UnsetType = UNSET
     counter: str | UnsetType = UNSET
     set: str | UnsetType = UNSET
-    value: Any = UNSET
+    value: object = UNSET
     number: int = 1
-    element: Any = UNSET
+    element: object = UNSET
 
 
 def serve_programs(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 import trio
 
 from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
 from iris.kernel.numerals import as_whole, shown
+from iris.kernel.shapes import is_group
 from iris.patterns.messages import Sender
 from iris.patterns.payloads import encoded
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
@@ -342,12 +343,12 @@ class Tunnel:
     def _failure(self, error: BaseException | None) -> str:
         """Return the reason that the other end gets for an error here: whose it is and its name, not its text."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
-        if isinstance(error, BaseExceptionGroup):  # what was cancelled because of another error says nothing
-            error = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
+        if error is not None and is_group(error):  # what was cancelled because of another error says nothing
+            error = error.split(trio.Cancelled)[1]
             if error is None:
                 return f"{who} was cancelled"
-        while isinstance(error, BaseExceptionGroup):
-            first, *others = cast("tuple[BaseException, ...]", error.exceptions)
+        while error is not None and is_group(error):
+            first, *others = error.exceptions
             if others:
                 return f"{who} failed: several errors"
             error = first

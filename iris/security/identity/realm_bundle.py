@@ -12,7 +12,7 @@ them it takes the place of the gate secret: who does not know it is not answered
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final, cast, final
+from typing import ClassVar, Final, TypeGuard, final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import check_name, is_alias, is_name
+from iris.kernel.shapes import is_tuple
 from iris.kernel.topic_syntax import is_pattern
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
@@ -236,14 +237,14 @@ def read_bundle_untrusted(signed: bytes) -> RealmBundle:
         ):
             return RealmBundle(
                 realm=realm,
-                name=cast("str", name),
+                name=name,
                 federation_key=federation_key,
-                exports=cast("tuple[str, ...]", exports),
+                exports=exports,
                 serial=serial,
                 not_before=not_before,
                 not_after=not_after,
                 signed=signed,
-                topics=cast("tuple[str, ...]", topics),
+                topics=topics,
             )
         case _:
             raise AuthenticationError(f"{_WHAT}: malformed, or of another version")
@@ -263,11 +264,11 @@ def decode_other_realm(data: bytes) -> OtherRealm:
     """
     match _fields(data, (), EVERYTHING):
         case (int(version), alias, bytes(signed), *lists) if (
-            version == VERSION and is_alias(alias) and len(lists) == 5 and all(map(_are_patterns, lists))
+            version == VERSION and is_alias(alias) and len(lists) == 5 and _are_lists(lists)
         ):
-            imports, callers, exports, topics, import_topics = cast("list[tuple[str, ...]]", lists)
+            imports, callers, exports, topics, import_topics = lists
             return OtherRealm(
-                alias=cast("str", alias),
+                alias=alias,
                 bundle=read_bundle_untrusted(signed),
                 imports=imports,
                 callers=callers,
@@ -308,12 +309,13 @@ def _fields(message: bytes, *added: tuple[str, ...]) -> tuple[object, ...]:
         fields = unpack_untrusted(message)
     except RemoteProtocolError as error:
         raise AuthenticationError(f"{_WHAT}: {error}") from None
-    read = cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ()
+    read = fields if is_tuple(fields) else ()
     return (VERSION, *read[1:], *added) if read[:1] == (1,) else read
 
 
-def _are_patterns(value: object) -> bool:
-    if not isinstance(value, tuple):
-        return False
-    patterns = cast("tuple[object, ...]", value)
-    return len(patterns) <= MAX_PATTERNS and all(map(is_pattern, patterns))
+def _are_patterns(value: object) -> TypeGuard[tuple[str, ...]]:
+    return is_tuple(value) and len(value) <= MAX_PATTERNS and all(map(is_pattern, value))
+
+
+def _are_lists(value: list[object]) -> TypeGuard[list[tuple[str, ...]]]:
+    return all(map(_are_patterns, value))

@@ -22,10 +22,11 @@ key), and a node, by its id or by the first half that a sealed credential gives 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, cast, final
+from typing import ClassVar, Final, TypeGuard, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import is_name
+from iris.kernel.shapes import is_tuple
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
 from iris.security.identity.identity import PeerIdentity
@@ -166,7 +167,7 @@ def read_revocations_untrusted(signed: bytes, realm: bytes) -> RevocationList:
     Raises:
         AuthenticationError: not signed by this realm, or malformed.
     """
-    if not isinstance(signed, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be a user's own
+    if not isinstance(signed, bytes):  # it may be a user's own
         raise AuthenticationError(f"{WHAT}: it is of type {type(signed).__name__}: use the bytes of its file")
     if len(signed) > MAX_LIST:
         raise AuthenticationError(f"{WHAT}: {len(signed)} bytes: the limit is {MAX_LIST}")
@@ -174,43 +175,34 @@ def read_revocations_untrusted(signed: bytes, realm: bytes) -> RevocationList:
         fields = unpack_untrusted(signing.detach_untrusted(realm, signing.REVOCATION, signed, WHAT))
     except RemoteProtocolError as error:
         raise AuthenticationError(f"{WHAT}: {error}") from None
-    match cast("tuple[object, ...]", fields) if isinstance(fields, tuple) else ():
+    match fields if is_tuple(fields) else ():
         case (int(version), int(number), int(issued), clusters, nodes) if (
             version == VERSION and number > 0 and _are_clusters(clusters) and _are_nodes(nodes)
         ):
-            names = cast("tuple[tuple[str, int], ...]", clusters)
-            ids = cast("tuple[tuple[bytes, int], ...]", nodes)
             return RevocationList(
                 number=number,
                 issued=issued,
-                clusters=dict(names),
-                nodes={node.hex(): end for node, end in ids},
+                clusters=dict(clusters),
+                nodes={node.hex(): end for node, end in nodes},
                 signed=signed,
             )
         case _:
             raise AuthenticationError(f"{WHAT}: malformed, or of another version")
 
 
-def _are_clusters(entries: object) -> bool:
+def _are_clusters(entries: object) -> TypeGuard[tuple[tuple[str, int], ...]]:
     return _all_pairs(entries, lambda name, generation: is_name(name) and _is_count(generation))
 
 
-def _are_nodes(entries: object) -> bool:
+def _are_nodes(entries: object) -> TypeGuard[tuple[tuple[bytes, int], ...]]:
     return _all_pairs(entries, lambda node, end: isinstance(node, bytes) and len(node) in (8, 16) and _is_count(end))
 
 
 def _all_pairs(entries: object, valid: Callable[[object, object], bool]) -> bool:
     """Return whether ``entries`` is a tuple of pairs, not too many, each of them ``valid``."""
-    if not isinstance(entries, tuple):
+    if not is_tuple(entries) or len(entries) > MAX_ENTRIES:
         return False
-    pairs = cast("tuple[object, ...]", entries)
-    if len(pairs) > MAX_ENTRIES:
-        return False
-    for pair in pairs:
-        items = cast("tuple[object, ...]", pair) if isinstance(pair, tuple) else ()
-        if len(items) != 2 or not valid(items[0], items[1]):
-            return False
-    return True
+    return all(is_tuple(pair) and len(pair) == 2 and valid(*pair) for pair in entries)
 
 
 def _is_count(value: object) -> bool:

@@ -10,7 +10,7 @@ import io
 import itertools
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import pyarrow as pa
 
@@ -65,7 +65,6 @@ def _large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _write(batches: Iterable[pa.RecordBatch]) -> IO[bytes]:
-    file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- the caller closes it
+    file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- the caller closes it
     write_rows(file, batches)
-    opened: IO[bytes] = file
-    return opened
+    return file

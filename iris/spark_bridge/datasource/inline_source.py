@@ -23,12 +23,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 class StreamReader(Protocol):
     """A ``DataSourceStreamReader`` that yields Arrow."""
 
-    def initialOffset(self) -> dict[str, Any]: ...  # noqa: N802 -- Spark's names
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]: ...  # noqa: N802
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]: ...
+    def initialOffset(self) -> dict[str, object]: ...
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]: ...
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]: ...
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]: ...
-    def commit(self, end: dict[str, Any]) -> None: ...
-    def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802
+    def commit(self, end: dict[str, object]) -> None: ...
+    def prepareForTriggerAvailableNow(self) -> None: ...
 
 
 @final
@@ -44,25 +44,25 @@ class InlineStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableN
         self._reader = reader
         self._limit = ReadMaxRows(rows)
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins."""
         return self._reader.initialOffset()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Note the present end; nothing beyond it is read."""
         self._reader.prepareForTriggerAvailableNow()
 
-    def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
+    def read(self, start: dict[str, object]) -> tuple[Iterator[Any], dict[str, object]]:
         """Return the next batch and its end; waits for up to 8 s if there is nothing to read."""
         end = self._reader.latestOffset(start, self._limit)
         # A list's iterator: Spark copies it.
         return iter(list(self.readBetweenOffsets(start, end))), end
 
-    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802 -- Spark's
+    def readBetweenOffsets(self, start: dict[str, object], end: dict[str, object]) -> Iterator[Any]:
         """Read a batch; the same rows each time."""
         for part in self._reader.partitions(start, end):
             yield from self._reader.read(part)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Note the end of a batch that Spark has finished."""
         self._reader.commit(end)

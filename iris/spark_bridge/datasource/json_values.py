@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.msgpack import Ext
 
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, ProtocolError
-from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload, join_payload
+from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload, join_payload, split_payload
 from iris.spark_bridge.events.schema import HEADER_ENCODING, MAX_VALUE, PACKED, SCHEMA, TEXT
 
 JSON: Final = "json"
@@ -57,13 +56,15 @@ def _packed(value: bytes) -> tuple[bytes, str]:
         payload = encode_payload(msgspec.json.decode(value), MAX_VALUE)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LocalProtocolError, PayloadTooLarge):
         return value, JSON  # a header that nobody believes: it stays what it is
-    return bytes(cast("Ext", payload).data), PACKED
+    return split_payload(payload)[0], PACKED
 
 
 def _recode(batch: pa.RecordBatch, encoding: str, recode: Recode) -> pa.RecordBatch:
     """Return a batch with other values and encodings where the headers name an encoding."""
-    headers = cast("pa.ListArray", batch.column("headers"))
-    pairs = cast("pa.StructArray", headers.flatten())
+    headers = batch.column("headers")
+    assert isinstance(headers, pa.ListArray)
+    pairs = headers.flatten()
+    assert isinstance(pairs, pa.StructArray)
     names, texts = pairs.field("key"), pairs.field("value")
     marked = pc.fill_null(pc.and_(pc.equal(names, HEADER_ENCODING), pc.equal(texts, encoding.encode())), False)
     rows: list[int] = pc.list_parent_indices(headers).filter(marked).to_pylist()
@@ -83,7 +84,7 @@ def _recode(batch: pa.RecordBatch, encoding: str, recode: Recode) -> pa.RecordBa
     fields = list(cast("pa.StructType", _HEADERS.value_type))
     made_pairs = pa.StructArray.from_arrays([names, texts], fields=fields, mask=pairs.is_null())
     lists = pa.ListArray.from_arrays(ends, made_pairs, type=_HEADERS, mask=headers.is_null())
-    columns: Mapping[str, pa.Array[Any]] = {"value": values, "headers": lists}
+    columns: Mapping[str, pa.Array[object]] = {"value": values, "headers": lists}
     return pa.RecordBatch.from_arrays(
         [columns.get(name, batch.column(name)) for name in batch.schema.names], schema=batch.schema
     )

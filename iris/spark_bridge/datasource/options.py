@@ -11,10 +11,11 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal, cast, final
+from typing import Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
+from iris.kernel.shapes import are_numbers, is_list, is_map
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, TopicSelection, Where
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
@@ -353,7 +354,7 @@ class _Options:
             return None
         wanted = 'milliseconds since 1970 by shard, such as {"0": 1735689600000}'
         parsed = _json(name, value, wanted)
-        found = cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}
+        found = parsed if is_map(parsed) else {}
         good = all(
             shard.isdecimal() and int(shard) < 2**31 and type(time) is int and 0 <= time <= _LAST_TIME
             for shard, time in found.items()
@@ -421,10 +422,10 @@ class _Options:
         if value is None:
             return None
         parsed = _json(name, value, "a list of shard numbers, such as [0, 3]")
-        numbers = cast("list[object]", parsed) if isinstance(parsed, list) else []
-        if not numbers or not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+        numbers = tuple(parsed) if is_list(parsed) else ()
+        if not numbers or not are_numbers(numbers) or not all(0 <= number < 2**31 for number in numbers):
             raise ConfigError(f"option {name} is {value!r}: use a list of shard numbers, such as [0, 3]")
-        return tuple(sorted({cast("int", number) for number in numbers}))
+        return tuple(sorted(set(numbers)))
 
     def position(self, name: str, default: Where) -> Position:
         value = self.text(name)
@@ -434,7 +435,7 @@ class _Options:
         if value.strip().lower() in ("earliest", "latest"):
             return cast("Where", value.strip().lower())
         parsed = _json(name, value, wanted)
-        offsets = cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}
+        offsets = parsed if is_map(parsed) else {}
         good = all(
             _SHARD.match(shard) and type(offset) is int and EARLIEST <= offset < 2**63
             for shard, offset in offsets.items()
@@ -445,7 +446,7 @@ class _Options:
         return cast("dict[str, int]", offsets)
 
 
-def _json(name: str, value: str, wanted: str) -> Any:
+def _json(name: str, value: str, wanted: str) -> object:
     try:
         return json.loads(value)
     except ValueError:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import IO, Any, Final, final
+from typing import IO, Final, final
 
 import pyarrow as pa
 import trio
@@ -88,7 +88,7 @@ def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
     Raises:
         ConfigError: rows cannot be published.
     """
-    columns: list[pa.Array[Any]] = []
+    columns: list[pa.Array[object]] = []
     for field in SINK_SCHEMA:
         if field.name in batch.schema.names:
             columns.append(batch.column(field.name).cast(field.type))
@@ -145,7 +145,7 @@ async def publish_rows(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
     await client.publish(rows.to_pylist())
 
 
-async def stage_part(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
+async def stage_part(client: BridgeClient, *, part: StagedPart, file: IO[bytes]) -> str:
     """Stage a part at the member that commits its query, and return which that is."""
     address = await _address(client, part.query)
     await client.stage(address, part, file)
@@ -271,12 +271,12 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
         return _write(iterator, self._options, query, int(batch))
 
     @errors_alone()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch."""
         _commit(messages, self._options)
 
     @errors_alone()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Give a batch up."""
         _abort(messages, self._options)
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, final
+from typing import Final, NoReturn, final
 
 import pyarrow as pa
 import trio
@@ -113,7 +113,7 @@ class IrisSource(DataSource):
         """Return the reader of a table."""
         return IrisReader(_checked(parse_source_options(self._given, streaming=False), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, or have Spark ask for a simple one.
 
         What is wrong is raised by the reader that is returned: where Spark gets none it stops the reader that it does
@@ -122,7 +122,7 @@ class IrisSource(DataSource):
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
-    def simpleStreamReader(self, schema: StructType) -> InlineStreamReader:  # noqa: N802 -- Spark's name
+    def simpleStreamReader(self, schema: StructType) -> InlineStreamReader:
         """Return the reader of a stream whose batches need no worker; errors are raised by it."""
         return InlineStreamReader(*self._stream_reader(schema))
 
@@ -142,7 +142,7 @@ class IrisSource(DataSource):
         return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
 
     @errors_alone()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream; see ``iris.spark_bridge.datasource.sink``."""
         return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
 
@@ -319,35 +319,35 @@ class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fail(self) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, object]:
         """Raise the error."""
         self._fail()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Raise the error."""
         self._fail()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Raise the error."""
         self._fail()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 -- Spark's
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Raise the error."""
         self._fail()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Raise the error."""
         self._fail()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Raise the error."""
         self._fail()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         self._fail()
 
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
+    def commit(self, end: dict[str, object]) -> None:
         """Raise the error."""
         self._fail()
 
@@ -382,7 +382,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in the process of the query's offsets --------------------------------------------------------------
 
     @errors_alone()
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
         if self._initial is None:
             self._look()
@@ -408,18 +408,18 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pinned |= self._portal.call(partial(_pin, address=address, group=group, start=own))
         return {shard: pinned.get(shard, offset) for shard, offset in start.items()}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set for each batch."""
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     @errors_alone()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 
     @errors_alone()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         begun = parse_offsets(start)
         self._expect(begun)
@@ -461,7 +461,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._poll = min(2 * self._poll, _LONGEST_POLL)
         return start
 
-    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, Any]:
+    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, object]:
         """Return the end of a batch as Spark stores it: the batch before ended at ``begun``."""
         options = _options_of(self._options, end)
         lost = saturated(begun.lost + self._damage_behind(begun))
@@ -515,7 +515,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return False
             await trio.sleep(min(_HELD_LOOK, latest - now))
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Return what the bridge held when it was last looked at, and figures for the query's progress.
 
         They stand there as ``sources[0].latestOffset``: next to the next offset of each shard, ``lag`` is how many
@@ -526,14 +526,14 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not extents:
             return None
         now, total = time.monotonic(), sum(extent.next for extent in extents.values())
-        figures: dict[str, Any] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
+        figures: dict[str, object] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
         if self._arrived is not None and now > self._arrived[0]:
             figures["perSecond"] = round(max(0, total - self._arrived[1]) / (now - self._arrived[0]), 1)
         self._arrived = now, total
         return {shard: extent.next for shard, extent in extents.items()} | figures
 
     @errors_alone()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
         begin, stop = parse_offsets(start), parse_offsets(end)
         self._expect(stop)
@@ -543,7 +543,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(self._options, self._watch, ranges, stop)
 
     @errors_alone()
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
         self._move(parse_offsets(end).next)
 

@@ -14,7 +14,7 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, final
+from typing import Final, final
 
 from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
@@ -78,8 +78,7 @@ def read_gap(shard: int, offset: int, record: bytes) -> Gap:
         LogDamaged: it is something else.
     """
     try:
-        fields: dict[str, Any] = json.loads(record)
-        return Gap(shard=shard, offset=offset, **fields)
+        return Gap(shard=shard, offset=offset, **json.loads(record))
     except (ValueError, TypeError):
         raise LogDamaged("the index is damaged: a gap is not what was written") from None
 

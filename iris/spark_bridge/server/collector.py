@@ -42,13 +42,13 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
     service = Service(cluster)
 
     @service.broadcast
-    async def receive_broadcast(message: Message) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def receive_broadcast(message: Message) -> None:
         topic = f"broadcasts.{cluster}"
         if member.sharding.owns(None, message.sender.node, topic):  # every member of the bridge gets it
             await member.append([_event(topic, message.payload, message.sender, None, message.headers)])
 
     @service.tunnel
-    async def receive_tunnel(tunnel: Tunnel) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def receive_tunnel(tunnel: Tunnel) -> None:
         topic = f"tunnels.{cluster}"
         key = entropy(_ID_BYTES).hex()
         while not member.sharding.owns(key, tunnel.sender.node, topic):

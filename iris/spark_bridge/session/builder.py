@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +17,7 @@ from iris.spark_bridge.session.registration import register
 class IrisBuilder(SparkSession.Builder):
     """A session builder whose sessions know ``format("iris")``."""
 
-    def getOrCreate(self) -> SparkSession:  # noqa: N802 -- Spark's name
+    def getOrCreate(self) -> SparkSession:
         """Return the session, made if there is none."""
         with _passing_on_startup():
             spark = super().getOrCreate()
@@ -51,9 +51,9 @@ def with_startup(path: str | None) -> str:
     return os.pathsep.join(filter(None, (str(Path(__file__).parent / "startup"), path)))
 
 
-def builder_options(builder: SparkSession.Builder) -> dict[str, Any]:
+def builder_options(builder: SparkSession.Builder) -> dict[str, str]:
     """Return what is set already: by ``spark-submit``, if it has started this process, and on a builder."""
-    submitted: dict[str, Any] = {}
+    submitted: dict[str, str] = {}
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pyspark import SparkConf, SparkContext  # a package for Spark Connect alone has no such thing
 

@@ -133,8 +133,8 @@ def find_violation(operations: list[Operation], initial: object) -> list[Operati
     needed = sum(1 << place for place, operation in enumerate(order) if operation.ended is not None)
     # A configuration: which operations have taken effect, and the value then.  The lowest place that has not is kept.
     start = (0, _frozen(initial))
-    tried: set[tuple[int, Any]] = {start}
-    waiting: list[tuple[int, Any, int]] = [(0, initial, 0)]
+    tried: set[tuple[int, object]] = {start}
+    waiting: list[tuple[int, object, int]] = [(0, initial, 0)]
     furthest: tuple[int, int] = (-1, 0)
     while waiting:
         done, value, lowest = waiting.pop()
@@ -152,7 +152,7 @@ def find_violation(operations: list[Operation], initial: object) -> list[Operati
                 continue
             if operation.ended is not None and (first_end is None or operation.ended < first_end):
                 first_end = operation.ended
-        following: list[tuple[int, Any, int]] = []
+        following: list[tuple[int, object, int]] = []
         for place in range(lowest, count):
             operation = order[place]
             if first_end is not None and operation.begun > first_end:
@@ -178,7 +178,7 @@ def find_violation(operations: list[Operation], initial: object) -> list[Operati
     return [*before[-4:], *known[:4]]
 
 
-def _apply(operation: Operation, value: Any) -> tuple[bool, Any]:
+def _apply(operation: Operation, value: object) -> tuple[bool, object]:
     match operation.kind:
         case "read":
             return operation.value == value, value
@@ -191,7 +191,7 @@ def _apply(operation: Operation, value: Any) -> tuple[bool, Any]:
             return operation.result == matches, operation.value if matches else value
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     try:
         hash(value)
     except TypeError:

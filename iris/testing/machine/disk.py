@@ -12,9 +12,13 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple, final
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, final
 
 from iris.testing.machine.scheduling import HOST
+
+if TYPE_CHECKING:
+    from _typeshed import StrOrBytesPath
+    from typing_extensions import Buffer
 
 _SECTOR: Final = 512
 
@@ -50,7 +54,7 @@ class SimulatedDisk:
         """Take the place of the functions of ``os`` that write."""
         real_open, real_close, real_pwritev, real_write = os.open, os.close, os.pwritev, os.write
 
-        def open_file(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        def open_file(path: StrOrBytesPath, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             descriptor = real_open(path, flags, mode, dir_fd=dir_fd)
             if dir_fd is None and not isinstance(path, int) and os.fsdecode(path).startswith(self._directory):
                 self._files[descriptor] = os.fsdecode(path)
@@ -60,21 +64,21 @@ class SimulatedDisk:
             self._files.pop(descriptor, None)
             real_close(descriptor)
 
-        def pwritev(descriptor: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        def pwritev(descriptor: int, buffers: Sequence[Buffer], offset: int, flags: int = 0) -> int:
             if descriptor in self._files:
                 self._note(descriptor, b"".join(buffers), offset)
             return real_pwritev(descriptor, buffers, offset, flags)
 
-        def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        def pwrite(descriptor: int, data: Buffer, offset: int) -> int:
             return pwritev(descriptor, [data], offset)
 
-        def write(descriptor: int, data: Any) -> int:
+        def write(descriptor: int, data: Buffer) -> int:
             if descriptor in self._files:
                 self._note(descriptor, bytes(data), os.lseek(descriptor, 0, os.SEEK_CUR))
             return real_write(descriptor, data)
 
-        def synchronizing(real: Callable[[int], None]) -> Callable[[Any], None]:
-            def synchronize(file: Any) -> None:
+        def synchronizing(real: Callable[[int], None]) -> Callable[[int | IO[bytes]], None]:
+            def synchronize(file: int | IO[bytes]) -> None:
                 descriptor: int = file if isinstance(file, int) else file.fileno()
                 path = self._files.get(descriptor)
                 for host, writes in self._pending.items():

@@ -44,7 +44,7 @@ def isolated(
 
     async def run_sync(
         sync_fn: Callable[..., T],
-        *args: Any,
+        *args: object,
         thread_name: str | None = None,  # noqa: ARG001 -- there is none
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,

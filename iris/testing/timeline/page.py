@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from string import Template
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ def timeline_page(run: Run, error: BaseException, test: str) -> str:
     """Return the page of a run that has failed."""
     entries = list(run.trace.entries)[-_MOST:]
     hosts = sorted({entry.host for entry in entries if entry.host} | _hosts_of(run))
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "ended": run.ended,
         "hosts": hosts,
         "faults": [

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from importlib import resources
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 from starlette.applications import Starlette
@@ -23,7 +23,7 @@ from iris.node.node import Node
 from iris.node.operators import order_drain
 from iris.security.identity import MAX_LIST
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 DRAIN: Final = "drain"
 REVOKE: Final = "revoke"
@@ -129,7 +129,7 @@ class _Actions:
         newer = await self._node.revoke(await _body(request, MAX_LIST))
         number = self._node._parts.revoking.revocations.number
         if newer:
-            _log.warning("revocation list %d is in force, by the page", number, extra={"count": number})
+            _logger.warning("revocation list %d is in force, by the page", number, extra={"count": number})
         return JSONResponse({"newer": newer, "number": number})
 
 
@@ -142,7 +142,7 @@ async def _body(request: Request, most: int) -> bytes:
     return body
 
 
-def _object(body: bytes) -> Any:
+def _object(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

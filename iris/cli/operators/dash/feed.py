@@ -46,7 +46,7 @@ class Feed:
     def __init__(self, node: Node) -> None:
         self.surveys = 0
         self._node = node
-        self._points: deque[dict[str, Any]] = deque(maxlen=MAX_POINTS)
+        self._points: deque[dict[str, object]] = deque(maxlen=MAX_POINTS)
         self._pages = 0
         self._wanted, self._news = trio.Event(), trio.Event()
         self._number, self._message = 0, b""
@@ -120,14 +120,14 @@ def event(kind: str, data: str) -> bytes:
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
-def _encode(view: RealmView, now: float, revocations: int) -> tuple[dict[str, Any], bytes]:
+def _encode(view: RealmView, now: float, revocations: int) -> tuple[dict[str, object], bytes]:
     shown = view.as_object()
     point = _point(shown, now)
     message = {"view": shown, "point": point, "trouble": view.trouble, "revocations": revocations}
     return point, event("view", json.dumps(message))
 
 
-def _point(shown: dict[str, Any], now: float) -> dict[str, Any]:
+def _point(shown: dict[str, Any], now: float) -> dict[str, object]:
     busiest = sorted(shown["clusters"], key=lambda of: (-of["rate"], of["cluster"]))[:MAX_SERIES]
     return {
         "t": round(now, 3),

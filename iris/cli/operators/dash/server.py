@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, final
 from urllib.parse import unquote
 
 import h11
@@ -25,7 +25,7 @@ from iris.kernel.transport import keep_from_children
 from iris.node.telemetry.patient_listener import PatientListener
 from iris.node.telemetry.strict_http import StrictConnection
 
-_log: Final = logging.getLogger("iris")
+_logger: Final = logging.getLogger("iris")
 
 MAX_CONNECTIONS: Final = 512
 
@@ -73,8 +73,8 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
             unauthenticated[scope] = None
             try:
                 await _Connection(app, stream, scope, {ADMIT: lambda: unauthenticated.pop(scope, None)}).run()
-            except Exception:  # noqa: BLE001 -- what one browser sends must not end the page of others
-                _log.exception("a connection of the page has failed", extra={"reason": "page"})
+            except Exception:  # what one browser sends must not end the page of others
+                _logger.exception("a connection of the page has failed", extra={"reason": "page"})
             finally:
                 open_now.discard(scope)
                 unauthenticated.pop(scope, None)
@@ -103,7 +103,7 @@ class _Connection:
         state: state of the connection, as requests have it.
     """
 
-    def __init__(self, app: ASGIApp, stream: _Stream, scope: trio.CancelScope, state: Mapping[str, Any]) -> None:
+    def __init__(self, app: ASGIApp, stream: _Stream, scope: trio.CancelScope, state: Mapping[str, object]) -> None:
         self._app = app
         self._stream = stream
         self._scope = scope
@@ -157,8 +157,8 @@ class _Connection:
         }
         try:
             await self._app(scope, self._receive, self._send)
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the page cannot answer a request", extra={"reason": "page"})
+        except Exception:
+            _logger.exception("the page cannot answer a request", extra={"reason": "page"})
         if self._machine.their_state is h11.ERROR:
             await self._refuse(400)
         elif not self._is_gone:

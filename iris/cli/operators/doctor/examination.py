@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 from msgspec import Struct, field, structs
@@ -28,6 +28,7 @@ from iris.cli.operators.doctor.listening import beside, examine_listening, port_
 from iris.cli.operators.doctor.realms import examine_realms
 from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.shapes import is_map
 from iris.kernel.transport import check_url
 from iris.node.environment import Environment
 from iris.patterns.service import DESCRIBE
@@ -355,9 +356,8 @@ class _Examination:
         for cluster in node.clusters()[:_CLUSTERS]:
             async with node.survey(cluster, None, operation=DESCRIBE, timeout=_ANSWERED) as answers:
                 async for answer in answers:
-                    if isinstance(answer.payload, dict):
-                        reported = cast("dict[str, object]", answer.payload)
-                        members[answer.member] = str(reported.get("iris", ""))[:40]
+                    if is_map(answer.payload):
+                        members[answer.member] = str(answer.payload.get("iris", ""))[:40]
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)

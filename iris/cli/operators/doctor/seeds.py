@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 from msgspec import Struct
@@ -20,6 +20,7 @@ from iris.cli.operators.doctor.listening import port_of
 from iris.cluster.addresses import resolve_host, split_url
 from iris.cluster.mesh import NoWayBack, Peer, TurnedAway
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.shapes import is_group
 from iris.kernel.transport import Refused, check_url
 from iris.security.identity import NodeDelegation, OutOfDate
 
@@ -67,7 +68,7 @@ async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:
             return (), _unanswered(url, name)
         except (OSError, UnicodeError, RuntimeError) as error:
             return (), problem("dns-unknown", f"{url}: {name} is no name of a host: {error}", f"getent ahosts {name}")
-        hosts = [f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0]) for family, place in places]
+        hosts = [f"[{place[0]!s}]" if family == socket.AF_INET6 else str(place[0]) for family, place in places]
         return tuple(dict.fromkeys(f"{scheme}://{one}{rest}" for one in hosts)), None
     return (), _unanswered(url, name)
 
@@ -108,9 +109,8 @@ async def connect(url: str) -> Diagnosis | None:
 def _causes(error: BaseException) -> list[OSError]:
     """Return the errors of the system that an attempt to connect has met."""
     found = [error] if isinstance(error, OSError) and error.errno is not None else []
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return [*found, *(one for inner in group.exceptions for one in _causes(inner))]
+    if is_group(error):
+        return [*found, *(one for inner in error.exceptions for one in _causes(inner))]
     return found if error.__cause__ is None else [*found, *_causes(error.__cause__)]
 
 

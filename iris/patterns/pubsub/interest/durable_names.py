@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from typing import ClassVar, Final, cast, final
+from typing import ClassVar, Final, final
 
 from iris.cluster.membership import proof_of
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
+from iris.kernel.shapes import are_numbers, are_texts, is_tuple
 from iris.kernel.wire import MAX_NUMBER, pack, unpack_untrusted
 from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.table import MAX_SHAPES
@@ -127,26 +128,26 @@ def read_record_untrusted(signed: bytes, realm: bytes) -> DurableRecord:
     try:
         identity, body = _verified_untrusted(signed, realm)
         fields = unpack_untrusted(body)
-        match cast("tuple[object, ...]", fields) if type(fields) is tuple else ():
+        match fields if is_tuple(fields) else ():
             case (str() as name, int() as version, str() as site, patterns, group, share) if (
                 is_name(name)
-                and type(patterns) is tuple
-                and type(share) is tuple
                 and type(version) is int
                 and 0 < version <= MAX_NUMBER
                 and (site == "" or is_name(site))
-                and len(cast("tuple[object, ...]", patterns)) <= MAX_PATTERNS
-                and all(map(is_pattern, cast("tuple[object, ...]", patterns)))
+                and are_texts(patterns)
+                and len(patterns) <= MAX_PATTERNS
+                and all(map(is_pattern, patterns))
                 and (group is None or is_name(group))
-                and (share == () or (group is not None and is_share(cast("tuple[object, ...]", share))))
+                and are_numbers(share)
+                and (share == () or (group is not None and is_share(share)))
             ):
                 record = DurableRecord(
                     name=name,
                     version=version,
                     site=site,
-                    patterns=cast("tuple[str, ...]", patterns),
-                    group=cast("str | None", group),
-                    share=cast("tuple[int, ...]", share),
+                    patterns=patterns,
+                    group=group,
+                    share=share,
                     identity=identity,
                     signed=signed,
                 )

@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast, final
+from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import shown
+from iris.kernel.shapes import are_numbers
 
 MAX_SHARDS: Final = 512
 """Shards of one group.  A key that is new costs one hash of 1 us for each."""
@@ -40,12 +41,9 @@ class Share(NamedTuple):
 
 def is_share(value: object) -> bool:
     """Return whether ``value``, perhaps of a peer, is the number of shards and then different ones of them."""
-    if type(value) is not tuple:
+    if not are_numbers(value) or not 2 <= len(value) <= MAX_SHARDS + 1:
         return False
-    numbers = cast("tuple[object, ...]", value)
-    if not 2 <= len(numbers) <= MAX_SHARDS + 1 or any(type(number) is not int for number in numbers):
-        return False
-    of, *shards = cast("tuple[int, ...]", numbers)
+    of, *shards = value
     return 0 < of <= MAX_SHARDS and len(set(shards)) == len(shards) and min(shards) >= 0 and max(shards) < of
 
 
@@ -55,7 +53,7 @@ def check_share(share: Share) -> Share:
     Raises:
         ConfigError: the shards are none, stand twice, or are not below the number of shards.
     """
-    if not isinstance(share, Share) or not isinstance(share.shards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(share, Share) or not isinstance(share.shards, Sequence):
         raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):
         raise ConfigError(

@@ -111,7 +111,7 @@ def shape_of(pattern: str) -> Shape | None:
     rest = tokens[-1] == ">"
     if rest:
         tokens.pop()
-    stars = tuple(place for place, token in enumerate(tokens) if token == "*")  # noqa: S105 -- a token of a pattern
+    stars = tuple(place for place, part in enumerate(tokens) if part == "*")
     return Shape(len(tokens), rest, stars)
 
 

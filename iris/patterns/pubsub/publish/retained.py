@@ -162,12 +162,12 @@ class RetainedEvents:
         rest = tokens[-1] == ">"
         branches = [self._root]
         looks = 1
-        for token in tokens[:-1] if rest else tokens:
+        for part in tokens[:-1] if rest else tokens:
             looks += len(branches)
-            if token == "*":  # noqa: S105 -- a token of a pattern
+            if part == "*":
                 branches = [child for branch in branches for child in branch.children.values()]
             else:
-                branches = [branch.children[token] for branch in branches if token in branch.children]
+                branches = [branch.children[part] for branch in branches if part in branch.children]
         if rest:
             events = [event for branch in branches for child in branch.children.values() for event in _below(child)]
         else:

@@ -124,7 +124,7 @@ class EventRun:
 
 
 @final
-class Event(tuple[Any, int, EventRun, int]):
+class Event(tuple[object, int, EventRun, int]):
     """One published event.  Its payload was decoded before it was delivered.
 
     Attributes:

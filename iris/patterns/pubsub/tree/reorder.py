@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Final, Protocol, cast, final
+from typing import Final, Protocol, final
 
 from msgspec.msgpack import Ext
 from msgspec.structs import astuple
@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
+from iris.kernel.shapes import is_tuple
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
 
@@ -54,8 +55,8 @@ def _weight(message: object) -> int:
         weight += _PIECE
         if isinstance(part, wire.Message):
             parts.extend(astuple(part))
-        elif isinstance(part, tuple):
-            parts.extend(cast("tuple[object, ...]", part))
+        elif is_tuple(part):
+            parts.extend(part)
         elif isinstance(part, Ext):
             weight += wire.payload_size(part)
         elif isinstance(part, (bytes, str)):

@@ -7,10 +7,11 @@ the record, as a field that is never null: bytes of a fixed number, which is 0 w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.shapes import is_list, is_map
 from iris.spark_bridge.session.session import AVRO_LIMIT
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def read_avro(
 
     # Of a session that was there before, ``configure`` changes its own settings, and no longer those of its Java.
     context = getattr(spark, "sparkContext", None)
-    get: Any = spark.conf.get if context is None else context.getConf().get
+    get: Callable[[str, str], str | None] = spark.conf.get if context is None else context.getConf().get
     for side in ("driver", "executor"):
         names = [f"spark.{side}.{name}JavaOptions" for name in ("default", "extra")]
         if not any(AVRO_LIMIT in (get(name, "") or "") for name in names):
@@ -77,10 +78,10 @@ def _framed(schema: str, size: int) -> str:
     return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": PAYLOAD, "type": record}]})
 
 
-def _check_size(schema: Any) -> None:
+def _check_size(schema: object) -> None:
     """Make sure that each value takes a byte: that of a union does, whatever is in it."""
-    union: list[Any] = [*schema] if isinstance(schema, list) else []
-    named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    union: list[object] = schema if is_list(schema) else []
+    named: dict[str, Any] = schema if is_map(schema) else {}
     inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
     inner += [named[name] for name in ("items", "values") if name in named]
     if schema == "null" or (named.get("type") in ("record", "error") and not inner) or named.get("size") == 0:

@@ -62,7 +62,7 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
         raise ConfigError(f"dead letters have no option {min(wrong)}: use bridge, credential, seeds or bridgeTimeout")
     parse_sink_options({**options, "topic": f"{topic}.0.0"}, streaming=False)
 
-    def publish(batch: DataFrame, number: int) -> None:  # noqa: ARG001 -- Spark's
+    def publish(batch: DataFrame, _number: int) -> None:
         from pyspark.sql import functions as fn
 
         if missing := [name for name in _NEEDED if name not in batch.columns]:

@@ -168,7 +168,7 @@ def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
     from pyspark.sql import functions as fn
     from pyspark.sql.types import StringType, StructField, StructType
 
-    kind: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    kind = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(kind, StructType):
         raise ConfigError(f"schema is {schema!r}: name the fields, such as 'item STRING, price DOUBLE'")
     if CORRUPT in kind.names:

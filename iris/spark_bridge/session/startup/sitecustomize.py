@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 
-_LIBRARY = os.path.join("python", "lib", "")  # noqa: PTH118 -- each process that starts would import pathlib
+_LIBRARY = os.path.join("python", "lib", "")
 
 
 def without_zips(path: Sequence[str]) -> list[str]:
@@ -31,23 +31,23 @@ def without_zips(path: Sequence[str]) -> list[str]:
     if not zips:
         return list(path)
     home = zips[0].removesuffix(f"{_LIBRARY}pyspark.zip")
-    own = (os.path.join(home, _LIBRARY), os.path.join(home, "jars", ""))  # noqa: PTH118
+    own = (os.path.join(home, _LIBRARY), os.path.join(home, "jars", ""))
     rest = [entry for entry in path if not (entry.startswith(own) and entry.endswith((".zip", ".jar")))]
     found = PathFinder.find_spec("pyspark", rest)
     if found is None or found.origin is None or PathFinder.find_spec("py4j", rest) is None:
         return list(path)
-    return rest if _is_copy(zips[0], os.path.dirname(found.origin)) else list(path)  # noqa: PTH120
+    return rest if _is_copy(zips[0], os.path.dirname(found.origin)) else list(path)
 
 
 def _is_copy(archive: str, package: str) -> bool:
     """Return whether a zip is one of the installed PySpark: the one beside it, or one of the same version."""
-    beside = os.path.join(package, _LIBRARY, "pyspark.zip")  # noqa: PTH118
+    beside = os.path.join(package, _LIBRARY, "pyspark.zip")
     try:
-        if os.path.exists(beside) and os.path.samefile(archive, beside):  # noqa: PTH110, PTH121
+        if os.path.exists(beside) and os.path.samefile(archive, beside):
             return True
         import zipfile
 
-        with open(os.path.join(package, "version.py"), "rb") as file, zipfile.ZipFile(archive) as opened:  # noqa: PTH118, PTH123
+        with open(os.path.join(package, "version.py"), "rb") as file, zipfile.ZipFile(archive) as opened:
             return opened.read("pyspark/version.py") == file.read()
     except (OSError, KeyError, ValueError, RuntimeError):  # no such files, or no zip: it is left as it is
         return False
@@ -73,8 +73,8 @@ def _prepare_children() -> None:
 
 def _run() -> None:
     """Settle the path of this process, and let the module run that would have run without this one."""
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    sys.path[:] = [entry for entry in without_zips(sys.path) if os.path.abspath(entry) != here]  # noqa: PTH100
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in without_zips(sys.path) if os.path.abspath(entry) != here]
     own = sys.modules.pop(__name__)
     try:
         import_module(__name__)
