@@ -220,7 +220,7 @@ class Mesh:
         Raises:
             NotSent: no link to that node, or its buffer is full.
         """
-        peer = self.peer(node)
+        peer = self.own if node == self.own.node else self._peers.get(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
         peer.link.post(message, size, reserve, flush=flush)
