@@ -478,7 +478,8 @@ class Link:
 
     def _swap_batch(self) -> tuple[list[Message], int]:
         """Take the open batch, with its size, and begin another."""
-        self._grow_no_more()
+        if self._growing is not None:
+            self._grow_no_more()
         batch, size = self._open, self._open_bytes
         self._open = []
         self._open_bytes = self._carried = 0

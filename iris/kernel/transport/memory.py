@@ -415,7 +415,7 @@ class MemoryOutgoing:
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
-        if self._is_full:
+        if self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes:
             return False
         source, target = self._source.host, self._target.host
         fault = network.fault(source, target)
@@ -427,7 +427,7 @@ class MemoryOutgoing:
             self._in_transit += 1
             self._bytes_in_transit += len(frame)
             self._held.append(bytes(frame))
-        elif network.is_cut(source, target) or self._is_lost(fault.loss):
+        elif network.is_cut(source, target) or ((fault.loss or network.loss) and self._is_lost(fault.loss)):
             fate = "lost"
         else:
             fate = "sent"
@@ -440,8 +440,7 @@ class MemoryOutgoing:
 
     def _is_lost(self, loss: float) -> bool:
         network = self._network
-        loss = max(loss, network.loss)
-        return bool(loss) and network.random.random() < loss
+        return network.random.random() < max(loss, network.loss)
 
     def _deliver(self, frame: bytes, fault: LinkFault) -> None:
         network = self._network

@@ -117,7 +117,9 @@ def join_payload(data: bytes, *, packed: bool) -> Payload:
 
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
-    return len(payload if isinstance(payload, bytes) else payload.data)
+    data = payload if isinstance(payload, bytes) else payload.data
+    assert isinstance(data, bytes)
+    return len(data)
 
 
 def decode_payload_untrusted(payload: Payload) -> Any:
