@@ -24,7 +24,7 @@ from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.mesh.control import Disconnects, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
-from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
+from iris.cluster.mesh.dispatch import Dispatcher, loopback
 from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
@@ -125,6 +125,8 @@ class Mesh:
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
         self._receivers = Dispatcher(self.refusals, self._handler_failed)
+        self.register: Final = self._receivers.add
+        """Hands messages of a kind to a receiver."""
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
@@ -173,10 +175,6 @@ class Mesh:
         """The other nodes that are linked, connected or being reconnected."""
         return self._peers.view
 
-    def register(self, kind: type[Message], receiver: MessageReceiver) -> None:
-        """Hand messages of a kind to ``receiver``."""
-        self._receivers.add(kind, receiver)
-
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
         self._receivers.deliver(peer, message)
@@ -193,10 +191,8 @@ class Mesh:
         self._observers += observers
         self._observers_of_clients += [observer for observer in observers if observer.of_clients]
         for peer in self._peers:
-            for observer in observers:
-                if observer in self._observers_of(peer):
-                    with self._isolated(observer):
-                        observer.peer_connected(peer)
+            notified = self._observers_of(peer)
+            self._connected(peer, [observer for observer in observers if observer in notified])
 
     def is_between_members(self, peer: Peer) -> bool:
         """Return whether neither a peer nor this node is a client."""
@@ -205,14 +201,16 @@ class Mesh:
     def _observers_of(self, peer: Peer) -> list[PeerObserver]:
         return self._observers if self.is_between_members(peer) else self._observers_of_clients
 
+    def _connected(self, peer: Peer, observers: list[PeerObserver]) -> None:
+        self._notify(observers, lambda observer: observer.peer_connected(peer))
+
     def _notify(self, observers: list[PeerObserver], call: Callable[[PeerObserver], None]) -> None:
         """Notify each of some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
         for observer in observers:
-            with self._isolated(observer):
+            try:
                 call(observer)
-
-    def _isolated(self, observer: PeerObserver) -> contextlib.AbstractContextManager[None]:
-        return self.survive(f"what becomes of peers, in {type(observer).__name__}")
+            except Exception as error:  # noqa: BLE001 -- a bug in one of them
+                self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
@@ -465,7 +463,7 @@ class Mesh:
             else:
                 self._outbound.close(outgoing)
         if known is None:
-            self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
+            self._connected(peer, self._observers_of(peer))
         elif reconnected or restricted:
             self.notice_loss(peer)
         if link.outgoing is None:
@@ -503,56 +501,7 @@ class Mesh:
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
         try:
-            receiver = wire.receiver_untrusted(frame)
-            if receiver is None:
-                self._receive_handshake(bytes(frame))
-                return
-            entry = self._sessions.get(receiver)
-            if entry is None:
-                self.refusals["unknown session"] += 1
-                self._inbound.refused()
-                return
-            if entry.left:
-                self.refusals["late frame of a former session"] += 1
-                return
-            if entry.peer.leaving:
-                self.refusals["frame of a peer that is gone"] += 1
-                return
-            session, peer = entry.session, entry.peer
-            body = session.open_untrusted(frame)
-            # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may
-            # have been made by anybody, and must not count against the peer.
-            if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
-                self.refusals["late frame of a former session"] += 1
-                return
-            if self._inbound.unauthenticated or self._inbound.contested:
-                self._inbound.genuine(peer.node)
-            try:
-                if session.lost_frames != entry.lost_frames:
-                    entry.lost_frames = session.lost_frames
-                    self.notice_loss(peer)
-                frames = self._frames
-                used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
-                if used is False:
-                    self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
-                elif used is not True:
-                    begin, carrier = used
-                    self.receive_carried(body[begin:], kinds.Carry, carrier)
-            except RemoteProtocolError as error:
-                self._warn(
-                    "malformed batch",
-                    "dropped what node %s of cluster %r sent: %s",
-                    peer.node,
-                    peer.identity.cluster,
-                    error,
-                )
-                raise
-            except AuthenticationError:
-                raise
-            except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-                self.quarantine_peer(peer, "frame", error)
-            if type(body) is memoryview:
-                give_back(body)
+            self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             if isinstance(error, OutOfDate):
@@ -624,6 +573,58 @@ class Mesh:
             self.note_unexpected("messages to a peer", error)
         else:
             self.quarantine_peer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
+
+    def _receive(self, frame: bytes | memoryview) -> None:
+        receiver = wire.receiver_untrusted(frame)
+        if receiver is None:
+            self._receive_handshake(bytes(frame))
+            return
+        entry = self._sessions.get(receiver)
+        if entry is None:
+            self.refusals["unknown session"] += 1
+            self._inbound.refused()
+            return
+        if entry.left:
+            self.refusals["late frame of a former session"] += 1
+            return
+        if entry.peer.leaving:
+            self.refusals["frame of a peer that is gone"] += 1
+            return
+        session, peer = entry.session, entry.peer
+        body = session.open_untrusted(frame)
+        # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
+        # been made by anybody, and must not count against the peer.
+        if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
+            self.refusals["late frame of a former session"] += 1
+            return
+        if self._inbound.unauthenticated or self._inbound.contested:
+            self._inbound.genuine(peer.node)
+        try:
+            if session.lost_frames != entry.lost_frames:
+                entry.lost_frames = session.lost_frames
+                self.notice_loss(peer)
+            frames = self._frames
+            used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
+            if used is False:
+                self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+            elif used is not True:
+                begin, carrier = used
+                self.receive_carried(body[begin:], kinds.Carry, carrier)
+        except RemoteProtocolError as error:
+            self._warn(
+                "malformed batch",
+                "dropped what node %s of cluster %r sent: %s",
+                peer.node,
+                peer.identity.cluster,
+                error,
+            )
+            raise
+        except AuthenticationError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+            self.quarantine_peer(peer, "frame", error)
+        if type(body) is memoryview:
+            give_back(body)
 
     def _receive_handshake(self, frame: bytes) -> None:
         if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:

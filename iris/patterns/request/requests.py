@@ -412,7 +412,11 @@ class Requests(PeerObserver):
                         now = trio.current_time()
                     if now >= call.deadline:
                         break
-                    choice = self._choose(call, now)
+                    choice: NodeId | None = None  # nobody is left, or enough were asked
+                    if call.only is not None:
+                        choice = None if tried else call.only
+                    elif call.picker is not None and len(tried) < _MAX_ATTEMPTS:
+                        choice = call.picker.pick(exclude=tried, key=call.key, prefer=call.prefer, now=now)
                     if choice is not None and failure is not None and call.picker is not None:
                         # What did not run because of the load is repeated only as far as the load allows; what was lost
                         # always, at first.
@@ -490,14 +494,6 @@ class Requests(PeerObserver):
         if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
             raise lost from failure
         raise failure
-
-    def _choose(self, call: Call, now: float) -> NodeId | None:
-        """Return the member to ask next; None: nobody is left, or enough were asked."""
-        if call.only is not None:
-            return None if call.tried else call.only
-        if call.picker is None or len(call.tried) >= _MAX_ATTEMPTS:
-            return None
-        return call.picker.pick(exclude=call.tried, key=call.key, prefer=call.prefer, now=now)
 
     async def _timed_out(self, call: Call, failure: IrisError | None) -> RequestTimeout:
         """Return the error of a request whose time is over.
