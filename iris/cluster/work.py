@@ -22,15 +22,15 @@ class Work:
     Attributes:
         frame: grows with each frame that came over a connection.
         is_frame: True while such a frame is handled; False for work that no frame has brought about.
-        elements: elements of arrays that may still be decoded, in bodies of relayed messages.
         later: calls to be made once when the frame has been handled, by their subject.
     """
 
-    __slots__ = ("_checks", "_messages", "elements", "frame", "is_frame", "later")
+    __slots__ = ("_checks", "_counted", "_elements", "_messages", "frame", "is_frame", "later")
 
     def __init__(self) -> None:
         self.frame = 0
-        self.elements: Final = Elements(2 * MAX_ELEMENTS)
+        self._elements: Final = Elements(2 * MAX_ELEMENTS)
+        self._counted = 0  # the frame whose elements these are
         self.later: Final[dict[Hashable, Callable[[], None]]] = {}
         self.is_frame = False
         self.begin()
@@ -44,7 +44,14 @@ class Work:
         self.is_frame = is_frame
         self._messages = MAX_CARRIED
         self._checks = MAX_CHECKS
-        self.elements.begin()
+
+    @property
+    def elements(self) -> Elements:
+        """Elements of arrays that may still be decoded, in bodies of relayed messages."""
+        if self._counted != self.frame:
+            self._counted = self.frame
+            self._elements.begin()
+        return self._elements
 
     def finish(self) -> None:
         """End with a frame: do what was to be done then."""

@@ -107,7 +107,7 @@ def check_wait(wait: float, name: str = "wait") -> float:
     Raises:
         ConfigError: it is none that can be waited for.
     """
-    seconds = as_float(wait)
+    seconds = wait if type(wait) is float else as_float(wait)
     if not seconds >= 0:
         raise ConfigError(f"{name} is {shown(wait)}: use a number of seconds, 0 for not at all")
     return seconds
@@ -119,7 +119,7 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     Raises:
         ConfigError: it is none that can be waited for.
     """
-    seconds = as_float(timeout)
+    seconds = timeout if type(timeout) is float else as_float(timeout)
     if not seconds > 0:
         raise ConfigError(f"{name} is {shown(timeout)}: use seconds above 0")
     return seconds

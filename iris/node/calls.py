@@ -204,7 +204,7 @@ class Calls:
                 key=key,
                 prefer=wanted,
                 headers=headers,
-                priority=check_priority(priority),
+                priority=None if priority is None else check_priority(priority),
                 idempotency_key=idempotency_key,
             )
             came: Any = await self._requests.request(call, hedge)

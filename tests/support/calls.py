@@ -12,7 +12,7 @@ from iris.patterns.request.call import IDEMPOTENT, Call
 def call_to(picker: Picker | None, *, idempotent: bool = True, tried: Collection[NodeId] = ()) -> Call:
     """Return a request that members chosen by ``picker`` are asked."""
     return Call(
-        cluster="store", name="store", payload=b"", headers=None, size=0, operation=None, key=None, prefer=None,
-        only=None, flags=IDEMPOTENT if idempotent else 0, timeout=60.0, started=0.0, deadline=60.0, picker=picker,
-        tried=set(tried),
+        cluster="store", name="store", label="store", payload=b"", headers=None, size=0, operation=None, key=None,
+        prefer=None, only=None, flags=IDEMPOTENT if idempotent else 0, timeout=60.0, started=0.0, deadline=60.0,
+        picker=picker, tried=set(tried),
     )  # fmt: skip

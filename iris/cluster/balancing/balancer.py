@@ -161,7 +161,7 @@ class WorkSignal(Protocol):
     """The sleep of whoever looks after requests that are in progress."""
 
     def wake(self) -> None:
-        """A request is on its way.  Called with each, also while nobody sleeps: it has to cost next to nothing."""
+        """A request is on its way to a member that owed no answer.  Called also while nobody sleeps: must be cheap."""
         ...
 
 
@@ -173,7 +173,7 @@ class Balancer:
         random: draws the two candidates.
         order: the order of sites, for the asking node.
         processor_time: see ``Aperture``.
-        work: woken with each request that is on its way.
+        work: woken with each request to a member that owes no other answer.
     """
 
     def __init__(
@@ -414,10 +414,10 @@ class Balancer:
         self._started += 1
         score = self._scores.get(node)
         if score is not None:
+            if not score.outstanding and self._work is not None:
+                self._work.wake()
             score.outstanding += 1
             self._outstanding += 1
-        if self._work is not None:
-            self._work.wake()
 
     def finished(
         self, node: NodeId, latency: float, *, ok: bool, answered: bool | None = True, now: float = -math.inf

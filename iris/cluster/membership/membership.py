@@ -415,16 +415,19 @@ class Membership(PeerObserver):
         """Have members probed at once that owe an answer and say nothing: callers wait, and more would join them."""
         patience = self._config.probe_timeout
         doubts = Unanswered(patience)
+        began = None  # when somebody owed an answer after a time when nobody did
         while True:
+            now = trio.current_time()
             nodes = dict.fromkeys(node for balancer in self._balancers.values() for node in balancer.owing())
             owing = {node: self._linking.frames_from(node) for node in nodes if node in self._mesh.peers}
-            for node in doubts.look(trio.current_time(), owing):
-                self._perform(self._swim.doubt(node, trio.current_time()))
+            for node in doubts.look(now, owing, began):
+                self._perform(self._swim.doubt(node, now))
                 self._wakeup.wake()
-            if owing:
-                await trio.sleep(patience * _LOOK)
-            else:  # an idle node is not woken up for this
+            began = None
+            if not owing:  # an idle node is not woken up for this
                 await self._work.wait()
+                began = trio.current_time()
+            await trio.sleep(patience * _LOOK)
 
     def _receive(self, peer: Peer, message: kinds.OfMembership) -> None:
         if peer.at_remote_site:

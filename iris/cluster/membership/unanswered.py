@@ -46,12 +46,13 @@ class Unanswered:
     def __repr__(self) -> str:
         return f"<Unanswered: {len(self._silent)} members owe an answer>"
 
-    def look(self, now: float, owing: Mapping[NodeId, int]) -> list[NodeId]:
+    def look(self, now: float, owing: Mapping[NodeId, int], began: float | None = None) -> list[NodeId]:
         """Return the members to be asked whether they are there.
 
         Args:
             now: present time in seconds.
             owing: the members that owe an answer, each with the number of frames that have come from it so far.
+            began: time from which on those owe one that owed none at the last look.  None: ``now``.
         """
         for node in [node for node in self._silent if node not in owing]:
             del self._silent[node]
@@ -59,7 +60,7 @@ class Unanswered:
         for node, frames in owing.items():
             silence = self._silent.get(node)
             if silence is None:
-                self._silent[node] = _Silence(now, frames)
+                self._silent[node] = _Silence(now if began is None else began, frames)
                 continue
             if frames != silence.frames:
                 if frames - silence.frames > 1:  # more than the answer to a probe: it is at work

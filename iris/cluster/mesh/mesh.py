@@ -25,7 +25,7 @@ from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.mesh.control import Disconnects, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
-from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
+from iris.cluster.mesh.dispatch import Dispatcher, loopback
 from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
@@ -146,6 +146,8 @@ class Mesh:
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
         self.receivers: Final = Dispatcher(self.refusals, self._handler_failed)
+        self.register: Final = self.receivers.add
+        """Hands messages of a kind to a receiver."""
         self.own: Final = loopback(identity.public(), config, self.receivers.dispatch_untrusted, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
@@ -194,10 +196,6 @@ class Mesh:
         """The other nodes that are linked, connected or being reconnected."""
         return self._peers.view
 
-    def register(self, kind: type[Message], receiver: MessageReceiver) -> None:
-        """Hand messages of a kind to ``receiver``."""
-        self.receivers.add(kind, receiver)
-
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
         self.receivers.deliver(peer, message)
@@ -214,10 +212,8 @@ class Mesh:
         self._observers += observers
         self._observers_of_clients += [observer for observer in observers if observer.of_clients]
         for peer in self._peers:
-            for observer in observers:
-                if observer in self._observers_of(peer):
-                    with self._isolated(observer):
-                        observer.peer_connected(peer)
+            notified = self._observers_of(peer)
+            self._connected(peer, [observer for observer in observers if observer in notified])
 
     def is_between_members(self, peer: Peer) -> bool:
         """Return whether neither a peer nor this node is a client."""
@@ -226,14 +222,16 @@ class Mesh:
     def _observers_of(self, peer: Peer) -> list[PeerObserver]:
         return self._observers if self.is_between_members(peer) else self._observers_of_clients
 
+    def _connected(self, peer: Peer, observers: list[PeerObserver]) -> None:
+        self._notify(observers, lambda observer: observer.peer_connected(peer))
+
     def _notify(self, observers: list[PeerObserver], call: Callable[[PeerObserver], None]) -> None:
         """Notify each of some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
         for observer in observers:
-            with self._isolated(observer):
+            try:
                 call(observer)
-
-    def _isolated(self, observer: PeerObserver) -> contextlib.AbstractContextManager[None]:
-        return self.survive(f"what becomes of peers, in {type(observer).__name__}")
+            except Exception as error:  # noqa: BLE001 -- a bug in one of them
+                self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
@@ -241,14 +239,14 @@ class Mesh:
         Raises:
             NotSent: no link to that node, or its buffer is full.
         """
-        peer = self.peer(node)
+        peer = self.own if node == self.own.node else self._peers.get(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
         peer.link.post(message, size, reserve, flush=flush)
 
     def add_bulk_source(self, node: NodeId, source: BulkSource) -> None:
         """Let the link to ``node`` take data from ``source``; nothing happens if there is no such link."""
-        peer = self.peer(node)
+        peer = self.own if node == self.own.node else self._peers.get(node)
         if peer is not None:
             peer.link.add_bulk_source(source)
 
@@ -502,7 +500,7 @@ class Mesh:
             else:
                 self._outbound.close(outgoing)
         if known is None:
-            self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
+            self._connected(peer, self._observers_of(peer))
         elif reconnected or restricted:
             self.notice_loss(peer)
         if link.outgoing is None:

@@ -142,12 +142,14 @@ class PeerTable:
     frame is read.  The mesh alone adds and removes.
     """
 
-    __slots__ = ("_peers", "view")
+    __slots__ = ("_peers", "get", "view")
 
     def __init__(self) -> None:
         self._peers: dict[NodeId, Peer] = {}
         self.view: Final[Mapping[NodeId, Peer]] = MappingProxyType(self._peers)
         """The same as a mapping that nobody can change."""
+        self.get: Final = self.view.get
+        """Returns a peer; None if it is not linked."""
 
     def __repr__(self) -> str:
         return f"<PeerTable of {len(self._peers)} peers>"
@@ -161,10 +163,6 @@ class PeerTable:
     def __iter__(self) -> Iterator[Peer]:
         """Iterate over the peers as they are now: they may come and go meanwhile."""
         return iter([*self._peers.values()])
-
-    def get(self, node: NodeId) -> Peer | None:
-        """Return a peer; None if it is not linked."""
-        return self._peers.get(node)
 
     def add(self, peer: Peer) -> None:
         """Add a peer that is linked now."""

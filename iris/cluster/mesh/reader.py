@@ -100,7 +100,7 @@ class InboxReader:
         while (frame := receive_nowait()) is not None:
             receive(frame)
             frames += 1
-            if follower is not None and follower.is_served:
+            if follower is not None and follower.hasty and follower.is_woken:
                 return
             if frames == 2:
                 turn = trio.current_time()
@@ -172,16 +172,17 @@ class InboxWaiter:
 
     Args:
         reading: the reader of the inbox.
-        hasty: it is enough for it that it was woken; what has come besides is for others to read.
+        hasty: see the attribute.
 
     Attributes:
+        hasty: True if it is enough for it that it was woken; what has come besides is for others to read.
         leads: True while this task has the reading.
         keen: True if it should be given the reading when a frame wakes it: it will want it again at once.
         waits: True while it is within ``wait``.
         is_woken: True once it was woken while it read.
     """
 
-    __slots__ = ("_hasty", "_leading", "_reading", "_wakeup", "is_woken", "keen", "leads", "waits")
+    __slots__ = ("_leading", "_reading", "_wakeup", "hasty", "is_woken", "keen", "leads", "waits")
 
     def __init__(self, reading: InboxReader, *, hasty: bool = False) -> None:
         self.leads = False
@@ -189,14 +190,9 @@ class InboxWaiter:
         self.waits = False
         self.is_woken = False
         self._reading = reading
-        self._hasty = hasty
+        self.hasty: Final = hasty
         self._leading = False
         self._wakeup = Wakeup()
-
-    @property
-    def is_served(self) -> bool:
-        """True if the task need not read on."""
-        return self.is_woken and self._hasty
 
     def wake(self) -> None:
         """See ``Wakeup.wake``."""

@@ -141,7 +141,7 @@ def signatures_in(message: Message) -> int:
     if isinstance(message, kinds.Join):
         return _RECORD_SIGNATURES
     updates: tuple[kinds.AnyUpdate, ...] = getattr(message, "updates", ())
-    return sum(_RECORD_SIGNATURES if isinstance(update, kinds.RecordUpdate) else 1 for update in updates)
+    return sum([_RECORD_SIGNATURES if isinstance(update, kinds.RecordUpdate) else 1 for update in updates])
 
 
 def _never(_node: bytes, _incarnation: int, _signature: bytes) -> bool:

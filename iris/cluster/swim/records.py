@@ -78,8 +78,9 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
             + len(self.proof)
             + len(self.site)
             + len(self.signature)
-            + sum(len(address) + 3 for address in self.addresses)
-            + sum(len(entry.name) + len(entry.proof) + 8 for entry in self.clusters)
+            + 3 * len(self.addresses)
+            + sum(map(len, self.addresses))
+            + sum([len(entry.name) + len(entry.proof) + 8 for entry in self.clusters])
         )
 
     def as_update(self) -> kinds.RecordUpdate:
@@ -106,7 +107,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
             self.proof,
             self.site.encode(),
             b"%d" % len(self.addresses),
-            *(address.encode() for address in self.addresses),
+            *map(str.encode, self.addresses),
             b"%d" % len(self.clusters),
         ]
         for entry in self.clusters:
@@ -117,7 +118,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 
 def statement_bytes(purpose: bytes, parts: list[bytes]) -> bytes:
     """Return ``parts`` in a form that nothing else can have: no two lists, and no two purposes, collide."""
-    return b"".join([purpose, b"\0", *(len(part).to_bytes(4, "big") + part for part in parts)])
+    return b"".join([purpose, b"\0", *[len(part).to_bytes(4, "big") + part for part in parts]])
 
 
 def precedes(held: NodeRecord, received: NodeRecord) -> bool:

@@ -35,13 +35,16 @@ class BulkSource(Protocol):
 
 @final
 class BulkQueue:
-    """Bulk sources of one link, asked round robin.  The queue is false while it is empty.
+    """Bulk sources of one link, asked round robin.
 
     Args:
         config: frames are no larger than what a peer with the same takes.
+
+    Attributes:
+        sources: a queue of those that may have something, in which one stands once.  Read only.
     """
 
-    __slots__ = ("_largest", "_most", "_size", "_sources")
+    __slots__ = ("_largest", "_most", "_size", "sources")
 
     def __init__(self, config: Config) -> None:
         # Of the pieces of one tunnel that a full frame holds no part of another one is left, which would put those that
@@ -49,21 +52,18 @@ class BulkQueue:
         self._size = config.batch_bytes + max(1, config.batch_bytes // config.tunnel_chunk) * _PIECE_OVERHEAD
         self._largest = max(config.batch_bytes, config.max_payload)
         self._most = config.batch_messages
-        self._sources: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once
-
-    def __len__(self) -> int:
-        return len(self._sources)
+        self.sources: Final[OrderedDict[BulkSource, None]] = OrderedDict()
 
     def add(self, source: BulkSource) -> bool:
         """Have ``source`` asked until it has nothing; return whether it was not there yet."""
-        if source in self._sources:
+        if source in self.sources:
             return False
-        self._sources[source] = None
+        self.sources[source] = None
         return True
 
     def fill(self, batch: list[Message], size: int, *, shared: bool) -> None:
         """Append to a batch, of ``size`` bytes so far, what there is room for in its frame."""
-        sources = self._sources
+        sources = self.sources
         room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._size, self._largest - size)
         while room > _PIECE_OVERHEAD and sources and len(batch) < self._most:
             source, _ = sources.popitem(last=False)
@@ -75,4 +75,4 @@ class BulkQueue:
 
     def clear(self) -> None:
         """Ask nobody any more."""
-        self._sources.clear()
+        self.sources.clear()

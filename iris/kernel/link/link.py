@@ -296,7 +296,7 @@ class Link:
     def _send_first(self, message: Message, now: float) -> bool:
         """Do what ``_push`` would for the first message of an idle link, in five calls less; return whether it did."""
         outgoing, session = self._outgoing, self._session
-        if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
+        if outgoing is None or session is None or self._offering or self._urgent or self._bulk.sources:
             return False
         self._asked += 1
         try:
@@ -448,7 +448,7 @@ class Link:
             try:
                 if self._offer(outgoing):
                     # If nothing else waits, the wait for it is the checkpoint: a turn of the scheduler less, 20 us.
-                    if self._open or self._batches or self._bulk or self._urgent:
+                    if self._open or self._batches or self._bulk.sources or self._urgent:
                         await trio.lowlevel.checkpoint()
                 else:
                     await outgoing.wait_writable()
@@ -478,7 +478,8 @@ class Link:
 
     def _swap_batch(self) -> tuple[list[Message], int]:
         """Take the open batch, with its size, and begin another."""
-        self._grow_no_more()
+        if self._growing is not None:
+            self._grow_no_more()
         batch, size = self._open, self._open_bytes
         self._open = []
         self._open_bytes = self._carried = 0
@@ -524,7 +525,7 @@ class Link:
             self._waiting_bytes -= size
         else:
             batch, size = self._swap_batch()
-            if self._bulk:
+            if self._bulk.sources:
                 self._bulk.fill(batch, size, shared=self._is_shared())
         if self._room and self.has_room():
             self._room.unpark_all()

@@ -100,7 +100,8 @@ class MemoryNetwork:
         """Nodes that wait for a reverse connection, by token."""
         self.calling: Final[dict[str, MemoryIncoming]] = {}
         """Reverse connections that are being dialled, by token."""
-        self._cut: set[tuple[str, str]] = set()
+        self.cut: Final[set[tuple[str, str]]] = set()
+        """Pairs of hosts between which everything is dropped, in that direction."""
         self._faults: dict[tuple[str, str], LinkFault] = {}
         self.observer: FrameObserver | None = None
         self._names = 0
@@ -124,13 +125,13 @@ class MemoryNetwork:
             for opposite in sides[index + 1 :]:
                 for one in side:
                     for other in opposite:
-                        self._cut.add((one, other))
+                        self.cut.add((one, other))
                         if not one_way:
-                            self._cut.add((other, one))
+                            self.cut.add((other, one))
 
     def heal(self) -> None:
         """End every partition."""
-        self._cut.clear()
+        self.cut.clear()
 
     def set_faults(self, faults: dict[tuple[str, str], LinkFault]) -> None:
         """Have these links be faulty from now on, by the hosts that they go from and to, and all others be sound."""
@@ -218,7 +219,7 @@ class MemoryNetwork:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Return whether a partition lies between two hosts."""
-        return (source, target) in self._cut or (bool(self._faults) and self.fault(source, target).blocked)
+        return (source, target) in self.cut or (bool(self._faults) and self.fault(source, target).blocked)
 
 
 @final
@@ -459,7 +460,7 @@ class MemoryOutgoing:
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
         network = self._network
-        if self._is_full:
+        if self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes:
             return False
         source, target = self._source.host, self._target.host
         fault = network.fault(source, target)
@@ -471,7 +472,7 @@ class MemoryOutgoing:
             self._in_transit += 1
             self._bytes_in_transit += len(frame)
             self._held.append(bytes(frame))
-        elif network.is_cut(source, target) or self._is_lost(fault.loss):
+        elif (source, target) in network.cut or ((fault.loss or network.loss) and self._is_lost(fault.loss)):
             fate = "lost"
         else:
             fate = "sent"
@@ -484,8 +485,7 @@ class MemoryOutgoing:
 
     def _is_lost(self, loss: float) -> bool:
         network = self._network
-        loss = max(loss, network.loss)
-        return bool(loss) and network.random.random() < loss
+        return network.random.random() < max(loss, network.loss)
 
     def _deliver(self, frame: bytes, fault: LinkFault) -> None:
         network = self._network

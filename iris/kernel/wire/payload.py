@@ -107,7 +107,8 @@ def split_payload(payload: Payload) -> tuple[bytes, bool]:
     """Return the bytes of a payload and whether they are a packed value: for those who cut payloads into pieces."""
     if isinstance(payload, bytes):
         return payload, False
-    return _packed(payload), True
+    assert isinstance(payload.data, bytes)
+    return payload.data, True
 
 
 def join_payload(data: bytes, *, packed: bool) -> Payload:
@@ -117,12 +118,9 @@ def join_payload(data: bytes, *, packed: bool) -> Payload:
 
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
-    return len(payload) if isinstance(payload, bytes) else len(_packed(payload))
-
-
-def _packed(payload: Ext) -> bytes:
-    assert isinstance(payload.data, bytes)
-    return payload.data
+    data = payload if isinstance(payload, bytes) else payload.data
+    assert isinstance(data, bytes)
+    return len(data)
 
 
 def decode_payload_untrusted(payload: Payload) -> Any:
@@ -135,7 +133,8 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     """
     if isinstance(payload, bytes):
         return payload
-    data = _packed(payload)
+    data = payload.data
+    assert isinstance(data, bytes)
     if payload.code != _PACKED:
         raise RemoteProtocolError(f"malformed payload: extension {payload.code}")
     dicts = 0

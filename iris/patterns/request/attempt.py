@@ -76,7 +76,8 @@ class Attempt:
                 await follower.wait()
         finally:
             self._follower = None
-            follower.give_back()
+            if follower.leads:
+                follower.give_back()
 
     def end(self, outcome: Outcome | None) -> None:
         """Wake the task with an outcome, or without one because the time is over."""

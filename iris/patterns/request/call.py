@@ -43,6 +43,7 @@ class Call(Struct, eq=False):
     Attributes:
         cluster: address of the cluster, as the caller wrote it.
         name: name of the cluster at its members, without a site.
+        label: cluster as figures name it, without a site.
         size: bytes of the payload and the headers, as links count them.
         only: the only member to ask.  None if any may be asked.
         timeout: seconds that the caller grants.
@@ -54,6 +55,7 @@ class Call(Struct, eq=False):
 
     cluster: str
     name: str
+    label: str
     payload: wire.Payload
     headers: wire.Headers
     size: int
@@ -71,28 +73,13 @@ class Call(Struct, eq=False):
     asked: NodeId = NodeId("")
 
     @property
-    def label(self) -> str:
-        """Cluster as figures name it, without a site."""
-        return self.cluster.partition("@")[0]
-
-    @property
     def idempotent(self) -> bool:
         """True if it may run twice."""
         return bool(self.flags & IDEMPOTENT)
 
     def message(self, identifier: int, now: float) -> kinds.Request:
         """Return the message to a member, with the time that is left."""
-        return kinds.Request(
-            identifier,
-            self.name,
-            self.operation,
-            budget_of(self.deadline - now),
-            self.flags,
-            self.headers,
-            self.payload,
-        )
-
-
-def budget_of(seconds: float) -> int:
-    """Return the part of the time left that a member may use, in milliseconds: a little less, for the transit."""
-    return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)
+        left = self.deadline - now
+        # The part that the member may use, in milliseconds, is a little less, for the transit.
+        budget = _MAX_BUDGET_MS if left > _MAX_BUDGET_MS / 1000 else max(1, int(left * 1000 + 1e-6) - 1)
+        return kinds.Request(identifier, self.name, self.operation, budget, self.flags, self.headers, self.payload)

@@ -208,9 +208,9 @@ class Requests(PeerObserver):
         body = encoded(payload, self._config.max_payload)
         if idempotency_key is not None:
             headers = {**(headers or {}), IDEMPOTENCY_KEY: idempotency_key}
-        flat = wire.encode_headers(headers, self._config.max_headers)
-        size = wire.payload_size(body)
-        if flat is not None:
+        flat, size = None, wire.payload_size(body)
+        if headers:
+            flat = wire.encode_headers(headers, self._config.max_headers)
             size += wire.headers_size(flat)
         flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         if idempotent:
@@ -222,8 +222,9 @@ class Requests(PeerObserver):
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
         deadline = min(now + timeout, trio.current_effective_deadline() if until is None else until)
+        label = cluster.partition("@")[0]
         return Call(
-            cluster, cluster_of(cluster), body, flat, size, operation, key, prefer, member, flags, timeout, now,
+            cluster, cluster_of(label), label, body, flat, size, operation, key, prefer, member, flags, timeout, now,
             deadline, self._directory.picker(cluster), set(),
         )  # fmt: skip
 
@@ -238,7 +239,8 @@ class Requests(PeerObserver):
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
             self.latency.failed(call.label, call.operation, type(nobody).__name__)
             raise nobody
-        self.opened(call)
+        self.tally.sent += 1
+        self._begun[call] = 1
         try:
             if hedge is None:
                 reply = await self._ask(call, now=call.started)
@@ -265,13 +267,13 @@ class Requests(PeerObserver):
         member = None if picker is None else picker.pick(key=call.key, prefer=call.prefer, now=now)
         if member is None or call.deadline <= now:
             return None
-        identifier = self._number(call)
+        identifier = next(self._ids)
+        self._deadlines.add(call.deadline, identifier)
         try:
             attempt = self._send(call, identifier, member, now, woken)
         except NotSent:
             return None
         self.opened(call)
-        self._watch(attempt)
         return Begun(self, attempt)
 
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
@@ -361,7 +363,8 @@ class Requests(PeerObserver):
 
     def _answered(self, call: Call) -> None:
         """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
-        self.answered(call, call.asked)
+        self.tally.answered += 1
+        self._closed(call, call.asked).received += 1
         self.latency.record(call.label, call.operation, self._ended - call.started)
 
     def _failed(self, call: Call, error: BaseException) -> None:
@@ -389,7 +392,11 @@ class Requests(PeerObserver):
             first: attempt that was made already, and has its outcome.
         """
         cluster, tried = call.cluster, call.tried
-        identifier = self._number(call) if first is None else first.identifier
+        if first is None:
+            identifier = next(self._ids)
+            self._deadlines.add(call.deadline, identifier)
+        else:
+            identifier = first.identifier
         failure: IrisError | None = None
         lost: MemberLost | None = None
         """Loss of the last member that may have run it."""
@@ -410,7 +417,11 @@ class Requests(PeerObserver):
                         now = trio.current_time()
                     if now >= call.deadline:
                         break
-                    choice = self._choose(call, now)
+                    choice: NodeId | None = None  # nobody is left, or enough were asked
+                    if call.only is not None:
+                        choice = None if tried else call.only
+                    elif call.picker is not None and len(tried) < _MAX_ATTEMPTS:
+                        choice = call.picker.pick(exclude=tried, key=call.key, prefer=call.prefer, now=now)
                     if choice is not None and failure is not None and call.picker is not None:
                         # What did not run because of the load is repeated only as far as the load allows; what was lost
                         # always, at first.
@@ -440,13 +451,20 @@ class Requests(PeerObserver):
                     mine.add(member)
                     try:
                         attempt = self._send(call, identifier, member, now)
+                        # From here on the request may have been run. Unless this member refuses it, only a request
+                        # with idempotent=True is sent again.
+                        try:
+                            alone = len(self._waiting) == 1
+                            self._follower.keen = alone and now - self._ended < _AT_ONCE
+                            await attempt.wait(self._follower if alone else None)
+                        finally:
+                            # However it ends, nothing stays registered.  The member gets its CANCEL when the request
+                            # ends, not here: asked once more, it has the request running or its outcome.
+                            self._unwatch(attempt)
                     except NotSent as error:
                         # The link did not accept the request, so it did not run: any request may go to another member.
                         failure, now = error, None
                         continue
-                    # From here on the request may have been run. Unless this member refuses it, only idempotent=True
-                    # sends it again.
-                    await self._wait(attempt)
                 now = None
                 outcome = attempt.outcome
                 if outcome is None:
@@ -470,7 +488,8 @@ class Requests(PeerObserver):
                     if not call.idempotent:
                         raise _unknown(call, member, outcome)
         finally:
-            self._cancel_left(identifier)
+            if self._left:
+                self._cancel_left(identifier)
         if failure is None and (rounds or now < call.deadline):
             await trio.lowlevel.checkpoint()  # it may be the end of the caller's own scope
             raise nobody_serves(cluster, self._mesh, self._directory)
@@ -480,20 +499,6 @@ class Requests(PeerObserver):
         if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
             raise lost from failure
         raise failure
-
-    def _choose(self, call: Call, now: float) -> NodeId | None:
-        """Return the member to ask next; None: nobody is left, or enough were asked."""
-        if call.only is not None:
-            return None if call.tried else call.only
-        if call.picker is None or len(call.tried) >= _MAX_ATTEMPTS:
-            return None
-        return call.picker.pick(exclude=call.tried, key=call.key, prefer=call.prefer, now=now)
-
-    def _number(self, call: Call) -> int:
-        """Return the id of a request, whose deadline is watched from now on."""
-        identifier = next(self._ids)
-        self._deadlines.add(call.deadline, identifier)
-        return identifier
 
     async def _timed_out(self, call: Call, failure: IrisError | None) -> RequestTimeout:
         """Return the error of a request whose time is over.
@@ -525,7 +530,7 @@ class Requests(PeerObserver):
     def _send(
         self, call: Call, identifier: int, member: NodeId, now: float, woken: Callable[[], None] | None = None
     ) -> Attempt:
-        """Send one attempt.
+        """Send one attempt, which waits for its outcome from now on, until ``_unwatch``.
 
         Raises:
             NotSent: the link does not accept it, so it does not run.
@@ -534,26 +539,10 @@ class Requests(PeerObserver):
         call.asked = member
         attempt = Attempt(call, identifier, member, now, woken)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
-        return attempt
-
-    async def _wait(self, attempt: Attempt) -> None:
-        """Wait until the outcome of an attempt is known, or its deadline has passed.
-
-        However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
-        registered.  The CANCEL is not sent earlier: asked once more, the member has the request running or its outcome.
-        """
-        self._watch(attempt)
-        try:
-            alone = len(self._waiting) == 1
-            self._follower.keen = alone and attempt.started - self._ended < _AT_ONCE
-            await attempt.wait(self._follower if alone else None)
-        finally:
-            self._unwatch(attempt)
-
-    def _watch(self, attempt: Attempt) -> None:
-        self._waiting[attempt.identifier] = attempt
+        self._waiting[identifier] = attempt
         if attempt.picker is not None:
-            attempt.picker.started(attempt.member)
+            attempt.picker.started(member)
+        return attempt
 
     def _unwatch(self, attempt: Attempt) -> None:
         del self._waiting[attempt.identifier]

@@ -131,7 +131,7 @@ class QueueDelay:
 
     def begun(self, arrived: float, now: float) -> None:
         """Note that a request begins that came at ``arrived``."""
-        waited = self._faded(now)
+        waited = self._faded(now) if self.lately > _NOTHING else 0.0
         self.lately = waited + _WEIGHT * (now - arrived - waited)
         self._at = now
 

@@ -173,7 +173,7 @@ class Server(PeerObserver):
             self._fail(peer, identifier, NO_SUCH_OPERATION, text[:1024])
             return
         try:
-            decoded = wire.decode_headers_untrusted(headers)
+            decoded = wire.decode_headers_untrusted(headers) if headers else {}
         except RemoteProtocolError as error:
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))

@@ -512,7 +512,13 @@ class WorkerPool:
                 with trio.CancelScope() as scope:
                     while self._workers <= self._concurrency:
                         while not queue and not urgent:
-                            await self._wait_job(follower)
+                            self._idle.append(follower)
+                            try:
+                                await follower.wait()
+                            except trio.Cancelled:
+                                if follower in self._idle:  # else a request came at this very moment, and is queued
+                                    self._idle.remove(follower)
+                                raise
                         if scope.cancel_called:
                             break
                         if urgent and self._hurries(urgent[0]):
@@ -525,6 +531,7 @@ class WorkerPool:
                             self._leave(job)
                         self._running.add(job)
                         follower.keen = True
+                        await fresh_context()
                         await self._run(job, scope)
                         self._end(job)
                         job = None
@@ -549,15 +556,6 @@ class WorkerPool:
             return False
         self._hurried.add(job.account)
         return True
-
-    async def _wait_job(self, follower: InboxWaiter) -> None:
-        self._idle.append(follower)
-        try:
-            await follower.wait()
-        except trio.Cancelled:
-            if follower in self._idle:  # else a request came at this very moment, and is in the queue
-                self._idle.remove(follower)
-            raise
 
     def _end(self, job: PendingRequest) -> None:
         job.scope = None
@@ -589,27 +587,27 @@ class WorkerPool:
             shedding.begun(now, waiting)
         # From here on the handler may have effects: if the member is lost now, the caller cannot know whether it ran.
         job.begun = now
-        await fresh_context()
         if job.priority != Priority.NORMAL:
             served_priority.set(job.priority)
         job.scope = scope
         scope.deadline = job.deadline
         reply, size = await self._call(job) if job.key is None else await self._call_once(job, job.key)
         self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
-        self._adapt(job)
+        if self._adaptive is not None:
+            self._adapt(job, self._adaptive)
         self._host.answer(job, reply, size)
 
     def _cut_off(self, job: PendingRequest) -> None:
         """Count a job that its scope has ended: its caller has no more time for it, or has cancelled it."""
-        self._adapt(job)
+        if self._adaptive is not None:
+            self._adapt(job, self._adaptive)
         if job.cancelled:
             self._cancelled += not job.counted
         else:
             self._expire(job)
 
-    def _adapt(self, job: PendingRequest) -> None:
-        if self._adaptive is not None:
-            self._concurrency = self._adaptive.ended(trio.current_time() - job.begun, len(self._running))
+    def _adapt(self, job: PendingRequest, adaptive: AdaptiveConcurrency) -> None:
+        self._concurrency = adaptive.ended(trio.current_time() - job.begun, len(self._running))
 
     def _expire(self, job: PendingRequest) -> None:
         self._expired += not job.counted

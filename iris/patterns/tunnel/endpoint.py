@@ -118,7 +118,7 @@ class TunnelEndpoint:
         self._attached = False
         if room:
             flight.unblock_one()
-        elif self.machine.has_data:
+        elif self.machine.sending.has_next:
             flight.block(self)
         return None
 
@@ -131,13 +131,14 @@ class TunnelEndpoint:
         self.due = 0.0  # the sender may expect an answer sooner than was thought
         if self._attached:
             return
-        if self.machine.has_news or (self.machine.has_data and self._flight.has_room):
+        has_data = self.machine.sending.has_next
+        if self.machine.has_news or (has_data and self._flight.has_room):
             self._attached = True
             try:
                 self._host.mesh.add_bulk_source(self.node, self)
             except NotSent:
                 self._attached = False
-        elif self.machine.has_data:
+        elif has_data:
             self._flight.block(self)
 
     def offer_again(self) -> None:

@@ -2,7 +2,7 @@
 
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
-``has_news`` and ``has_data`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``,
+``has_news`` and ``sending.has_next`` (the link should come and ``pop``), ``has_message``, ``has_eof``, ``has_room``,
 ``is_flushed``, and ``ending`` once the tunnel has ended, with the ``final_message`` to post.
 
 How nothing is lost, over links that may lose what was in flight:
@@ -240,13 +240,8 @@ class TunnelMachine:
     # -- what is put on the link ----------------------------------------------------------------------------
 
     @property
-    def has_data(self) -> bool:
-        """True if ``take`` would return a chunk, or the end of file."""
-        return self.sending.has_next
-
-    @property
     def has_news(self) -> bool:
-        """True if ``take`` would return something else than data."""
+        """True if ``pop`` would return something else than data."""
         if self.state is TunnelState.OPENING:
             return self._opening_due
         if self.state is TunnelState.CLOSED:

@@ -264,10 +264,11 @@ class ReceivingHalf:
     @property
     def owes_news(self) -> bool:
         """True if an acknowledgement is due."""
+        due = self._announced + self._window // 4
         return (
             self.wants_resend
             or self._cost - self._announced_received >= self._quarter
-            or self._grant() - self._announced >= self._window // 4
+            or (self._cost + self._window >= due and self._grant() >= due)  # it never grants more than that
         )
 
     def announce(self) -> tuple[int, bool]:

@@ -114,12 +114,12 @@ class SendingHalf:
 
     @property
     def has_next(self) -> bool:
-        """True if ``take`` would return something."""
-        return self.sent < self._cut or self._can_cut()
+        """True if ``pop`` would return something."""
+        return self.sent < self._cut or (self._can_cut() if self._waiting else self._eof_waits)
 
     @property
     def has_chunk(self) -> bool:
-        """True if ``take`` would return a chunk, and not the end of file."""
+        """True if ``pop`` would return a chunk, and not the end of file."""
         if self.sent < self._cut:
             return self._kept[self.sent][0] != END_OF_FILE
         return bool(self._waiting) and self._can_cut()
@@ -148,9 +148,14 @@ class SendingHalf:
             self.sent += 1
             self.chunks_resent += 1
             return chunk
-        if not self._can_cut():
+        if self._waiting:
+            if not self._can_cut():
+                return None
+            flags, data = self._cut_next(limit)
+        elif self._eof_waits:
+            flags, data = self._cut_eof()
+        else:
             return None
-        flags, data = self._cut_next(limit) if self._waiting else self._cut_eof()
         number = self._cut
         self._kept[number] = (flags, data)
         self._cut = self.sent = number + 1
@@ -158,8 +163,7 @@ class SendingHalf:
         return Piece(number, flags, data)
 
     def _can_cut(self) -> bool:
-        if not self._waiting:
-            return self._eof_waits
+        """Return whether there is credit for the next piece of what waits."""
         rest = len(self._waiting[0][0]) - self._offset
         return self._spent + min(rest, self._piece) + CHUNK_COST <= self._granted
 

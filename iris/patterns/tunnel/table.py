@@ -194,7 +194,6 @@ class TunnelTable:
         self.mesh: Final = mesh
         self._config = config
         self._ledger = ledger
-        self._remote_config = structs.replace(config, tunnel_window=config.site_tunnel_window)
         self._host = host
         self._begun = Wakeup()
         self._peers: dict[NodeId, _Peer] = {}
@@ -330,7 +329,9 @@ class TunnelTable:
         if peer is None:
             peer = self._former.pop(node, None)
             if peer is None:
-                config = self._remote_config if self._host.is_at_remote_site(node) else self._config
+                config = self._config
+                if self._host.is_at_remote_site(node):
+                    config = structs.replace(config, tunnel_window=config.site_tunnel_window)
                 peer = _Peer(config, self._flight(node))
                 peer.opened_here = self._numbered
             self._peers[node] = peer
