@@ -17,6 +17,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from iris.security.files import container
 from tests.support.accounts import accounts_add_up
 from tests.support.canary_watch import CanaryWatch
 from tests.support.children import sitecustomize
@@ -133,6 +134,14 @@ def _repeatable_scheduler(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def _accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with accounts_add_up(monkeypatch):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passphrases() -> Iterator[None]:
+    """Have this process wrap files at the least cost that they may ask for; its children do as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "_LOG_N", min(container._LOG_N_RANGE))
         yield
 
 

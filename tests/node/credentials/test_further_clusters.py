@@ -226,7 +226,7 @@ async def test_with_a_new_credential_a_withdrawn_node_is_back(autojump_clock: Mo
 async def test_what_rests_on_a_revoked_certificate_is_gone_from_every_table(autojump_clock: MockClock) -> None:
     """Not only its links end: no node dials it, probes it, or reports it to others."""
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(5)]
+        nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(3)]
         thief = await stack.enter_async_context(network.open_node("stolen"))
         await stack.enter_async_context(thief.join("shop", service("shop")))
         for node in nodes:
