@@ -17,6 +17,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from iris.security.files import container
 from tests.support.accounts import accounts_add_up
 from tests.support.canary_watch import CanaryWatch
 from tests.support.children import sitecustomize
@@ -25,12 +26,24 @@ from tests.support.scheduling import seed_scheduler
 TESTS = Path(__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    """Put the log back: a command that ran in this process may have had it written to a stream that is closed now."""
+LOG = pytest.StashKey[tuple[int, list[logging.Handler]]]()
+"""Level and handlers of the log before a test."""
+
+
+# Hooks, as fixtures that are in force for every test cost each of them a third of a millisecond.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have trio run the tasks of each test in an order that comes from one seed."""
     logger = logging.getLogger("iris")
-    level, handlers = logger.level, [*logger.handlers]
-    yield
+    item.stash[LOG] = logger.level, [*logger.handlers]
+    seed_scheduler(int(item.config.getoption("seed") or 0))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Put the log back: a command that ran in this process may have had it written to a stream that is closed now."""
+    level, handlers = item.stash[LOG]
+    logger = logging.getLogger("iris")
     logger.setLevel(level)
     logger.handlers[:] = handlers
 
@@ -112,7 +125,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """Have a worker send how a test failed and what it wrote also where that is no text: parts of names of files."""
     report = yield
     report.sections = [(name, sendable(text)) for name, text in report.sections]
-    if report.longreprtext != sendable(report.longreprtext):
+    if report.longrepr is not None and report.longreprtext != sendable(report.longreprtext):
         report.longrepr = sendable(report.longreprtext)
     return report
 
@@ -126,13 +139,16 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _repeatable_scheduler(request: pytest.FixtureRequest) -> None:
-    seed_scheduler(int(request.config.getoption("seed") or 0))
+def _accounts_add_up() -> Iterator[None]:
+    with accounts_add_up():
+        yield
 
 
-@pytest.fixture(autouse=True)
-def _accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with accounts_add_up(monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passphrases() -> Iterator[None]:
+    """Have this process wrap files at the least cost that they may ask for; its children do as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "_LOG_N", min(container._LOG_N_RANGE))
         yield
 
 

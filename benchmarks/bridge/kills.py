@@ -233,7 +233,7 @@ def run_kills(
         seed: of the times, and of which executor.
         pause: mean seconds between two kills.
         rate: events per second.
-        executors: as many, each on a worker of its own.
+        executors: as many, each on a worker of its own; without any the driver does all by itself.
         say: called with a line about each kill.
     """
     chance = Random(seed)

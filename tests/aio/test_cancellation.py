@@ -10,7 +10,7 @@ import trio
 
 from iris.aio.guest import Guest
 from tests.support.aio import open_guest_cast, use_virtual_clock
-from tests.support.operations import OPERATIONS, CancelAt, Cast, connections, join, open_node, waiters
+from tests.support.operations import OPERATIONS, CancelAt, Cast, connections, join, open_node, state, waiters
 from tests.support.stages import IN_FLIGHT, check_accounts
 
 Operation = Callable[[Cast], Awaitable[None]]
@@ -18,7 +18,7 @@ Operation = Callable[[Cast], Awaitable[None]]
 ENOUGH = 3
 """Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
 
-LONG = (join, open_node)
+LONG = (join, open_node, state)
 """Operations of very many steps: the quick test takes a part of them."""
 
 

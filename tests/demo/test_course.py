@@ -220,15 +220,19 @@ async def failure_of(course: Course) -> str:
 @pytest.mark.parametrize(
     ("cluster", "operation", "complaint"),
     [
-        ("tower", HERE, "the tower did not start: nothing was heard of it for 120 s"),
+        pytest.param(
+            "tower", HERE, "the tower did not start: nothing was heard of it for 120 s", marks=pytest.mark.long
+        ),
         ("tower", "gather", "the tower did not find every cluster: nothing was heard of it for 120 s"),
-        ("tower", "ask", "the tower did not ask for the weather: "),
-        ("tower", "change_gates", "the tower did not broadcast the gate changes: "),
-        ("tower", "fill_archive", "the tower did not send the table to the archive: "),
+        pytest.param("tower", "ask", "the tower did not ask for the weather: ", marks=pytest.mark.long),
+        pytest.param("tower", "change_gates", "the tower did not broadcast the gate changes: ", marks=pytest.mark.long),
+        pytest.param(
+            "tower", "fill_archive", "the tower did not send the table to the archive: ", marks=pytest.mark.long
+        ),
         ("publisher", HERE, "the publisher did not find the bridge: "),
-        ("publisher", "", "the publisher did not publish the flights: "),
+        pytest.param("publisher", "", "the publisher did not publish the flights: ", marks=pytest.mark.long),
         ("spark", HERE, "Spark did not begin to read: nothing was heard of it for 125 s"),
-        ("spark", "count", "Spark did not read what the bridge has: "),
+        pytest.param("spark", "count", "Spark did not read what the bridge has: ", marks=pytest.mark.long),
     ],
 )
 async def test_a_process_that_falls_silent_ends_the_demo_and_is_named(

@@ -120,7 +120,7 @@ def test_who_tells_all_anew_has_use_for_its_share_once() -> None:
     assert len(directory.members("store")) == 120
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [*range(1), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 2))])
 def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int) -> None:
     """Lists that grow, change all the time, never end, and are announced anew, of many origins."""
     rng = random.Random(seed)

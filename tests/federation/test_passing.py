@@ -84,7 +84,7 @@ async def test_what_passes_keeps_its_order_whether_it_was_decoded_or_not(autojum
 async def test_a_flow_is_found_out_anew_when_a_member_comes_back(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         _, shop = await two_sites(federation)
-        for number in range(3):
+        for number in range(2):
             federation.network.memory.partition(["eu-store"], ["eu-gateway"])
             await trio.sleep(60)
             with pytest.raises(iris.IrisError):

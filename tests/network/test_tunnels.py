@@ -17,7 +17,7 @@ from iris.kernel.config import Config
 from tests.support.tunnel_store import make_credentials, open_store
 
 MIB = 2**20
-TRANSFER = int(os.environ.get("IRIS_TRANSFER_MIB", "256")) * MIB
+TRANSFER = int(os.environ.get("IRIS_TRANSFER_MIB", "128")) * MIB
 """Size of the large transfer, in bytes; IRIS_TRANSFER_MIB=10240 takes some minutes."""
 
 
@@ -118,9 +118,9 @@ async def test_a_transfer_survives_connections_that_break(tmp_path: Path) -> Non
 
         async with iris.open_node(credential=shop, listen=["tcp://127.0.0.1:0"], seeds=[seed]) as node:
             await node.wait_for("store")
-            nursery.start_soon(proxy.break_each, 4 * MIB)
+            nursery.start_soon(proxy.break_each, 2 * MIB)
             with trio.fail_after(300):
-                digest, (answer, _) = await put(node, 64 * MIB)
+                digest, (answer, _) = await put(node, 32 * MIB)
             assert answer == digest
             assert proxy.broken >= 12
         nursery.cancel_scope.cancel()

@@ -212,7 +212,7 @@ async def test_what_no_link_takes_of_a_forgotten_topic_is_counted(autojump_clock
         b.transport.resume()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 4))])
 async def test_whatever_breaks_no_loss_is_invented_and_no_event_comes_twice(
     autojump_clock: MockClock, seed: int
 ) -> None:

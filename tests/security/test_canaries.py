@@ -266,7 +266,9 @@ def test_the_secrets_that_the_command_makes_are_canaries(watch: CanaryWatch) -> 
         terminal.environment["IRIS_PASSPHRASE"] = "two dozen blue doors"
         terminal.run("keys", "cluster", "acme.realm", "orders", "--out", "orders.iris", "--passphrase")
         assert seen(watch) == 0
-        assert watch.canaries.find((terminal.directory / "orders.iris").read_text()) is None, "it is wrapped"
+        wrapped = (terminal.directory / "orders.iris").read_text()
+        assert watch.canaries.find(wrapped) is None, "it is wrapped"
+        assert '"log_n":17' in wrapped.replace(" ", ""), "the tests themselves wrap for less"
         assert watch.canaries.find("two dozen blue doors") is not None
 
 

@@ -45,7 +45,8 @@ for line in sys.stdin:
 """Forks a writer at each line: twenty that import everything anew took a minute and more beside other work."""
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.long)])
+def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     sent = 0
     with subprocess.Popen(
@@ -53,7 +54,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Pa
     ) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
-        for _ in range(20):
+        for _ in range(kills):
             # Each writer begins with events that the one before may or may not have stored, as publishers do.
             parent.stdin.write(f"{max(1, sent - 30)}\n")
             parent.stdin.flush()
@@ -77,7 +78,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Pa
         parent.stdin.close()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 60))])
 def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
     cut_power(tmp_path, seed)
 
@@ -93,7 +94,7 @@ def test_the_simulated_power_cut_notices_a_log_that_does_not_synchronize(
         [cut_power(tmp_path / str(seed), seed) for seed in range(20)]
 
 
-@pytest.mark.parametrize("flips", [50, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("flips", [20, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_flipped_bit_is_never_silent(flips: int) -> None:
     command = [sys.executable, "-m", "tests.support.bit_flips", str(flips)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)

@@ -55,12 +55,12 @@ async def all_gaps(client: BridgeClient) -> list[Gap]:
 
 
 @asynccontextmanager
-async def open_liar(network: Network, reply: object) -> AsyncIterator[BridgeClient]:
-    """A service under the name of a bridge that answers everything with ``reply``; its client."""
+async def open_liar(network: Network, reply: Callable[[], object]) -> AsyncIterator[BridgeClient]:
+    """A service under the name of a bridge that answers everything with what ``reply`` returns; its client."""
     service = iris.Service("bridge")
 
     async def answer(_: iris.Request) -> object:
-        return reply
+        return reply()
 
     for operation in ("shards", "offsets", "times", "pin", "gaps"):
         service.request(operation)(answer)
@@ -120,10 +120,12 @@ NONSENSE: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize("operation", ASKED)
 async def test_an_answer_that_makes_no_sense_is_one_error(operation: str) -> None:
-    for reply in NONSENSE[operation]:
-        async with open_network() as network, open_liar(network, reply) as client:
+    replies = iter(NONSENSE[operation])
+    async with open_network() as network, open_liar(network, lambda: next(replies)) as client:
+        for _ in NONSENSE[operation]:
             with pytest.raises(RemoteProtocolError, match="in a form that is not understood"):
                 await ASKED[operation](client)
+    assert next(replies, None) is None, "each was given once"
 
 
 async def test_a_bridge_is_not_ended_by_who_comes_later_and_answers_nonsense(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ async def test_a_bridge_is_not_ended_by_who_comes_later_and_answers_nonsense(tmp
 
 
 async def test_the_answer_of_a_bridge_is_understood() -> None:
-    async with open_network() as network, open_liar(network, say(SHARD)) as client:
+    async with open_network() as network, open_liar(network, lambda: say(SHARD)) as client:
         assert [shard.id for shard in await client.shards()] == ["0@0000000000000000"]
 
 

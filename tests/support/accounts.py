@@ -66,7 +66,7 @@ def check_subscription(subscription: Subscription) -> None:
 
 
 @contextmanager
-def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def accounts_add_up() -> Iterator[None]:
     """Note every node, membership and subscription that is made in the block, and check them at its end."""
     nodes: list[iris.Node] = []
     memberships: list[WorkerPool] = []
@@ -84,10 +84,11 @@ def accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         subscriptions.append(Subscription(*arguments, **options))
         return subscriptions[-1]
 
-    monkeypatch.setattr(iris.node.open, "Node", open_node)
-    monkeypatch.setattr(iris.patterns.service.server, "WorkerPool", join)
-    monkeypatch.setattr(iris.patterns.pubsub.pubsub, "Subscription", subscribe)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iris.node.open, "Node", open_node)
+        patch.setattr(iris.patterns.service.server, "WorkerPool", join)
+        patch.setattr(iris.patterns.pubsub.pubsub, "Subscription", subscribe)
+        yield
     for node in nodes:
         check_node(node)
     for membership in memberships:

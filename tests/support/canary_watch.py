@@ -248,7 +248,9 @@ class CanaryWatch(logging.Handler):
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a test has printed, and how it failed."""
-        self.note(report.longreprtext, *(text for _, text in report.sections))
+        if report.longrepr is not None:
+            self.note(report.longreprtext)
+        self.note(*(text for _, text in report.sections))
         if report.when == "teardown":
             self.search()
 

@@ -53,7 +53,13 @@ class SparkCluster:
 
 @contextlib.contextmanager
 def open_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]:
-    """Run a cluster until the block ends.  Its workers may still be starting when the block begins: Spark waits."""
+    """Run a cluster until the block ends.  Its workers may still be starting when the block begins: Spark waits.
+
+    Without workers there is no cluster: the driver does all by itself.
+    """
+    if not workers:
+        yield SparkCluster("local[2]", "")
+        return
     import pyspark
 
     home = Path(pyspark.__file__).parent

@@ -16,7 +16,6 @@ from iris.cli.main import FAILED, MISUSED, run_command
 from iris.cli.terminal import VARIABLE
 from iris.kernel.errors import ConfigError
 from iris.security.authority.issuing import check_credential, create_realm, issue_cluster
-from iris.security.files import container
 from iris.security.files.credential_file import load_credential, save_credential
 
 Captured = pytest.CaptureFixture[str]
@@ -26,8 +25,6 @@ Captured = pytest.CaptureFixture[str]
 def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VARIABLE, raising=False)
-    # scrypt is slow on purpose; each file says how slow, and these have the least that is accepted.
-    monkeypatch.setattr(container, "_LOG_N", min(container._LOG_N_RANGE))
 
 
 @pytest.fixture

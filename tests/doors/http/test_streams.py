@@ -130,7 +130,7 @@ def test_subscriptions_of_all_streams_of_a_client_are_bounded(run: Run) -> None:
 
 
 def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> None:
-    total = 12_000
+    total = 3_000
 
     async def work(place: Place) -> None:
         async with place.follow("topic=a", SO_RCVBUF=4096, limit=16_384) as reader:

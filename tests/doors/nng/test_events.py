@@ -133,7 +133,7 @@ def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pyte
 
 
 def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(run: Run) -> None:
-    total = 4000
+    total = 2000
 
     async def work(place: Place) -> None:
         async with place.dial("sub") as raw:

@@ -95,7 +95,7 @@ def test_clients_of_a_door_that_is_killed_go_on_with_the_next_one(
 
     async def until_all_go_on(runs_by_then: int) -> None:
         before = len(answered), max(pushed, default=-1)
-        while len(answered) < before[0] + 200 or max(pushed, default=-1) < before[1] + 50 or len(runs) < runs_by_then:
+        while len(answered) < before[0] + 50 or max(pushed, default=-1) < before[1] + 20 or len(runs) < runs_by_then:
             await asyncio.sleep(0.01)
 
     async def main() -> None:

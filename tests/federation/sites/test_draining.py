@@ -117,7 +117,7 @@ async def test_no_event_is_lost_when_gateways_are_restarted_one_after_the_other(
                     while not over.is_set():
                         await till.publish("orders.new", published)
                         published += 1
-                        await trio.sleep(0.01)
+                        await trio.sleep(0.025)
 
                 listening.start_soon(publish)
                 for number in (1, 2):

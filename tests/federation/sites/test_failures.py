@@ -49,7 +49,9 @@ async def two_by_two(federation: Federation) -> iris.Node:
     return shop
 
 
-@pytest.mark.parametrize("victim", ["eu-one", "eu-two", "us-one", "us-two"])
+@pytest.mark.parametrize(
+    "victim", ["eu-one", "us-two", *(pytest.param(it, marks=pytest.mark.long) for it in ("eu-two", "us-one"))]
+)
 async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
     autojump_clock: MockClock, victim: str
 ) -> None:
@@ -60,7 +62,7 @@ async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
 
         async def ask(number: int) -> None:
             nonlocal slowest, answered
-            for step in range(100):
+            for step in range(60):
                 started = trio.current_time()
                 assert await shop.request("store", [number, step], idempotent=True, timeout=10) == [number, step]
                 slowest = max(slowest, trio.current_time() - started)
@@ -72,7 +74,7 @@ async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
                 nursery.start_soon(ask, number)
             await trio.sleep(1)
             federation.crash(victim)
-        assert answered == 1_000
+        assert answered == 600
         assert slowest <= 1.0
 
 
@@ -167,7 +169,7 @@ async def run_gateway(
             await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize("options", [{}, {"seeds": ()}], ids=["finds its site", "is found by its site"])
 @pytest.mark.parametrize("site", ["eu", "us"])
 async def test_a_tunnel_goes_on_when_the_only_gateway_of_a_site_is_started_again(
@@ -193,11 +195,11 @@ async def test_a_tunnel_goes_on_when_the_only_gateway_of_a_site_is_started_again
         async with trio.open_nursery() as nursery:
             nursery.start_soon(restart)
             async with shop.open_tunnel("store") as tunnel:
-                for number in range(200):
+                for number in range(100):
                     await tunnel.send(number)
-                    await trio.sleep(chance.uniform(0.0, 0.1))
+                    await trio.sleep(chance.uniform(0.0, 0.2))
                 await tunnel.send_eof()
-                assert [number async for number in tunnel] == list(range(200))
+                assert [number async for number in tunnel] == list(range(100))
 
 
 async def test_a_link_that_is_down_for_a_minute_ends_no_tunnel_and_fills_no_queue(autojump_clock: MockClock) -> None:

@@ -227,7 +227,7 @@ async def test_with_a_new_credential_a_withdrawn_node_is_back(autojump_clock: Mo
 async def test_what_rests_on_a_revoked_certificate_is_gone_from_every_table(autojump_clock: MockClock) -> None:
     """Not only its links end: no node dials it, probes it, or reports it to others."""
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(network.open_parts("shop")) for _ in range(5)]
+        opened = [await stack.enter_async_context(network.open_parts("shop")) for _ in range(3)]
         nodes = [node for node, _ in opened]
         thief = await stack.enter_async_context(network.open_node("stolen"))
         await stack.enter_async_context(thief.join("shop", service("shop")))

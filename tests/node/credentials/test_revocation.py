@@ -20,7 +20,7 @@ def revocation_list(network: Network, number: int, clusters: dict[str, int]) -> 
     return issue_revocations(network.root, number=number, issued=network.wall_clock(), clusters=clusters, nodes={})
 
 
-@pytest.mark.parametrize("others", [5, pytest.param(19, marks=pytest.mark.long)])
+@pytest.mark.parametrize("others", [3, pytest.param(19, marks=pytest.mark.long)])
 async def test_a_revoked_node_is_cut_off_from_all_others_within_seconds(autojump_clock: MockClock, others: int) -> None:
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(others)]

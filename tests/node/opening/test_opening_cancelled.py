@@ -25,7 +25,7 @@ class CancelAt(trio.abc.Instrument):
             self._scope.cancel()
 
 
-@pytest.mark.parametrize("first", [1, 4])
+@pytest.mark.parametrize("first", [1, pytest.param(4, marks=pytest.mark.long)])
 async def test_opening_can_be_cancelled_at_any_moment(autojump_clock: MockClock, first: int) -> None:
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(network.open_node("shop")) for _ in range(4)]

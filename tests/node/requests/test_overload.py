@@ -84,10 +84,10 @@ async def test_under_overload_a_cluster_goes_on_serving_what_it_can_in_time(
         before, during, after = (Callers(shop) for _ in range(3))
         await before.load(0.5 * capacity, 2)
         asked = shop.statistics().requests.sent
-        await during.load(factor * capacity, 3)
+        await during.load(factor * capacity, 1.5)
         sent = shop.statistics().requests.sent - asked
         received = sum(member.statistics().services["store"].received for member in members.values()) - asked
-        assert during.outcomes["reply"] >= goodput * capacity * 3
+        assert during.outcomes["reply"] >= goodput * capacity * 1.5
         assert during.outcomes.keys() <= {"reply", "Overloaded"}
         assert during.p99 <= 3 * before.p99
         assert received <= 1.2 * sent + 100, "repeats pile up"
@@ -219,16 +219,16 @@ async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(
         with pytest.raises(iris.ConfigError, match="hedge is 0"):
             await shop.request("store", hedge=0, idempotent=True)
         hedged = Callers(shop, idempotent=True, hedge=0.03)
-        for index in range(1000):
+        for index in range(500):
             slow = f"store-{index % 3}"  # now one, now another, before anybody can get used to it
             store.seconds = {slow: 1.0} if index % 50 == 0 else {}
             await hedged.ask()
-        assert hedged.outcomes == {"reply": 1000}
+        assert hedged.outcomes == {"reply": 500}
         assert max(hedged.seconds) < 0.05
         received = sum(member.statistics().services["store"].received for member in members.values())
-        assert 1001 <= received <= 1050
-        assert shop.statistics().hedged == received - 1000
-        assert shop.statistics().requests.sent == 1000
+        assert 501 <= received <= 525
+        assert shop.statistics().hedged == received - 500
+        assert shop.statistics().requests.sent == 500
         await trio.sleep(2)
 
 
@@ -271,7 +271,7 @@ async def test_a_service_with_adaptive_limits_runs_no_more_than_helps(autojump_c
         callers = Callers(shop, timeout=60)
 
         async def ask_on() -> None:
-            for _ in range(100):
+            for _ in range(40):
                 await callers.ask()
 
         async with trio.open_nursery() as nursery:

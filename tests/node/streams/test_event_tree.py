@@ -106,22 +106,22 @@ async def start(tree: EventTrees, shop: iris.Node, topic: str = "news.start") ->
 async def test_above_the_limit_events_go_over_others_and_everybody_gets_each_once_in_order(
     autojump_clock: MockClock,
 ) -> None:
-    async with open_readers(12) as (stage, readers, shop):
+    async with open_readers(9) as (stage, readers, shop):
         await start(trees(stage, shop), shop)
         before = {node: link.sent for node, link in shop.statistics().links.items()}
-        for number in range(1, 300):
+        for number in range(1, 100):
             await shop.publish(f"news.{number % 3}", number)
             if number % 7 == 0:
                 await trio.sleep(0.001)
         await trio.sleep(1)
         assert {host: readers.numbers(host) for host in readers.nodes} == {
-            host: list(range(300)) for host in readers.nodes
+            host: list(range(100)) for host in readers.nodes
         }
         assert all(event.sender.cluster == "shop" and not event.missed for event in readers.taken["reader-3"])
         links = shop.statistics().links
         told = [host for host, node in readers.nodes.items() if links[node.id].sent > before[node.id] + 3]
         assert len(told) == 2, "the publisher told more than the two at the top"
-        assert shop.statistics().events.handed_over == 300 * 12
+        assert shop.statistics().events.handed_over == 100 * 9
         assert sum(readers.relays().values()) > 0
 
 
@@ -140,7 +140,7 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
 ) -> None:
     """Readers come and go all the time while events are published at every moment."""
     async with open_readers(3) as (stage, readers, shop):
-        await readers.bring_up(*(f"reader-{index}" for index in range(3, 13)))
+        await readers.bring_up(*(f"reader-{index}" for index in range(3, 10)))
         published = 0
         going = True
 
@@ -150,18 +150,18 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
                 for _ in range(3):
                     await shop.publish(f"news.{published % 2}", published)
                     published += 1
-                await trio.sleep(0.005)
+                await trio.sleep(0.01)
 
         sizes: set[bool] = set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_on)
-            for index in range(3, 13):
+            for index in range(3, 10):
                 await readers.add(f"reader-{index}")
-                await trio.sleep(0.15)
+                await trio.sleep(0.2)
                 sizes.add(trees(stage, shop).size > 0)
-            for index in range(1, 13):
+            for index in range(1, 10):
                 readers.scopes[f"reader-{index}"].cancel()
-                await trio.sleep(0.15)
+                await trio.sleep(0.2)
             await trio.sleep(2)
             going = False
         sizes.add(trees(stage, shop).size > 0)
@@ -174,7 +174,7 @@ async def test_the_change_from_direct_ways_to_a_tree_and_back_loses_and_swaps_no
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"{host} missed something"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_after(
     autojump_clock: MockClock, seed: int
 ) -> None:
@@ -193,24 +193,24 @@ async def test_who_subscribes_while_a_tree_is_in_use_misses_nothing_that_comes_a
 
 
 async def test_a_relay_that_dies_costs_those_behind_it_a_gap_that_they_are_told_of(autojump_clock: MockClock) -> None:
-    async with open_readers(12) as (stage, readers, shop):
+    async with open_readers(9) as (stage, readers, shop):
         await start(trees(stage, shop), shop)
         feed = trees(stage, shop).feed
         assert feed is not None
         relay = next(host for host, node in readers.nodes.items() if node.id == feed.shape.top[0].node)
-        for number in range(1, 300):
+        for number in range(1, 150):
             await shop.publish("news.start", number)
-            await trio.sleep(0.005)
-            if number == 60:
+            await trio.sleep(0.01)
+            if number == 30:
                 stage.crash(relay)
         await trio.sleep(1)
-        await shop.publish("news.start", 300)
+        await shop.publish("news.start", 150)
         await trio.sleep(1)
         alive = [host for host in readers.nodes if host != relay]
-        readers.check(301, *alive)
+        readers.check(151, *alive)
         gaps = {host: sum(event.missed for event in readers.taken[host]) for host in alive}
         assert sum(1 for gap in gaps.values() if gap) <= 5, "more than those behind it lost events"
-        assert trees(stage, shop).size == 11, "there is another tree, without it"
+        assert trees(stage, shop).size == 8, "there is another tree, without it"
 
 
 async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClock) -> None:
@@ -234,14 +234,14 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
                         taken[host].append(event.payload)
 
         async with trio.open_nursery() as nursery:
-            hosts = [f"reader-{index}" for index in range(12)]
+            hosts = [f"reader-{index}" for index in range(9)]
             for host in hosts:
                 await nursery.start(stay, host)
             await start(tree, shop)
-            for number in range(1, 160):
+            for number in range(1, 60):
                 await shop.publish("news.start", number)
                 await trio.sleep(0.002)
-                if number % 40 == 20:
+                if number % 20 == 10:
                     feed = tree.feed
                     assert feed is not None, "a tree is made anew within a second"
                     relays = [host for host in hosts if (it := feed.places.get(nodes[host].id)) and it.children]
@@ -249,13 +249,13 @@ async def test_a_relay_that_leaves_costs_nobody_an_event(autojump_clock: MockClo
                     await trio.sleep(1.5)
             await trio.sleep(2)
             stayed = [host for host in hosts if not leaving[host].cancel_called]
-            assert len(stayed) == 8
-            assert {host: taken[host] for host in stayed} == {host: list(range(160)) for host in stayed}
+            assert len(stayed) == 6
+            assert {host: taken[host] for host in stayed} == {host: list(range(60)) for host in stayed}
             nursery.cancel_scope.cancel()
 
 
 async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock) -> None:
-    async with open_readers(12) as (stage, readers, shop):
+    async with open_readers(9) as (stage, readers, shop):
         await start(trees(stage, shop), shop)
         feed = trees(stage, shop).feed
         assert feed is not None
@@ -266,13 +266,13 @@ async def test_a_relay_that_stands_still_is_passed_by(autojump_clock: MockClock)
             count += 1
             await trio.sleep(0.2)  # nobody is found silent in the first five seconds
         stage.network.memory.partition({relay}, {"shop", *readers.nodes} - {relay})
-        for _ in range(300):
+        for _ in range(150):
             await shop.publish("news.start", count)
             count += 1
-            await trio.sleep(0.02)
+            await trio.sleep(0.04)
         others = [host for host in readers.nodes if host != relay]
-        assert {host: readers.numbers(host)[-100:] for host in others} == {
-            host: list(range(count - 100, count)) for host in others
+        assert {host: readers.numbers(host)[-50:] for host in others} == {
+            host: list(range(count - 50, count)) for host in others
         }
         readers.check(count, *others)
         stage.network.memory.heal()
@@ -301,7 +301,7 @@ async def test_a_tree_that_lacks_one_who_rests_is_made_when_that_one_may_be_in_i
         readers.check(15)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))])
 async def test_order_holds_and_every_gap_is_told_whatever_breaks(autojump_clock: MockClock, seed: int) -> None:
     async with open_readers(10, seed=seed) as (stage, readers, shop):
         stage.harmless = ("relayed events of a tree that was not announced",)  # the announcement was lost
@@ -334,14 +334,14 @@ async def test_a_subscriber_that_publishers_wait_for_gets_its_events_directly_an
     async with open_readers(8) as (stage, readers, shop):
         count = await start(trees(stage, shop), shop)
         await readers.add("reader-1", pattern="other", overflow="wait")
-        for number in range(count, 300):
+        for number in range(count, 100):
             await shop.publish("news.start", number)
-            await trio.sleep(0.005)
+            await trio.sleep(0.015)
         await trio.sleep(1)
         assert trees(stage, shop).size == 7
         assert readers.nodes["reader-1"].id not in trees(stage, shop).feed.places  # type: ignore[union-attr]
         assert {host: readers.numbers(host) for host in readers.nodes} == {
-            host: list(range(300)) for host in readers.nodes
+            host: list(range(100)) for host in readers.nodes
         }
 
 
@@ -424,15 +424,15 @@ async def test_publishers_and_subscribers_are_who_they_are_however_their_events_
 
 
 async def test_a_publisher_that_closes_at_once_has_published_everything(autojump_clock: MockClock) -> None:
-    async with open_readers(12) as (stage, readers, shop):
+    async with open_readers(9) as (stage, readers, shop):
         del shop
         async with stage.network.open_parts("office", config=NARROW) as (office, parts):
             await start(parts.patterns.pubsub.publishing.trees, office, "news.office")
-            for number in range(1, 200):
+            for number in range(1, 100):
                 await office.publish("news.office", number)
         await trio.sleep(0.1)
         assert {host: readers.numbers(host) for host in readers.nodes} == {
-            host: list(range(200)) for host in readers.nodes
+            host: list(range(100)) for host in readers.nodes
         }
 
 

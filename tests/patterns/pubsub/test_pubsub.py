@@ -72,7 +72,7 @@ async def test_what_nobody_wants_is_counted_and_sent_nowhere(autojump_clock: Moc
         assert check_tally(a.pubsub.publishing.tally).sent == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 20))])
 async def test_what_is_published_right_after_subscribing_arrives(autojump_clock: MockClock, seed: int) -> None:
     async with open_meshes("a", "b", "c", "d", seed=seed, latency=(0.0, 0.05)) as fleet:
         nodes = list(fleet.nodes.values())

@@ -350,7 +350,8 @@ async def run_histories(count: int, clock: MockClock) -> tuple[int, int]:
     return written, stopped
 
 
-async def test_ten_thousand_histories_have_never_two_who_may(mock_clock: MockClock) -> None:
-    written, stopped = await run_histories(10_000, mock_clock)
-    assert written > 5_000
-    assert stopped > 100, "holders that were stopped wrote after others had"
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+async def test_thousands_of_histories_have_never_two_who_may(mock_clock: MockClock, count: int) -> None:
+    written, stopped = await run_histories(count, mock_clock)
+    assert written > count / 2
+    assert stopped > count / 100, "holders that were stopped wrote after others had"

@@ -306,7 +306,7 @@ def test_the_limits_of_a_key_are_those_of_the_protocol_document() -> None:
 def test_a_forged_epoch_does_not_move_the_receiver() -> None:
     near, far = sessions()
     frame = bytearray(near.seal(b"x"))
-    for epoch in range(1, 2**16):
+    for epoch in (*range(1, 300), *range(300, 2**16, 97), 2**16 - 1):
         frame[2:4] = epoch.to_bytes(2, "big")
         with pytest.raises(AuthenticationError):
             far.open_untrusted(bytes(frame))

@@ -10,19 +10,12 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.security.authority.issuing import create_realm, issue_cluster
-from iris.security.files import container
 from iris.security.files.container import encode_container, open_container, wrap
 from iris.security.files.credential_file import CredentialWatch, load_credential, save_credential
 from tests.support.realms import WALL, seeded_entropy
 
 SORT = "credential"
 CONTENT = encode_container(SORT, "portable", {"a": "b"})
-
-
-@pytest.fixture(autouse=True)
-def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cheapest wrapping that a file may ask for: 16 MiB and 40 ms for each."""
-    monkeypatch.setattr(container, "_LOG_N", 14)
 
 
 @pytest.mark.parametrize(

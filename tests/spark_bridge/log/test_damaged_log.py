@@ -72,7 +72,7 @@ def damage_index(directory: Path, first: int, byte: int, bit: int) -> None:
     path.write_bytes(data.replace(record, changed))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_damaged_everything_else_is_read_once_and_the_rest_counted(
     log: Path, tmp_path: Path, data: st.DataObject

@@ -143,7 +143,7 @@ def test_holes_are_bounded_and_the_oldest_is_given_up() -> None:
     assert len(log.numbering.holes) == numberings.MAX_HOLES
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(50), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(50, 200))])
 def test_whatever_comes_in_whatever_order_each_number_is_there_to_come_or_missing(seed: int) -> None:
     """A publisher that loses frames, gives some up, and a bridge that is restarted in between."""
     chance = random.Random(seed)

@@ -17,9 +17,14 @@ def is_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
     return any(one > other for one, other in zip(now, before, strict=True))
 
 
+STRIDE = 5
+"""Of how many steps one is tried; make test-long tries each."""
+
+
+@pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
-    tmp_path: Path, operation: Callable[[BridgeCast], Awaitable[None]]
+    tmp_path: Path, operation: Callable[[BridgeCast], Awaitable[None]], stride: int
 ) -> None:
     async with open_bridge_cast(tmp_path) as cast:
 
@@ -39,7 +44,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
             await wait_given_back(cast)
         await trio.sleep(0.5)
         before = left()
-        async for step in cancelled_at_each_step(partial(operation, cast)):
+        async for step in cancelled_at_each_step(partial(operation, cast), stride):
             with trio.move_on_after(10):
                 while is_more(left(), before):  # noqa: ASYNC110 -- the last task's end has no event
                     await trio.sleep(0.001)

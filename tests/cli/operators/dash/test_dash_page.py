@@ -34,7 +34,7 @@ NOTHING: Final = "\N{EN DASH}"
 LIVE: Final = "document.getElementById('state').textContent === 'live'"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def airport() -> Iterator[Airport]:
     """Return an airport of real processes, with callers, two sites and a bridge."""
     with open_terminal() as terminal, open_airport(terminal) as opened:

@@ -196,7 +196,7 @@ async def test_a_value_that_was_lost_on_its_way_comes_when_the_connection_is_bac
             assert [(event.payload, event.missed) for event in await collect(events)] == [(3, 0)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 8))])
 async def test_whatever_happens_every_late_subscriber_ends_with_the_last_value(
     autojump_clock: MockClock, seed: int
 ) -> None:

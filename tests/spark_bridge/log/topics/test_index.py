@@ -288,7 +288,7 @@ topics = st.sampled_from(["a", "b", "c.x", "c.y"])
 steps = st.one_of(st.lists(topics, min_size=1, max_size=12), st.integers(0, 60), st.just("reopen"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(steps, max_size=25), st.sampled_from([("a",), ("c.*",), ("b", "c.x"), (">",), ("none",)]))
 def test_filtered_reading_is_reading_and_filtering(
     tmp_path_factory: pytest.TempPathFactory, plan: list[object], patterns: tuple[str, ...]
