@@ -363,7 +363,6 @@ def read_stretches(files: SegmentFiles, shard: int, epoch: str, stretches: Seque
 
 
 def _read_from_tier(files: SegmentFiles, shard: int, epoch: str, place: ChunkPlace) -> Chunk:
-    assert files.tier is not None
     events = files.tier.read_group(shard, epoch, place.segment, place.position)
     offsets: list[int] = events.column("offset").to_pylist()
     if offsets and not place.first <= offsets[0] <= offsets[-1] < place.end:

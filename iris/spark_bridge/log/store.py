@@ -64,7 +64,7 @@ from iris.spark_bridge.log.retention import (
     choose_expired,
 )
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.log.tiering import Tiering
+from iris.spark_bridge.log.tiering import TierCatalog, Tiering
 from iris.spark_bridge.log.topics.compaction import LogCleaner
 from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
@@ -178,11 +178,20 @@ class Store:
         directory: directory of the log.
         index: index of the log.
         files: segments of the log.
+        catalog: objects of its tier.
         lock: descriptor of the locked file.
         damage: all known damage.
     """
 
-    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int, damage: DamageBook) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        index: Index,
+        files: SegmentFiles,
+        catalog: TierCatalog,
+        lock: int,
+        damage: DamageBook,
+    ) -> None:
         self._directory = directory
         self._index = index
         self._files = files
@@ -208,8 +217,8 @@ class Store:
         self._retaining = threading.Lock()
         self._ended: set[int] = set()
         """Shards whose last segment is not to grow any more: the next append begins another one."""
-        self._cleaner = LogCleaner(index, files, self._writing, trim=self.trim, ended=self._ended, topics=self._topics)
-        self.tiering: Final = Tiering(index, files, self._writing, self._ended)
+        self._cleaner = LogCleaner(index, files, self._writing, log=self, ended=self._ended, topics=self._topics)
+        self.tiering: Final = Tiering(index, files, catalog, self._writing, self._ended)
         """Leaves segments to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
