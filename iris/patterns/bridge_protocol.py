@@ -358,7 +358,8 @@ class JobReport(Struct, omit_defaults=True, kw_only=True):
     """Jobs whose lease begins anew."""
 
     def __post_init__(self) -> None:
-        named = sum(len(getattr(self, name)) for name in self.__struct_fields__)
+        outcomes = len(self.done) + len(self.failed) + len(self.released)
+        named = outcomes + len(self.begun) + len(self.expired) + len(self.extended)
         if named > MAX_REPORTED:
             raise ValueError(f"a worker's report names {named} jobs: use {MAX_REPORTED} at most")
 

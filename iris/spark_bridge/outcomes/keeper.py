@@ -26,7 +26,6 @@ from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
 from iris.kernel.wire import join_payload
 from iris.patterns.bridge_protocol import (
-    Ask,
     ClaimKey,
     KeyAnswer,
     KeyAsk,
@@ -58,6 +57,7 @@ from iris.spark_bridge.outcomes.records import (
     Verdict,
     count_keys,
 )
+from iris.spark_bridge.protocol import RequestHandlers
 
 T = TypeVar("T")
 
@@ -160,9 +160,9 @@ class OutcomeKeeper:
     def __repr__(self) -> str:
         return f"<OutcomeKeeper of {self._address}>"
 
-    def requests(self) -> Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]]:
+    def requests(self) -> RequestHandlers:
         """Return what answers the members of a cluster, which is known to be theirs."""
-        handlers: Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]] = {
+        handlers: RequestHandlers = {
             ClaimKey: self._claim, NoteKey: self._note, RecordKey: self._record, ReleaseKey: self._release,
         }  # fmt: skip
         return {kind: partial(self._answer, handler) for kind, handler in handlers.items()}

@@ -182,7 +182,7 @@ class Permissions:
             NotAllowed: it may write nothing.
         """
         self._check_reader(sender)
-        return Writer(sender, self._find_peer)
+        return Writer(sender, self._find_peer(sender.node))
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:
