@@ -60,7 +60,7 @@ MAX_POLL: Final = 10.0
 
 RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 """Handler of an operation, called with the sender and the request; returns the reply."""
-RequestHandlers = Mapping[type[Ask[Any]], RequestHandler]
+RequestHandlers = Mapping[type[Ask[object]], RequestHandler]
 
 
 class Permit(Protocol):
@@ -435,7 +435,7 @@ class FindPosition(Ask[tuple[Offset, Offset] | None], kw_only=True):
 
 # -- all of them -----------------------------------------------------------------------------------------------
 
-OPERATIONS: Final[Mapping[str, type[Ask[Any]]]] = {
+OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
     kind.operation: kind
     for kind in (
         ListShards, PollOffsets, ListGaps, CountDamage, FindTimes, Locate, ReadLog,

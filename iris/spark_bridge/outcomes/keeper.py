@@ -220,7 +220,7 @@ class OutcomeKeeper:
     # -- operations -----------------------------------------------------------------------------------------
 
     async def _answer(
-        self, handler: Callable[[Sender, Any], Awaitable[object]], sender: Sender, asked: KeyAsk[Any]
+        self, handler: Callable[[Sender, Any], Awaitable[object]], sender: Sender, asked: KeyAsk[object]
     ) -> object:
         keeping = self._member.known.get(0, "")
         if keeping == self._address:
@@ -315,7 +315,7 @@ class OutcomeKeeper:
         return KeyCounts(counts=await self._apply(KeyRelease(_key(asked), asked.holder, asked.begun)) is True)
 
 
-def _claim_of(sender: Sender, asked: KeyTerms[Any]) -> KeyClaim:
+def _claim_of(sender: Sender, asked: KeyTerms[object]) -> KeyClaim:
     return KeyClaim(
         key=_key(asked),
         cluster=asked.cluster,
@@ -335,7 +335,7 @@ def _run(event: OutboxEvent, sender: Sender) -> EventRun:
     return single_run(sender, event.topic, event.headers, event.key, payload)
 
 
-def _key(asked: KeyAsk[Any], step: StepName | None = None) -> bytes:
+def _key(asked: KeyAsk[object], step: StepName | None = None) -> bytes:
     """Return the key of a request, or of the step of the same cluster and caller that it undoes."""
     operation, key = (asked.on, asked.key) if step is None else (step.operation, step.key)
     named = [asked.cluster, asked.caller, operation, key]

@@ -13,7 +13,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -107,7 +107,7 @@ class Queues:
             queue.close()
 
     @asynccontextmanager
-    async def _using(self, sender: Sender, asked: QueueAsk[Any]) -> AsyncIterator[OpenQueue]:
+    async def _using(self, sender: Sender, asked: QueueAsk[object]) -> AsyncIterator[OpenQueue]:
         """Have a queue open for a block.
 
         Raises:

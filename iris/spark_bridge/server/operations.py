@@ -105,7 +105,7 @@ TunnelHandler = Callable[[Tunnel, Any, Permit], Awaitable[None]]
 class _CallerPermit:
     """See ``Permit``."""
 
-    def __init__(self, permissions: Permissions, store: Store, sender: Sender, asked: Ask[Any]) -> None:
+    def __init__(self, permissions: Permissions, store: Store, sender: Sender, asked: Ask[object]) -> None:
         self._permissions = permissions
         self._store = store
         self._sender = sender
@@ -192,7 +192,7 @@ class Operations:
             FindPosition: self._position,
             **self._others,
         }
-        tunnels: Mapping[type[Ask[Any]], TunnelHandler] = {
+        tunnels: Mapping[type[Ask[object]], TunnelHandler] = {
             ReadLog: self._read,
             StagePart: self._stage,
             TakeJobs: self._queues.serve,
@@ -205,7 +205,7 @@ class Operations:
             service.tunnel(kind.operation)(partial(self._serve, kind, taker))
         return service
 
-    async def _answer(self, kind: type[Ask[Any]], handler: RequestHandler, request: Request) -> object:
+    async def _answer(self, kind: type[Ask[object]], handler: RequestHandler, request: Request) -> object:
         try:
             self._permissions.check(kind.operation, request.sender)
             asked = read_request(kind, request.payload)
@@ -220,7 +220,7 @@ class Operations:
             # An answer: nothing has gone wrong here, so nothing is logged as if it had.
             raise RemoteError(type(error).__name__, str(error)) from None
 
-    async def _serve(self, kind: type[Ask[Any]], handler: TunnelHandler, tunnel: Tunnel) -> None:
+    async def _serve(self, kind: type[Ask[object]], handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
             self._permissions.check(kind.operation, tunnel.sender)
             account = account_of(tunnel.sender.cluster)
@@ -234,7 +234,7 @@ class Operations:
                 permit = _CallerPermit(self._permissions, self._member.store, tunnel.sender, asked)
                 await handler(tunnel, asked, permit)
 
-    async def _check_named(self, asked: Ask[Any], sender: Sender) -> None:
+    async def _check_named(self, asked: Ask[object], sender: Sender) -> None:
         """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
         self._permissions.check_named(asked, sender)
         kind = asked.permission.owns

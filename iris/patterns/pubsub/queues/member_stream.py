@@ -109,7 +109,7 @@ class MemberStream(ABC):
         """Leave what is of shards that have moved to the streams of the members at which they are now."""
 
     @abstractmethod
-    def _begin(self) -> Ask[Any]:
+    def _begin(self) -> Ask[object]:
         """Forget what a tunnel that is no more has brought; return the terms that the member gets first."""
 
     @abstractmethod
