@@ -61,7 +61,7 @@ def test_avro_that_is_cut_or_flipped_harms_no_row_beside_it(avro: SparkSession) 
     assert time.monotonic() - began < 120
     for value, row in zip(mixed, rows, strict=True):
         assert tuple(row[name] for name in CORRUPT) in ((None, None), (value, "unfit"))
-    assert {row._corrupt_reason for row in rows[: 2 * len(cut) : 2]} == {"unfit"}
+    assert {row["_corrupt_reason"] for row in rows[: 2 * len(cut) : 2]} == {"unfit"}
     assert {(row.f0, row.f1, len(row.f2)) for row in rows[1::2]} == {(-(2**40), "tea", 2)}
 
 
@@ -86,9 +86,9 @@ def test_avro_is_resolved_by_each_id_or_refused_for_its_rows_alone(avro: SparkSe
         schemas={number: one for number, one in schemas.items() if number != 3}).orderBy("_offset").collect()
     )  # fmt: skip
     assert [(row.f0, row.f1) for row in rows[:3]] == [(2.0, "tea"), (2.0, "tea"), (0.0, "tea")]
-    assert [row._corrupt_reason for row in rows[4:]] == ["unframed", "unframed"]
+    assert [row["_corrupt_reason"] for row in rows[4:]] == ["unframed", "unframed"]
     df = spark_bridge.parse(frame(avro, *values), reader, format="avro", schemas=schemas, unknown="corrupt")
-    reasons = [row._corrupt_reason for row in df.orderBy("_offset").collect()]
+    reasons = [row["_corrupt_reason"] for row in df.orderBy("_offset").collect()]
     assert (reasons[:2], reasons[2], reasons[3]) == ([None, None], "unfit", None)
 
 

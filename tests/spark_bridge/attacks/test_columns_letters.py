@@ -58,7 +58,7 @@ def test_letters_are_there_once_after_ends_and_other_readings(spark: SparkSessio
         assert {key[2] for key in every} == {"unfit"}
         offsets = {int(key[1]) for key in every}
         bad = {
-            row._offset: row._corrupt_record
+            row["_offset"]: row["_corrupt_record"]
             for row in batch(subscribe="orders.>").where("_corrupt_record IS NOT NULL").collect()
         }
         assert offsets == set(bad)

@@ -111,7 +111,7 @@ def test_many_exponents_that_are_not_long_do_not_hold_a_decimal(spark: SparkSess
     assert [row[0] for row in rows] == [None, "unfit", "unfit"] * (len(values) // 3)
     usual = b'{"x":[1],"d":[' + b",".join([b"1e-300"] * 100) + b"]}"
     (row,) = spark_bridge.parse(frame(spark, usual), "x ARRAY<DECIMAL(38,2)>, d ARRAY<DOUBLE>").collect()
-    assert (len(row.d), row._corrupt_reason) == (100, None)
+    assert (len(row.d), row["_corrupt_reason"]) == (100, None)
 
 
 def test_long_texts_hold_no_type(spark: SparkSession) -> None:
@@ -143,7 +143,7 @@ def test_columns_of_any_name_keep_what_they_hold(spark: SparkSession) -> None:
     for at, name in enumerate(names):
         df = df.withColumn(name, fn.lit(at))
     (row,) = spark_bridge.parse(df, "a INT, parsed INT, reason INT").collect()
-    assert (row.a, row.parsed, row.reason, row._corrupt_record) == (1, 2, 3, None)
+    assert (row.a, row.parsed, row.reason, row["_corrupt_record"]) == (1, 2, 3, None)
     assert {name: row[f"_{name}"] for name in names} == {name: at for at, name in enumerate(names)}
 
 
@@ -151,7 +151,7 @@ def test_a_payload_within_a_payload_keeps_the_reason_of_the_outer_one(spark: Spa
     df = frame(spark, b'{"inner":"{}"}', b"nonsense")
     outer = spark_bridge.parse(df, "inner STRING").withColumn("value", fn.coalesce("inner", fn.lit('{"n":1}')))
     rows = spark_bridge.parse(outer.drop("inner"), "n INT").orderBy("__offset").collect()
-    assert [(row.n, row._corrupt_reason, row["__corrupt_reason"]) for row in rows] == [
+    assert [(row.n, row["_corrupt_reason"], row["__corrupt_reason"]) for row in rows] == [
         (None, None, None),
         (1, None, "unfit"),
     ]
@@ -168,7 +168,7 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession, name: str) -> 
 def test_a_schema_without_fields_tells_what_fits(spark: SparkSession) -> None:
     for schema in ("", StructType([])):
         rows = spark_bridge.parse(frame(spark, b"{}", b"x", None), schema).orderBy("_offset").collect()
-        assert [row._corrupt_reason for row in rows] == [None, "unfit", None]
+        assert [row["_corrupt_reason"] for row in rows] == [None, "unfit", None]
 
 
 # -- msgpack ---------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_ids_at_both_ends_are_read_and_others_refused(avro: SparkSession) -> Non
     )
     rows = df.orderBy("_offset").collect()
     assert [row.f0 for row in rows] == [1, 2, None, None, None]
-    assert [row._corrupt_reason for row in rows] == [None, None, "unknown", "unframed", "unframed"]
+    assert [row["_corrupt_reason"] for row in rows] == [None, None, "unknown", "unframed", "unframed"]
     for wrong in (-1, 2**32, "7", True, None, 1.0):
         for kind, one in (("avro", schema), ("protobuf", b"")):
             given: Any = {wrong: one}

@@ -67,7 +67,7 @@ def repeat(copy: Store, sent: list[LogChange]) -> None:
 
 
 def contents(store: Store) -> object:
-    with store._index.read() as view:
+    with store.read_transaction() as view:
         return [(name, [*table.records()]) for name, table in view.tables().items() if name != "replication"]
 
 
