@@ -159,8 +159,9 @@ def read_request(kind: type[T], payload: object) -> T:
     """
     try:
         request = msgspec.convert({} if payload is None else payload, kind, builtin_types=(bytes,), str_keys=True)
-        if isinstance(request, Ask):
-            request.check()
+        asked: object = request
+        if isinstance(asked, Ask):
+            asked.check()
     except msgspec.ValidationError as error:
         raise RemoteError("bad_request", _explained(error, payload)) from None
     except ValueError as error:

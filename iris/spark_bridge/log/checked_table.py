@@ -274,6 +274,7 @@ class Room(Protocol):
 
     def room(self, used: int, /) -> int:
         """Return the bytes that the log may have, given those that one kind of record uses.  It asks the disk."""
+        ...
 
 
 @final

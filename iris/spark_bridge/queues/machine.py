@@ -135,6 +135,7 @@ class DeadLetters(Protocol):
 
     def topic(self) -> str:
         """Return the topic for its dead letters; what it may publish on can change.  It does not block."""
+        ...
 
 
 @final

@@ -58,6 +58,7 @@ class PublishRights(Protocol):
 
     def may_publish(self, sender: Sender, topic: str, /) -> bool:
         """Return whether a node may publish on a topic now.  It does not block."""
+        ...
 
 
 @final

@@ -88,15 +88,19 @@ class CommittedLog(Protocol):
 
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
+        ...
 
     def date(self) -> int:
         """Return the date for what is written now, in microseconds since 1970."""
+        ...
 
     def is_clock_believed(self) -> bool:
         """Return whether anything may be forgotten for its age."""
+        ...
 
     def note_appended(self, unannounced: int, /) -> None:
         """Look at the store again, to which rows were added; so many could not be published."""
+        ...
 
 
 @final
