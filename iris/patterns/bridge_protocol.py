@@ -159,8 +159,9 @@ def read_request(kind: type[T], payload: object) -> T:
     """
     try:
         request = msgspec.convert({} if payload is None else payload, kind, builtin_types=(bytes,), str_keys=True)
-        if isinstance(request, Ask):
-            request.check()
+        asked: object = request
+        if isinstance(asked, Ask):
+            asked.check()
     except msgspec.ValidationError as error:
         raise RemoteError("bad_request", _explained(error, payload)) from None
     except ValueError as error:
@@ -358,7 +359,8 @@ class JobReport(Struct, omit_defaults=True, kw_only=True):
     """Jobs whose lease begins anew."""
 
     def __post_init__(self) -> None:
-        named = sum(len(getattr(self, name)) for name in self.__struct_fields__)
+        outcomes = len(self.done) + len(self.failed) + len(self.released)
+        named = outcomes + len(self.begun) + len(self.expired) + len(self.extended)
         if named > MAX_REPORTED:
             raise ValueError(f"a worker's report names {named} jobs: use {MAX_REPORTED} at most")
 
@@ -676,14 +678,6 @@ class KeyTerms(KeyAsk[R_co], Generic[R_co], kw_only=True):
     undoes: StepName | None = None
 
 
-class ClaimKey(KeyTerms[KeyAnswer], kw_only=True):
-    """Claim a key, to run the request."""
-
-    operation = "key.claim"
-
-    wait: Annotated[float, Meta(ge=0.0, le=MAX_WAIT)] = 0.0
-
-
 class NoteKey(KeyAsk[KeyCounts], kw_only=True):
     """Leave notes for the next one that claims the key."""
 
@@ -730,3 +724,37 @@ class ReleaseKey(KeyAsk[KeyCounts], kw_only=True):
     operation = "key.release"
 
     begun: bool
+
+
+class ClaimKey(KeyTerms[KeyAnswer], kw_only=True):
+    """Claim a key, to run the request."""
+
+    operation = "key.claim"
+
+    wait: Annotated[float, Meta(ge=0.0, le=MAX_WAIT)] = 0.0
+
+    def release(self, *, begun: bool) -> ReleaseKey:
+        """Return what releases this claim."""
+        return ReleaseKey(
+            cluster=self.cluster, caller=self.caller, on=self.on, key=self.key, holder=self.holder, begun=begun
+        )
+
+    def note(self, notes: bytes, room: bytes) -> NoteKey:
+        """Return what leaves notes with this claim."""
+        return NoteKey(
+            cluster=self.cluster,
+            caller=self.caller,
+            on=self.on,
+            key=self.key,
+            holder=self.holder,
+            notes=notes,
+            room=room,
+        )
+
+    def record(self, attempt: int, outcome: bytes, events: tuple[OutboxEvent, ...] = ()) -> RecordKey:
+        """Return what records the outcome of the request that has this claim."""
+        return RecordKey(
+            cluster=self.cluster, caller=self.caller, on=self.on, key=self.key, holder=self.holder,
+            fingerprint=self.fingerprint, budget=self.budget, keep=self.keep, rerun=self.rerun, undoes=self.undoes,
+            attempt=attempt, outcome=outcome, events=events,
+        )  # fmt: skip

@@ -16,8 +16,8 @@ A member that refuses a tunnel, or ends it, sends {error: code, message: text} a
 # Not ``from __future__ import annotations``, see ``iris.patterns.bridge_protocol``.
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Generic, final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, Generic, Protocol, final
 
 from msgspec import Meta, Struct
 
@@ -48,6 +48,7 @@ from iris.patterns.bridge_protocol import (
     TakeJobs,
     Topics,
 )
+from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import MAX_SHARDS
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.log import QUERY, FileRange
@@ -55,6 +56,24 @@ from iris.spark_bridge.tier import TierStatus
 
 MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
+
+
+RequestHandler = Callable[[Sender, Any], Awaitable[object]]
+"""Handler of an operation, called with the sender and the request; returns the reply."""
+RequestHandlers = Mapping[type[Ask[object]], RequestHandler]
+
+
+class Permit(Protocol):
+    """Port of what serves a tunnel to the caller's rights, which may change as long as the tunnel is open."""
+
+    def check(self) -> None:
+        """Make sure that the caller may still have what it named; called before more is sent.  It does not block.
+
+        Raises:
+            NotAllowed: it may not.
+        """
+        ...
+
 
 # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -416,7 +435,7 @@ class FindPosition(Ask[tuple[Offset, Offset] | None], kw_only=True):
 
 # -- all of them -----------------------------------------------------------------------------------------------
 
-OPERATIONS: Final[Mapping[str, type[Ask[Any]]]] = {
+OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
     kind.operation: kind
     for kind in (
         ListShards, PollOffsets, ListGaps, CountDamage, FindTimes, Locate, ReadLog,

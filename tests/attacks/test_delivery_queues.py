@@ -18,6 +18,7 @@ from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.queue_workers import make_worker
 
 
 @asynccontextmanager
@@ -30,7 +31,7 @@ async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIter
 
 
 def worker(machine: QueueMachine, limit: int = 4) -> QueueWorker:
-    one = QueueWorker(limit=limit, lease=10.0, attempts=5, dead=lambda: "dead", backoff=1.0)
+    one = make_worker(limit, backoff=1.0)
     machine.open(one, 0.0)
     return one
 

@@ -38,20 +38,20 @@ class TieredLog:
     ) -> None:
         self.copied = trio.lowlevel.checkpoint
         """Waits for copies."""
-        self.store = make_store(directory, segment_bytes=segment_bytes)
-        self.uploads = TierUploads(
-            self.store,
-            Tier(url=url, seal_after=1.0),
-            bridge="bridge",
-            shards=(0,),
-            term=term,
-            forks=forks,
-            copied=lambda: self.copied(),
-            now=lambda: self.now,
-            entropy=Random(writer).randbytes,
-        )
-        self.now = 0
+        self.bridge, self.shards, self.term, self.forks = "bridge", (0,), term, forks
+        self.time = 0
         """Microseconds since 1970; segments are sealed that began a second before."""
+        self.store = make_store(directory, segment_bytes=segment_bytes)
+        settings = Tier(url=url, seal_after=1.0)
+        self.uploads = TierUploads(self.store, settings, self, self, Random(writer).randbytes)
+
+    async def wait_copied(self, _timeout: float, /) -> None:
+        """Wait until the copies have everything."""
+        await self.copied()
+
+    def now(self) -> int:
+        """Return the time."""
+        return self.time
 
     async def move(self) -> None:
         """Move what is sealed to the tier."""
@@ -63,7 +63,7 @@ class TieredLog:
 
     async def move_all(self) -> None:
         """Move everything, and leave it to the tier."""
-        self.now = LATE
+        self.time = LATE
         await self.move()
         self.leave()
 

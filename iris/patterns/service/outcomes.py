@@ -286,18 +286,20 @@ class KeptOutcomes:
         Cancelled while the handler runs, the key is in doubt; before that, as if nothing had been asked.
         """
         step = request.undoes
-        named: dict[str, Any] = {"cluster": self._cluster, "caller": caller, "on": request.operation, "key": key}
-        terms: dict[str, Any] = {
-            **named,
-            "fingerprint": _fingerprint(request.payload),
-            "keep": self._outcomes.keep,
-            "rerun": self._outcomes.rerun,
-            "undoes": None if step is None else StepName(operation=step.operation, key=step.key),
-        }
         while True:
-            holder = self._entropy(16)
+            claim = ClaimKey(
+                cluster=self._cluster,
+                caller=caller,
+                on=request.operation,
+                key=key,
+                holder=self._entropy(16),
+                fingerprint=_fingerprint(request.payload),
+                keep=self._outcomes.keep,
+                rerun=self._outcomes.rerun,
+                undoes=None if step is None else StepName(operation=step.operation, key=step.key),
+            )
             try:
-                answer = await self._claims.claim(ClaimKey(**terms, holder=holder), request.deadline)
+                answer = await self._claims.claim(claim, request.deadline)
             except RemoteError as error:
                 if error.code == NO_SUCH_OPERATION:
                     return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
@@ -311,7 +313,7 @@ class KeptOutcomes:
             except NotAllowed as error:
                 return _failure(request, "not_allowed", str(error))
             except BaseException:  # it may have been granted just now
-                await self._claims.release(ReleaseKey(**named, holder=holder, begun=False))
+                await self._claims.release(claim.release(begun=False))
                 raise
             if answer.outcome is not None:
                 self.replayed += 1
@@ -320,7 +322,7 @@ class KeptOutcomes:
             if answer.doubt is not None:
                 text = f"node {answer.doubt:.64} had it, as attempt {attempt} of key {key!r:.100}"
                 return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
-            release = ReleaseKey(**named, holder=holder, begun=True)
+            release = claim.release(begun=True)
             events: list[OutboxEvent] = []
             outcome: Outcome
             undone = b"" if answer.undone is UNSET else answer.undone
@@ -334,13 +336,8 @@ class KeptOutcomes:
                     await self._claims.release(release)
                     raise
             outcome, size = _bounded(outcome, size)
-            record = RecordKey(
-                **terms,
-                holder=holder,
-                attempt=attempt,
-                outcome=_encoded(outcome, refused=request.refused),
-                events=tuple(events) if isinstance(outcome, kinds.Reply) else (),
-            )
+            sent = tuple(events) if isinstance(outcome, kinds.Reply) else ()
+            record = claim.record(attempt, _encoded(outcome, refused=request.refused), sent)
             counts = await self._recorded(record, request)
             if isinstance(counts, IrisError):
                 await self._claims.release(release)

@@ -16,7 +16,7 @@ step has had no effect.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, final
 
 import msgspec
@@ -42,7 +42,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import check_address, check_name
 from iris.kernel.numerals import as_float
 from iris.kernel.tasks import protected_context
-from iris.patterns.bridge_protocol import MAX_OUTCOME, ClaimKey, KeyAnswer, NoteKey, RecordKey, ReleaseKey
+from iris.patterns.bridge_protocol import MAX_OUTCOME, ClaimKey, KeyAnswer
 from iris.patterns.payloads import encoded
 from iris.patterns.request import UNDO, UNDOES
 from iris.patterns.service import KeyClaims
@@ -221,10 +221,18 @@ async def open_saga(
         keep: seconds for which its key is remembered.
         holder: 16 random bytes.
     """
-    named: dict[str, Any] = {"cluster": cluster, "caller": cluster, "on": OPERATION, "key": name, "holder": holder}
-    terms: dict[str, Any] = {**named, "fingerprint": bytes(16), "keep": keep, "rerun": True}
+    claim = ClaimKey(
+        cluster=cluster,
+        caller=cluster,
+        on=OPERATION,
+        key=name,
+        holder=holder,
+        fingerprint=bytes(16),
+        keep=keep,
+        rerun=True,
+    )
     deadline = trio.current_time() + timeout
-    answer = await _claimed(claims, ClaimKey(**terms), timeout, deadline)
+    answer = await _claimed(claims, claim, timeout, deadline)
     try:
         end = None if answer.outcome is None else _END.decode(answer.outcome)
         noted = _LIST.decode(answer.notes) if answer.notes else []
@@ -235,7 +243,7 @@ async def open_saga(
         raise SagaUndone(f"saga {name!r} was undone: {end.error}", failed=failed)
 
     async def note(notes: bytes) -> None:
-        if not await claims.write(NoteKey(**named, notes=notes, room=_ROOM)):
+        if not await claims.write(claim.note(notes, _ROOM)):
             raise LeaseLost(f"saga {name!r} was taken over by another node")
 
     most = MAX_STEPS if end is None else end.steps
@@ -253,17 +261,17 @@ async def open_saga(
             raise
         why = summary_of(error).encode()[:_MAX_ERROR].decode(errors="ignore")
         undo = [saga._undo[step] for step in sorted(saga._undo, reverse=True)]
-        await _record(claims, terms, name, saga.attempt, _End(undo, why))
+        await _record(claims, claim, saga.attempt, _End(undo, why))
         failed = await _compensate(request, name, undo)
         raise SagaUndone(f"saga {name!r} was undone: {why}", failed=failed) from error
     except BaseException:
-        await claims.release(ReleaseKey(**named, begun=True))
+        await claims.release(claim.release(begun=True))
         raise
     if scope.cancelled_caught:
-        await claims.release(ReleaseKey(**named, begun=True))
+        await claims.release(claim.release(begun=True))
         raise RequestTimeout(f"saga {name!r} has not ended within {timeout:g} s: it goes on when it is run again")
     if end is None:
-        await _record(claims, terms, name, saga.attempt, _End(None, steps=saga._steps))
+        await _record(claims, claim, saga.attempt, _End(None, steps=saga._steps))
 
 
 async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline: float) -> KeyAnswer:
@@ -276,22 +284,19 @@ async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline:
                 "('iris bridge'), or name another with bridge="
             ) from None
         except BaseException:
-            release = ReleaseKey(
-                cluster=claim.cluster, caller=claim.caller, on=claim.on, key=claim.key, holder=claim.holder, begun=False
-            )
-            await claims.release(release)
+            await claims.release(claim.release(begun=False))
             raise
     raise RequestTimeout(f"saga {claim.key!r} is run by another node, and has not ended within {timeout:g} s")
 
 
-async def _record(claims: KeyClaims, terms: Mapping[str, Any], name: str, attempt: int, end: _End) -> None:
+async def _record(claims: KeyClaims, claim: ClaimKey, attempt: int, end: _End) -> None:
     """Record how a saga ends.
 
     Raises:
         LeaseLost: another node has taken over.
     """
-    if not await claims.write(RecordKey(**terms, attempt=attempt, outcome=msgspec.msgpack.encode(end))):
-        raise LeaseLost(f"saga {name!r} was taken over by another node while it ended here")
+    if not await claims.write(claim.record(attempt, msgspec.msgpack.encode(end))):
+        raise LeaseLost(f"saga {claim.key!r} was taken over by another node while it ended here")
 
 
 async def _compensate(request: AskMember, name: str, undo: list[Undo]) -> list[str]:

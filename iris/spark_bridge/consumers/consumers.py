@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, final
@@ -29,6 +29,7 @@ from iris.patterns.bridge_protocol import (
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, StoreFull, TierUnreachable
 from iris.spark_bridge.log import ShardState, TopicFilter
+from iris.spark_bridge.protocol import Permit
 from iris.spark_bridge.queues import LARGE, JobRow, LogMember, pieces_of, rows_of
 
 _READ_BYTES: Final = 256 * KIB
@@ -55,29 +56,29 @@ class Consumers:
         self._member = member
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def consume(self, tunnel: Tunnel, asked: Consume, look_again: Callable[[], None]) -> None:
+    async def consume(self, tunnel: Tunnel, asked: Consume, permit: Permit) -> None:
         """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
 
         Args:
             tunnel: tunnel to the consumer.
             asked: first message of the consumer.
-            look_again: raises NotAllowed when it may not have these events any more.
+            permit: its right to have these events.
         """
         if not asked.topics:
             raise RemoteError("bad_request", "topics: use one or more topic patterns")
         turn = self._turns.setdefault(asked.group, trio.Lock())
         async with turn:
             with suppress(TunnelBroken):  # it has gone
-                await _Reading(self._member, asked, tunnel, look_again).run()
+                await _Reading(self._member, asked, tunnel, permit).run()
 
 
 @final
 class _Reading:
     """Stream of a group's events to one consumer."""
 
-    def __init__(self, member: LogMember, asked: Consume, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
+    def __init__(self, member: LogMember, asked: Consume, tunnel: Tunnel, permit: Permit) -> None:
         self._member = member
-        self._look_again = look_again
+        self._permit = permit
         self._asked = asked
         self._group = asked.group
         self._filter = TopicFilter(asked.topics)
@@ -157,7 +158,7 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
-        self._look_again()
+        self._permit.check()
         # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
         next_ = {state.id: state.next for state in self._member.states.values()}
         await self._move(
@@ -227,7 +228,7 @@ class _Reading:
             while self._batches - self._taken >= _AHEAD:
                 await self._room.park()
             self._batches += 1
-            self._look_again()
+            self._permit.check()
             batch = SentBatch(
                 shard=shard,
                 end=last,

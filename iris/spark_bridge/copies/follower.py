@@ -77,7 +77,7 @@ class BridgeCopy:
 
     def __init__(self, node: Node, store: Store, state: LogState, *, bridge: str, shard: int, name: str) -> None:
         self._node = node
-        self._store = store
+        self.store: Final = store
         self._bridge = bridge
         self._shard = shard
         self._name = name
@@ -134,7 +134,7 @@ class BridgeCopy:
         return as_fields(await self._describe())
 
     async def _describe(self, *, granted: bool = False) -> CopyState:
-        held = await run_in_thread(self._store.replication.held)
+        held = await run_in_thread(self.store.replication.held)
         return CopyState(
             copy=self._name,
             term=self._term,
@@ -179,7 +179,7 @@ class BridgeCopy:
         async with self._turn:
             if self._promoted.is_set() or term != self._state.promised or term <= self._term:
                 return False
-            held = await run_in_thread(self._store.replication.held)
+            held = await run_in_thread(self.store.replication.held)
             offsets = {shard.number: shard.next for shard in held}
             # From here on this log is the bridge's, whatever becomes of this process.
             await self._put(self._state.promoted(self._name, term, offsets, order.min_copies))
@@ -187,7 +187,7 @@ class BridgeCopy:
         return True
 
     async def _put(self, state: LogState) -> None:
-        await run_in_thread(self._store.replication.put_state, encode_state(state))
+        await run_in_thread(self.store.replication.put_state, encode_state(state))
         self._state = state
 
     # -- following ------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class BridgeCopy:
             _log.warning("copy %s: %s", self._name, problem, extra={"bridge": self._bridge, "reason": problem})
 
     async def _follow(self) -> None:
-        held = msgspec.msgpack.encode(await run_in_thread(self._store.replication.held))
+        held = msgspec.msgpack.encode(await run_in_thread(self.store.replication.held))
         async with self._node.open_tunnel(primary_cluster(self._bridge, self._shard), operation="follow") as tunnel:
             state = self._state
             follow = Follow(
@@ -292,7 +292,7 @@ class BridgeCopy:
             async with self._turn:
                 if self._state.promised > term:
                     return
-                repeat = partial(self._store.replication.repeat, changes, term=term)
+                repeat = partial(self.store.replication.repeat, changes, term=term)
                 position = await run_in_thread(repeat)
             if position is not None:
                 self._position = position
@@ -307,7 +307,7 @@ class BridgeCopy:
     async def _confirm(self, tunnel: Tunnel) -> None:
         """Tell the primary what is on the disk."""
         position, revision = self._position, self._state.revision
-        shards = self._store.shards()  # a look at the index
+        shards = self.store.shards()  # a look at the index
         on_disk = OnDisk(
             number=position.number if position.term == self._followed else 0,
             whole=position.whole and position.term == self._followed,

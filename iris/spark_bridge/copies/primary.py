@@ -162,9 +162,28 @@ class PrimaryCopies:
         return f"<PrimaryCopies of term {self._state.term}: {', '.join(self._state.copies) or 'none'}>"
 
     @property
+    def bridge(self) -> str:
+        """Name of the bridge."""
+        return self._bridge
+
+    @property
+    def address(self) -> str:
+        """Cluster at which the member's shards are found."""
+        return self._bridge if self._settings.member is None else f"{self._bridge}.{self._settings.member}"
+
+    @property
+    def shards(self) -> Sequence[int]:
+        """Numbers of the member's shards."""
+        return self._settings.shards
+
+    @property
     def term(self) -> int:
         """Term of this primary."""
         return self._state.term
+
+    def forks(self, term: int) -> Mapping[int, int]:
+        """Return, by shard, the offset up to which a log of an earlier term is of the same history as this one."""
+        return self._state.forks(term)
 
     @property
     def copied(self) -> float:

@@ -7,7 +7,7 @@ The copy sends ``Follow`` and, as bytes, what it has.  The primary answers with 
 # Not ``from __future__ import annotations``, see ``iris.patterns.bridge_protocol``.
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Final, TypeVar, cast
+from typing import Annotated, Final, TypeVar
 
 import trio
 from msgspec import Meta, Struct
@@ -218,7 +218,8 @@ async def receive_message(tunnel: Tunnel, kind: type[T]) -> T:
 
 async def _receive(tunnel: Tunnel) -> object:
     try:
-        return cast("object", await tunnel.receive())
+        message: object = await tunnel.receive()
+        return message
     except trio.EndOfChannel:
         raise TunnelBroken("the other end of a copy's tunnel has left") from None
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, Literal, Protocol, final
 
 import lmdb
 
@@ -269,6 +269,14 @@ def record_size(value: int) -> int:
     return _BESIDE_VALUE + (value if value <= _VALUE_PAGE // 4 else -(-value // _VALUE_PAGE) * _VALUE_PAGE)
 
 
+class Room(Protocol):
+    """Port of quotas to what limits the log."""
+
+    def room(self, used: int, /) -> int:
+        """Return the bytes that the log may have, given those that one kind of record uses.  It asks the disk."""
+        ...
+
+
 @final
 class Quota:
     """Use of one kind of record by each cluster, in bytes, counted in the transaction that changes it.
@@ -280,15 +288,15 @@ class Quota:
     Args:
         table: table of the counts.
         kind: kind of the records.
-        room: returns the bytes that the log may have, called with the bytes that this kind uses.
+        log: knows the room.
     """
 
-    def __init__(self, table: CheckedTable, kind: QuotaKind, room: Callable[[int], int]) -> None:
+    def __init__(self, table: CheckedTable, kind: QuotaKind, log: Room) -> None:
         self._table = table
         # Names of clusters have none of these characters: no count is mistaken for another one.
         self._total = kind.encode() + b"\1"
         self._prefix = kind.encode() + b"\0"
-        self._room = room
+        self._log = log
 
     def used(self, owner: str) -> int:
         """Return how many bytes are kept for a cluster."""
@@ -302,7 +310,7 @@ class Quota:
     def excess(self, owner: str, more: int = 0) -> str | None:
         """Return who would be above its quota if a cluster used ``more`` bytes more; None: nobody."""
         used, total = self.used(owner), self.total
-        room = self._room(total)
+        room = self._log.room(total)
         if used + more > room // _ONE:
             return f"cluster {account_of(owner)!r} has {used / MIB:,.1f} of {room / _ONE / MIB:,.1f} MiB"
         if total + more > room // _ALL:
@@ -315,7 +323,7 @@ class Quota:
         Where all together have too much it is the one that has most.  A quarter goes at a time.
         """
         used, total = self.used(owner), self.total
-        room = self._room(total)
+        room = self._log.room(total)
         if used > room // _ONE:
             return account_of(owner), used - room // _ONE * 3 // 4
         if total > room // _ALL:

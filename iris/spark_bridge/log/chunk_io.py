@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
 import pyarrow as pa
@@ -41,45 +41,50 @@ class BuildColumns(Protocol):
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Appending:
+    """A transaction that appends to shards of a log."""
+
+    view: IndexView
+    files: SegmentFiles
+    now: int
+    """Microseconds since 1970."""
+    date: int
+    """Date of the events, in microseconds since 1970."""
+    topics: dict[int, SegmentTopics]
+    """Topics of the segment that each shard is appended to, by shard; to be emptied if the transaction fails."""
+    ended: Collection[int]
+    """Shards that begin with a new segment."""
+    finished: list[FinishedSegment] = dataclasses.field(default_factory=list[FinishedSegment])
+    """Segments that are complete, to be trimmed after the commit."""
+
+
+@final
 class ShardAppend:
     """Adds chunks to a shard.  ``finish`` makes them durable; they count when the transaction is committed.
 
     Args:
-        view: the transaction.
-        files: files of the segments.
+        appending: the transaction.
         number: number of an existing shard.
-        now: microseconds since 1970.
-        finished: collects the segments that are complete, to be trimmed after the commit.
-        topics: topics of the segment that each shard is appended to, by shard; to be emptied if the transaction fails.
-        begin: True if it begins with a new segment.
     """
 
-    def __init__(
-        self,
-        view: IndexView,
-        files: SegmentFiles,
-        number: int,
-        *,
-        now: int,
-        date: int,
-        finished: list[FinishedSegment],
-        topics: dict[int, SegmentTopics],
-        begin: bool = False,
-    ) -> None:
+    def __init__(self, appending: Appending, number: int) -> None:
+        view, topics = appending.view, appending.topics
         shard = view.shard(number)
         if shard is None:
             raise ValueError(f"there is no shard {number}")
         self._view = view
-        self._files = files
+        self._files = appending.files
         self._shard = shard
-        self._finished = finished
-        self._now = now
+        self._finished = appending.finished
+        self._now = appending.now
         # Never backwards, whatever the wall clock does: the search by time is a binary search.
-        self._timestamp = max(date, shard.timestamp)
+        self._timestamp = max(appending.date, shard.timestamp)
         self._first = shard.next
         self._size = shard.size
         self._segment = view.last_segment(number)
         self._topics = topics
+        begin = number in appending.ended
         if self._segment is not None:
             # Of a former format, which did not note topics: a segment has those of all of its chunks, or of none.
             begin = begin or self._segment.topics is None
@@ -363,7 +368,6 @@ def read_stretches(files: SegmentFiles, shard: int, epoch: str, stretches: Seque
 
 
 def _read_from_tier(files: SegmentFiles, shard: int, epoch: str, place: ChunkPlace) -> Chunk:
-    assert files.tier is not None
     events = files.tier.read_group(shard, epoch, place.segment, place.position)
     offsets: list[int] = events.column("offset").to_pylist()
     if offsets and not place.first <= offsets[0] <= offsets[-1] < place.end:

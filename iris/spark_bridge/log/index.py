@@ -24,9 +24,8 @@ import shutil
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, final
 
@@ -195,6 +194,19 @@ class _PublisherSize(NamedTuple):
     size: int
 
 
+@final
+class _Table:
+    """A table as an attribute of a view."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._attribute = f"_{name}"
+
+    def __get__(self, view: IndexView, _owner: type[IndexView]) -> CheckedTable:
+        found = vars(view)[self._attribute] = view._table(self._name)
+        return found
+
+
 class IndexView:
     """The index as one transaction sees it.  Every call may raise LogDamaged.
 
@@ -203,51 +215,54 @@ class IndexView:
 
     def __init__(
         self,
+        index: Index,
         transaction: lmdb.Transaction[bytes],
         databases: Mapping[str, lmdb._Database],
         journal: Journal | None = None,
-        part: Callable[[], AbstractContextManager[IndexView]] | None = None,
-        room: Callable[[int], int] = lambda used: used,
     ) -> None:
+        self._index = index
         self._transaction = transaction
-        self._part = part
-        self._room = room
-        tables = {
-            name: CheckedTable(transaction, database, name, _journal_of(journal, name))
-            for name, database in databases.items()
-        }
-        self._by_name: Final[Mapping[str, CheckedTable]] = tables
-        self._tables = tuple(tables.values())
-        self._shards = tables["shards"]
-        self._chunks = tables["chunks"]
-        self._segments = tables["segments"]
-        self._blocks = tables["blocks"]
-        self._publishers = tables["publishers"]
-        self._cursors = tables["cursors"]
-        self._sinks = tables["sinks"]
-        # A log of a former format that is only looked at has not all, and nothing asks for them.
-        if "owners" in tables:
-            self._owners = tables["owners"]
-        if "subscribers" in tables:
-            self._numberings, self._gaps = tables["numberings"], tables["gaps"]
-            self._subscribers = tables["subscribers"]
-        if "members" in tables:
-            self._members = tables["members"]
-        self._has_gaps = "gaps" in tables
-        self._has_topics = "removals" in tables
-        self._has_tier = "tiered" in tables
-        if self._has_tier:
-            self._tiered = tables["tiered"]
-        if self._has_topics:
-            self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
+        self._journal = journal
+        self._databases = databases
+        self._opened: dict[str, CheckedTable] = {}
+
+    _shards = _Table("shards")
+    _chunks = _Table("chunks")
+    _segments = _Table("segments")
+    _blocks = _Table("blocks")
+    _publishers = _Table("publishers")
+    _cursors = _Table("cursors")
+    _sinks = _Table("sinks")
+    # A log of a former format that is only looked at has not all of these, and nothing asks for them.
+    _owners = _Table("owners")
+    _numberings = _Table("numberings")
+    _gaps = _Table("gaps")
+    _subscribers = _Table("subscribers")
+    _members = _Table("members")
+    _tiered = _Table("tiered")
+    _topics = _Table("topics")
+    _contents = _Table("contents")
+    _removals = _Table("removals")
+
+    def _table(self, name: str) -> CheckedTable:
+        """Return a table, which is opened when it is first needed: few transactions need more than five of 23."""
+        found = self._opened.get(name)
+        if found is None:
+            found = CheckedTable(self._transaction, self._databases[name], name, _journal_of(self._journal, name))
+            self._opened[name] = found
+        return found
+
+    def tables(self) -> Mapping[str, CheckedTable]:
+        """Return every table that the index has, by name."""
+        return {name: self._table(name) for name in self._databases}
 
     def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
         """Return a table whose records are its owner's business."""
-        return self._by_name[name]
+        return self._table(name)
 
     def quota(self, kind: QuotaKind) -> Quota:
         """Return what is kept of a kind for each cluster."""
-        return Quota(self._by_name["key_counts"], kind, self._room)
+        return Quota(self._table("key_counts"), kind, self._index)
 
     def part(self) -> AbstractContextManager[IndexView]:
         """Change something within this transaction: if the block raises, of what it has changed nothing is kept.
@@ -257,8 +272,7 @@ class IndexView:
         Raises:
             StoreFull: there is no room for that; the transaction goes on without it.
         """
-        assert self._part is not None
-        return self._part()
+        return self._index.part(self._transaction, self._journal)
 
     @property
     def number(self) -> int:
@@ -365,7 +379,7 @@ class IndexView:
 
     def check(self) -> None:
         """Read every record of every table: what no reader of events comes across is what repeats are known by."""
-        for table in self._tables:
+        for table in self.tables().values():
             for _ in table.records():
                 pass
 
@@ -392,7 +406,7 @@ class IndexView:
 
     def tiered(self) -> list[tuple[int, int, bytes]]:
         """Return shard, first offset and record of each segment that the tier has."""
-        found = self._tiered.records() if self._has_tier else ()
+        found = self._tiered.records() if "tiered" in self._databases else ()
         return [(*_PLACE.unpack(key), value) for key, value in found]
 
     def put_tiered(self, shard: int, segment: int, record: bytes) -> None:
@@ -442,7 +456,7 @@ class IndexView:
 
     def contents(self, shard: int, first: int) -> Contents | None:
         """Return how many events of which topics a chunk holds; None: that was not noted."""
-        value = self._contents.get(_PLACE.pack(shard, first)) if self._has_topics else None
+        value = self._contents.get(_PLACE.pack(shard, first)) if "removals" in self._databases else None
         if value is None:
             return None
         half = (len(value) + _TOPIC.size) // 2
@@ -458,7 +472,7 @@ class IndexView:
         That of the empty topic is for all topics that are not named.
         """
         found: dict[int, dict[str, int]] = {}
-        if self._has_topics:
+        if "removals" in self._databases:
             for key, value in self._removals.records():
                 shard = _TOPIC.unpack_from(key)[0]
                 found.setdefault(shard, {})[key[_TOPIC.size :].decode()] = _REMOVAL.unpack(value)[0]
@@ -587,7 +601,7 @@ class IndexView:
 
     def gaps(self) -> list[Gap]:
         """Return every gap."""
-        if not self._has_gaps:
+        if "gaps" not in self._databases:
             return []
         found: list[Gap] = []
         for key, value in self._gaps.records():
@@ -700,11 +714,11 @@ class IndexView:
 
     def division(self) -> bytes | None:
         """Return the record of how the events are divided among shards; None: there is none."""
-        return self._by_name["division"].get(_DIVISION)
+        return self._table("division").get(_DIVISION)
 
     def put_division(self, record: bytes) -> None:
         """Write that record."""
-        self._by_name["division"].put(_DIVISION, record)
+        self._table("division").put(_DIVISION, record)
 
     def publishers_from(self, begin: bytes) -> Iterator[bytes]:
         """Yield the publishers that have a window, from ``begin`` on."""
@@ -714,16 +728,16 @@ class IndexView:
 
     def replication(self, name: bytes) -> bytes | None:
         """Return a record of what this log is among its copies."""
-        return self._by_name["replication"].get(name)
+        return self._table("replication").get(name)
 
     def put_replication(self, name: bytes, record: bytes) -> None:
         """Write such a record."""
-        self._by_name["replication"].put(name, record)
+        self._table("replication").put(name, record)
 
     def small_records(self) -> Iterator[Journaled]:
         """Yield the records of all tables but those that grow with the events, in the form that another log accepts."""
         for name in REPLACED:
-            yield from self._by_name[name].sealed()
+            yield from self._table(name).sealed()
 
     def repeat(self, head: ChangeHead, gone: set[tuple[int, int, int]]) -> None:
         """Take over what another log has changed.
@@ -755,10 +769,9 @@ class IndexView:
                 gone -= _files_of(key, table.get(key))
 
     def _copied(self, name: str) -> CheckedTable:
-        table = self._by_name.get(name)
-        if table is None or name in _OWN:
+        if name not in self._databases or name in _OWN:
             raise LogDamaged(f"a change that the primary sent is of a table {name!r}, which a copy has not")
-        return table
+        return self._table(name)
 
     # -- cursors --------------------------------------------------------------------------------------------
 
@@ -840,7 +853,7 @@ class Index:
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
             if "queues" in made:
-                _import_former(self._path.parent, IndexView(transaction, databases))
+                _import_former(self._path.parent, IndexView(self, transaction, databases))
         if not self._look_only:
             _leave_beside(self._path.parent)  # again, if a process was killed before it
         return databases
@@ -849,7 +862,7 @@ class Index:
     def read(self) -> Generator[IndexView]:
         """See the index as it is now; later changes do not show."""
         with self._translated(), self._environment.begin() as transaction:
-            yield IndexView(transaction, self._databases, room=self._room)
+            yield IndexView(self, transaction, self._databases)
 
     @contextlib.contextmanager
     def write(self) -> Generator[IndexView]:
@@ -863,7 +876,7 @@ class Index:
         try:
             with self._translated():
                 with self._environment.begin(write=True) as transaction:
-                    yield self._view(transaction, journal)
+                    yield IndexView(self, transaction, self._databases, journal)
                     number = transaction.id()
                 with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
                     self._witness.note()
@@ -874,29 +887,27 @@ class Index:
         if journal is not None:
             journal.commit(number)
 
-    def _view(self, transaction: lmdb.Transaction[bytes], journal: Journal | None) -> IndexView:
-        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal), self._room)
-
-    def _room(self, used: int) -> int:
+    def room(self, used: int) -> int:
         """Return how many bytes there are for what is kept, ``used`` of them already, if nothing else comes."""
         disk = os.statvfs(self._path)
         return min(self._map_bytes, used + disk.f_bavail * disk.f_frsize)
 
     @contextlib.contextmanager
-    def _part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[IndexView]:
+    def part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[IndexView]:
+        """See ``IndexView.part``."""
         with (
             contextlib.nullcontext() if journal is None else journal.part(),
             self._translated(),
             self._environment.begin(write=True, parent=parent) as transaction,
         ):
-            yield self._view(transaction, journal)
+            yield IndexView(self, transaction, self._databases, journal)
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[IndexView]:
         """Do the same as ``read``, for a block that runs in several threads, in one at a time."""
         transaction = self._environment.begin()
         try:
-            yield IndexView(transaction, self._databases)
+            yield IndexView(self, transaction, self._databases)
         finally:
             transaction.abort()
 
@@ -954,7 +965,7 @@ def _import_former(directory: Path, view: IndexView) -> None:
                                 "more with the version that wrote it, let it answer a request with an idempotency key, "
                                 "and stop it"
                             )
-                        view._by_name[now].put_sealed(key, sealed)
+                        view._table(now).put_sealed(key, sealed)
     if (directory / "leases").exists():
         digest, _, data = (directory / "leases").read_bytes().partition(b"\n")
         if hashlib.blake2b(data, digest_size=16).hexdigest().encode() != digest:

@@ -30,6 +30,7 @@ from iris.spark_bridge.log.segments import (
     sync_directory,
 )
 from iris.spark_bridge.log.store import Store, say_damage
+from iris.spark_bridge.log.tiering import TierCatalog
 
 
 @contextmanager
@@ -104,7 +105,8 @@ def open_store(
         known = DamageBook()
         index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
         try:
-            files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
+            catalog = TierCatalog(index)
+            files = SegmentFiles(segments, disk or FileSystem(), segment_bytes, catalog)
             if not look_only:
                 _remove_orphans(segments, index, files)
                 known = _find_cut_tails(index, files)
@@ -126,7 +128,7 @@ def open_store(
     except BaseException:
         close_locked(lock)
         raise
-    return Store(directory, index, files, lock, known)
+    return Store(directory, index, files, catalog, lock, known)
 
 
 def _unusable(directory: Path, error: OSError) -> IrisError:

@@ -142,17 +142,23 @@ def has_room(directory: Path) -> bool:
 
 @final
 class SegmentFiles:
-    """The segment files of a log, by shard and first offset.  Not safe for several threads writing at once."""
+    """The segment files of a log, by shard and first offset.  Not safe for several threads writing at once.
 
-    def __init__(self, directory: Path, disk: Disk, segment_bytes: int) -> None:
+    Args:
+        directory: directory of the files.
+        disk: writes them.
+        segment_bytes: size from which on a segment is full, in bytes.
+        tier: reads what lies in the tier.
+    """
+
+    def __init__(self, directory: Path, disk: Disk, segment_bytes: int, tier: GroupReader) -> None:
         self._directory = directory
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._active: dict[int, tuple[Path, int]] = {}
         self.journal: Journal | None = None
         """Gets what is written, for the copies of this log."""
-        self.tier: GroupReader | None = None
-        """Reads what lies in the tier."""
+        self.tier: Final = tier
 
     def path(self, shard: int, epoch: str, first: int, revision: int = 0) -> Path:
         """Return where the segment of ``shard`` that starts at offset ``first`` lies."""

@@ -39,6 +39,7 @@ from iris.spark_bridge.log.chunk_io import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     ROOM,
+    Appending,
     FinishedSegment,
     ShardAppend,
     Stretch,
@@ -64,7 +65,7 @@ from iris.spark_bridge.log.retention import (
     choose_expired,
 )
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.log.tiering import Tiering
+from iris.spark_bridge.log.tiering import TierCatalog, Tiering
 from iris.spark_bridge.log.topics.compaction import LogCleaner
 from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
@@ -178,11 +179,20 @@ class Store:
         directory: directory of the log.
         index: index of the log.
         files: segments of the log.
+        catalog: objects of its tier.
         lock: descriptor of the locked file.
         damage: all known damage.
     """
 
-    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int, damage: DamageBook) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        index: Index,
+        files: SegmentFiles,
+        catalog: TierCatalog,
+        lock: int,
+        damage: DamageBook,
+    ) -> None:
         self._directory = directory
         self._index = index
         self._files = files
@@ -208,8 +218,8 @@ class Store:
         self._retaining = threading.Lock()
         self._ended: set[int] = set()
         """Shards whose last segment is not to grow any more: the next append begins another one."""
-        self._cleaner = LogCleaner(index, files, self._writing, trim=self.trim, ended=self._ended, topics=self._topics)
-        self.tiering: Final = Tiering(index, files, self._writing, self._ended)
+        self._cleaner = LogCleaner(index, files, self._writing, log=self, ended=self._ended, topics=self._topics)
+        self.tiering: Final = Tiering(index, files, catalog, self._writing, self._ended)
         """Leaves segments to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
@@ -270,7 +280,6 @@ class Store:
             StoreFull: there is no room; nothing was stored or changed.
         """
         with self._writing:
-            finished: list[FinishedSegment] = []
             try:
                 # One transaction for the events, their places and the publishers' windows. It commits at the end of the
                 # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
@@ -278,7 +287,8 @@ class Store:
                 with self._index.write() as view:
                     more = change(view)
                     events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
-                    appended = self._append(view, events, now, now if date is None else date, judged, finished)
+                    appending = self._appending(view, now, date)
+                    appended = self._append(appending, events, judged)
             except BaseException:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
@@ -288,18 +298,13 @@ class Store:
                     self._gaps = GapBook(view.gaps())
                 raise
             self._note_appended({number: {run.topic for run in runs} for number, runs in events.items()})
-            self._finish_segments(finished)
+            self._finish_segments(appending.finished)
             return appended
 
     def _append(
-        self,
-        view: IndexView,
-        events: Mapping[int, Sequence[EventRun]],
-        now: int,
-        date: int,
-        judged: Callable[[str], bool],
-        finished: list[FinishedSegment],
+        self, appending: Appending, events: Mapping[int, Sequence[EventRun]], judged: Callable[[str], bool]
     ) -> Appended:
+        view, now = appending.view, appending.now
         touched: dict[str, PublisherWindow] = {}
 
         def window(publisher: str) -> PublisherWindow:
@@ -322,7 +327,7 @@ class Store:
             repeats += repeated
             stale += late
             if new:
-                at = begins[number] = self._append_to(view, number, new, now, date, finished)
+                at = begins[number] = self._append_to(appending, number, new)
                 publisher, numberings = "", None
                 for run in new:
                     if run.first:
@@ -439,36 +444,18 @@ class Store:
             return []
         return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
 
-    def _append_to(
-        self,
-        view: IndexView,
-        number: int,
-        events: Sequence[EventRun],
-        now: int,
-        date: int,
-        finished: list[FinishedSegment],
-    ) -> int:
+    def _append_to(self, appending: Appending, number: int, events: Sequence[EventRun]) -> int:
         """Append events to a shard; return the offset of the first one."""
-        append = self._begin_append(view, number, now, date, finished)
+        append = ShardAppend(appending, number)
         first = append.next
         for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
             append.add(count_topics(part), partial(encode_events, part, shard=number))
         append.finish()
         return first
 
-    def _begin_append(
-        self, view: IndexView, number: int, now: int, date: int, finished: list[FinishedSegment]
-    ) -> ShardAppend:
-        return ShardAppend(
-            view,
-            self._files,
-            number,
-            now=now,
-            date=date,
-            finished=finished,
-            topics=self._topics,
-            begin=number in self._ended,
-        )
+    def _appending(self, view: IndexView, now: int, date: int | None) -> Appending:
+        date = now if date is None else date
+        return Appending(view=view, files=self._files, now=now, date=date, topics=self._topics, ended=self._ended)
 
     def _note_appended(self, events: Mapping[int, Collection[str]]) -> None:
         """Note of which topics events have been appended, by shard; the transaction with them is committed."""
@@ -514,7 +501,6 @@ class Store:
             StoreFull: there is no room; nothing was stored.
         """
         with self._writing, self._forgetting_topics():
-            finished: list[FinishedSegment] = []
             count = 0
             topics: dict[int, set[str]] = {}
             with self._index.write() as view:
@@ -532,13 +518,12 @@ class Store:
                         "is older than that, or not the only one. Begin with a new checkpoint, or name the batches of "
                         "this query anew"
                     )
+                appending = self._appending(view, now, date)
                 appends: dict[int, ShardAppend] = {}
                 for part in rows:
                     for number, own in split(part).items():
                         if number not in appends:
-                            appends[number] = self._begin_append(
-                                view, number, now, now if date is None else date, finished
-                            )
+                            appends[number] = ShardAppend(appending, number)
                         counts = Counter[str](own.column("topic").to_pylist())
                         appends[number].add(counts, partial(place_rows, own, sender=sender, shard=number))
                         topics.setdefault(number, set()).update(counts)
@@ -549,7 +534,7 @@ class Store:
                 # this note.
                 view.put_sink(query.encode(), batch, now)
             self._note_appended(topics)
-            self._finish_segments(finished)
+            self._finish_segments(appending.finished)
             return count
 
     @contextlib.contextmanager

@@ -100,42 +100,79 @@ class SealedSegment:
 
 
 @final
+class TierCatalog:
+    """Objects of the tier that the log notes, and what reads them.
+
+    Args:
+        index: index of the log.
+    """
+
+    def __init__(self, index: Index) -> None:
+        with index.read() as view:
+            self.objects: Final = {
+                (shard, first): msgspec.msgpack.decode(record, type=TierObject)
+                for shard, first, record in view.tiered()
+            }
+        """Objects by shard and first offset."""
+        self._reader: ObjectReader | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """True once there is a tier."""
+        return self._reader is not None
+
+    def attach(self, reader: ObjectReader) -> None:
+        """See ``Tiering.attach``."""
+        self._reader = reader
+
+    def read_group(self, shard: int, epoch: str, segment: int, group: int) -> pa.RecordBatch:
+        """Return the events of a row group of the segment that begins at an offset; see ``ObjectReader``."""
+        found = self.objects.get((shard, segment))
+        if found is None:
+            raise LogDamaged(f"the index of shard {shard} names no object in the tier for its segment {segment}")
+        if self._reader is None:
+            raise TierUnreachable(
+                f"events {found.first} to {found.end} of shard {shard} are in the tier alone: give --tier"
+            )
+        return self._reader.read_group(f"{shard}@{epoch}", found, group)
+
+
+@final
 class Tiering:
     """The part of a store that a tier is made with.  Every call blocks.
 
     Args:
         index: index of the log.
         files: segments of the log.
+        catalog: objects of the tier.
         writing: held by the caller that changes the log.
         ended: shards whose last segment is not to grow any more; it adds to them.
     """
 
-    def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock, ended: set[int]) -> None:
+    def __init__(
+        self, index: Index, files: SegmentFiles, catalog: TierCatalog, writing: threading.Lock, ended: set[int]
+    ) -> None:
         self._index = index
         self._files = files
+        self._catalog = catalog
+        self._objects = catalog.objects
         self._writing = writing
         self._ended = ended
-        self._reader: ObjectReader | None = None
         self._trusted: set[int] = set()
         with index.read() as view:
-            self._objects = {
-                (shard, first): msgspec.msgpack.decode(record, type=TierObject)
-                for shard, first, record in view.tiered()
-            }
             for shard in view.shards():
                 last = view.last_segment(shard.number)
                 if last is not None and (shard.number, last.first) in self._objects:
                     ended.add(shard.number)
-        files.tier = self
 
     def attach(self, reader: ObjectReader) -> None:
         """Read what lies in the tier by ``reader`` from now on, and let retention leave to the tier what that has."""
-        self._reader = reader
+        self._catalog.attach(reader)
 
     @property
     def is_attached(self) -> bool:
         """True once there is a tier."""
-        return self._reader is not None
+        return self._catalog.is_attached
 
     def trust(self, shard: int, *, trusted: bool) -> None:
         """Note if the manifest of a shard names what the log notes; if not, no file of the shard is removed."""
@@ -155,7 +192,7 @@ class Tiering:
 
     def skip(self, shard: int, offset: int) -> int:
         """Return the first offset from ``offset`` on that can be read without a tier; ``offset`` if there is a tier."""
-        if self._reader is not None:
+        if self.is_attached:
             return offset
         with self._index.read() as view:
             for segment in view.segments_from(shard, offset):
@@ -308,17 +345,6 @@ class Tiering:
         view.put_segment(number, dataclasses.replace(segment, size=0, revision=IN_TIER))
         view.put_shard(dataclasses.replace(shard, size=shard.size - segment.size))
         return True
-
-    def read_group(self, shard: int, epoch: str, segment: int, group: int) -> pa.RecordBatch:
-        """Return the events of a row group of the segment that begins at an offset; see ``ObjectReader``."""
-        found = self._objects.get((shard, segment))
-        if found is None:
-            raise LogDamaged(f"the index of shard {shard} names no object in the tier for its segment {segment}")
-        if self._reader is None:
-            raise TierUnreachable(
-                f"events {found.first} to {found.end} of shard {shard} are in the tier alone: give --tier"
-            )
-        return self._reader.read_group(f"{shard}@{epoch}", found, group)
 
 
 def _groups(

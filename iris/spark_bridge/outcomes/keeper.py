@@ -26,7 +26,6 @@ from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
 from iris.kernel.wire import join_payload
 from iris.patterns.bridge_protocol import (
-    Ask,
     ClaimKey,
     KeyAnswer,
     KeyAsk,
@@ -58,6 +57,7 @@ from iris.spark_bridge.outcomes.records import (
     Verdict,
     count_keys,
 )
+from iris.spark_bridge.protocol import RequestHandlers
 
 T = TypeVar("T")
 
@@ -160,9 +160,9 @@ class OutcomeKeeper:
     def __repr__(self) -> str:
         return f"<OutcomeKeeper of {self._address}>"
 
-    def requests(self) -> Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]]:
+    def requests(self) -> RequestHandlers:
         """Return what answers the members of a cluster, which is known to be theirs."""
-        handlers: Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]] = {
+        handlers: RequestHandlers = {
             ClaimKey: self._claim, NoteKey: self._note, RecordKey: self._record, ReleaseKey: self._release,
         }  # fmt: skip
         return {kind: partial(self._answer, handler) for kind, handler in handlers.items()}
@@ -220,7 +220,7 @@ class OutcomeKeeper:
     # -- operations -----------------------------------------------------------------------------------------
 
     async def _answer(
-        self, handler: Callable[[Sender, Any], Awaitable[object]], sender: Sender, asked: KeyAsk[Any]
+        self, handler: Callable[[Sender, Any], Awaitable[object]], sender: Sender, asked: KeyAsk[object]
     ) -> object:
         keeping = self._member.known.get(0, "")
         if keeping == self._address:
@@ -315,7 +315,7 @@ class OutcomeKeeper:
         return KeyCounts(counts=await self._apply(KeyRelease(_key(asked), asked.holder, asked.begun)) is True)
 
 
-def _claim_of(sender: Sender, asked: KeyTerms[Any]) -> KeyClaim:
+def _claim_of(sender: Sender, asked: KeyTerms[object]) -> KeyClaim:
     return KeyClaim(
         key=_key(asked),
         cluster=asked.cluster,
@@ -335,7 +335,7 @@ def _run(event: OutboxEvent, sender: Sender) -> EventRun:
     return single_run(sender, event.topic, event.headers, event.key, payload)
 
 
-def _key(asked: KeyAsk[Any], step: StepName | None = None) -> bytes:
+def _key(asked: KeyAsk[object], step: StepName | None = None) -> bytes:
     """Return the key of a request, or of the step of the same cluster and caller that it undoes."""
     operation, key = (asked.on, asked.key) if step is None else (step.operation, step.key)
     named = [asked.cluster, asked.caller, operation, key]

@@ -34,10 +34,10 @@ import enum
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, final
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, final
 
-from iris.patterns.bridge_protocol import MAX_BACKOFF, Place
+from iris.patterns.bridge_protocol import MAX_BACKOFF, Place, TakeJobs
 from iris.spark_bridge.queues.rows import JobRow
 
 """Longest delay of a retry, in seconds."""
@@ -130,29 +130,34 @@ class QueuedJob:
         return _JOB + len(self.key or "") + len(self.error)
 
 
+class DeadLetters(Protocol):
+    """Port of a worker to its right to publish."""
+
+    def topic(self) -> str:
+        """Return the topic for its dead letters; what it may publish on can change.  It does not block."""
+        ...
+
+
 @final
 class QueueWorker:
     """One worker: a program that runs jobs.
 
     Args:
-        limit: jobs that it may have in hand.
-        lease: seconds.
-        attempts: after so many failures a job is dead.
-        dead: returns the topic for its dead letters; what it may publish on can change.
-        backoff: seconds before the first retry; twice as many before each further one.
+        terms: its terms.
+        letters: where its dead letters go.
     """
 
     __slots__ = (
-        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "late", "lease", "limit",
-        "moved", "settled", "taken", "turn",
+        "assigned", "attempts", "backoff", "begun", "confirmed", "hand", "is_stalled", "late", "lease", "letters",
+        "limit", "moved", "settled", "taken", "turn",
     )  # fmt: skip
 
-    def __init__(self, *, limit: int, lease: float, attempts: int, dead: Callable[[], str], backoff: float) -> None:
-        self.limit: Final = limit
-        self.lease: Final = lease
-        self.attempts: Final = attempts
-        self.dead: Final = dead
-        self.backoff: Final = backoff
+    def __init__(self, terms: TakeJobs, letters: DeadLetters) -> None:
+        self.limit: Final = terms.limit
+        self.lease: Final = terms.lease
+        self.attempts: Final = terms.attempts
+        self.letters: Final = letters
+        self.backoff: Final = terms.backoff
         self.hand: dict[Place, QueuedJob] = {}
         """Jobs assigned to the worker whose outcome is not on the disk."""
         self.begun: dict[Place, QueuedJob] = {}
@@ -479,7 +484,7 @@ class QueueMachine:
     def _fail(self, job: QueuedJob, worker: QueueWorker, error: str, now: float, *, permanent: bool = False) -> None:
         job.attempts += 1
         self.aside -= job.aside
-        job.error, job.dead = error, worker.dead()
+        job.error, job.dead = error, worker.letters.topic()
         self.aside += job.aside
         if permanent or job.attempts >= worker.attempts:
             self._settling(job, JobVerdict.DEAD)

@@ -35,6 +35,7 @@ from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
+from iris.spark_bridge.protocol import Permit
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import encode_jobs, encode_settled
@@ -120,6 +121,14 @@ class LogMember(Protocol):
         ...
 
 
+class MemoryShares(Protocol):
+    """Port of a queue to the others of its member, among which memory is divided."""
+
+    def share_of(self, cluster: str, /) -> int:
+        """Return how many bytes of jobs each queue of a cluster may hold now.  It does not block."""
+        ...
+
+
 @final
 class _Shard:
     """Progress of a queue in one shard."""
@@ -145,13 +154,13 @@ class OpenQueue:
         group: group under which the bridge keeps its progress.
         member: the bridge's member.
         cluster: cluster in whose quota it is counted.
-        share: returns how many bytes of jobs it may hold in memory.
+        shares: how many bytes of jobs it may hold in memory.
     """
 
-    def __init__(self, name: str, group: str, member: LogMember, *, cluster: str, share: Callable[[], int]) -> None:
+    def __init__(self, name: str, group: str, member: LogMember, *, cluster: str, shares: MemoryShares) -> None:
         self.name: Final = name
         self.cluster: Final = cluster
-        self._share = share
+        self._shares = shares
         self.users = 0
         """Workers and requests that it is open for."""
         self.used = trio.current_time()
@@ -332,7 +341,7 @@ class OpenQueue:
                 await self._look.wait()
 
     def _has_room(self) -> bool:
-        machine, share = self._machine, self._share()
+        machine, share = self._machine, self._shares.share_of(self.cluster)
         return (
             len(machine.jobs) - machine.delayed < MOST_WAITING
             and machine.size < MOST_BYTES
@@ -446,16 +455,14 @@ class OpenQueue:
             if self._machine.outcomes:
                 self._dirty.wake()
 
-    async def serve(
-        self, worker: QueueWorker, tunnel: Tunnel, held: Sequence[Place], look_again: Callable[[], None]
-    ) -> None:
+    async def serve(self, worker: QueueWorker, tunnel: Tunnel, held: Sequence[Place], permit: Permit) -> None:
         """Serve a worker through its tunnel, until that ends.
 
         Args:
             worker: the worker's limits.
             tunnel: tunnel to the worker.
             held: jobs that it reports to have.
-            look_again: raises NotAllowed when it may not have more.
+            permit: its right to have more.
 
         Raises:
             NotAllowed: it may not have more.
@@ -471,7 +478,7 @@ class OpenQueue:
         lost = False  # a worker that leaves in order is not, and none is when this member ends
         try:
             async with open_background() as nursery:
-                nursery.start_soon(self._send, worker, tunnel, look_again)
+                nursery.start_soon(self._send, worker, tunnel, permit)
                 self._changed.wake()
                 with scope:
                     self._scopes.add(scope)
@@ -561,15 +568,15 @@ class OpenQueue:
         worker.settled.append(place)
         worker.late.add(place)
 
-    async def _send(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
+    async def _send(self, worker: QueueWorker, tunnel: Tunnel, permit: Permit) -> None:
         """Send a worker its jobs, and which of its outcomes are on the disk."""
         wakeup = self._wakeups[worker]
         with suppress(TunnelBroken):  # who receives gets it as well
             while True:
                 await wakeup.wait()
-                await self._send_all(worker, tunnel, look_again)
+                await self._send_all(worker, tunnel, permit)
 
-    async def _send_all(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
+    async def _send_all(self, worker: QueueWorker, tunnel: Tunnel, permit: Permit) -> None:
         while worker.settled or worker.assigned or worker.confirmed:
             # At once: a job that comes again is sent behind the answer to what was reported of it before.
             jobs, worker.assigned = _within(worker.assigned, _AT_ONCE)
@@ -584,14 +591,15 @@ class OpenQueue:
             rows = await self._rows(jobs)
             again = {*worker.assigned}
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD and job not in again]
+            room = min(MOST_BYTES, self._shares.share_of(self.cluster))
             for job in held:
                 if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())
-                elif job.row is None and self._machine.size + job.size <= min(MOST_BYTES, self._share()):
+                elif job.row is None and self._machine.size + job.size <= room:
                     self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
             kept = [(job, rows[job.place]) for job in held if job.place in rows]
             if kept:
-                look_again()
+                permit.check()
             for message in encode_jobs(kept):
                 await tunnel.send(message)
 

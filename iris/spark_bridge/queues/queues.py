@@ -10,10 +10,10 @@ reports its lag, and retention that spares what is unread spares its jobs.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -35,6 +35,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.queues import DEAD_SUFFIX
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import QuotaExceeded
+from iris.spark_bridge.protocol import Permit
 from iris.spark_bridge.queues.machine import QueuedJob, QueueWorker
 from iris.spark_bridge.queues.queue import LogMember, OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
@@ -51,8 +52,30 @@ BYTES_OF_CLUSTER: Final = 256 * MIB
 _FORGOTTEN: Final = 60.0
 """Seconds, up to twice as many, after which an unused queue without a record in the log closes."""
 
-MayPublish = Callable[[Sender, str], bool]
-"""Tells whether a node may publish on a topic."""
+
+class PublishRights(Protocol):
+    """Port of queues to the rights of workers."""
+
+    def may_publish(self, sender: Sender, topic: str, /) -> bool:
+        """Return whether a node may publish on a topic now.  It does not block."""
+        ...
+
+
+@final
+class _DeadLetters:
+    """See ``DeadLetters``: the bridge writes them with its own rights, and so only where the worker may publish."""
+
+    def __init__(self, rights: PublishRights, sender: Sender, asked: TakeJobs) -> None:
+        self._rights = rights
+        self._sender = sender
+        self._asked = asked.dead
+        self.own: Final = asked.name + DEAD_SUFFIX
+        """Topic that every worker of the queue may have."""
+
+    def topic(self) -> str:
+        """See ``DeadLetters``."""
+        allowed = self._asked == self.own or self._rights.may_publish(self._sender, self._asked)
+        return self._asked if allowed else self.own
 
 
 @final
@@ -62,13 +85,13 @@ class Queues:
     Args:
         member: member that has the log.
         nursery: nursery in which the queues run.
-        may_publish: see ``MayPublish``.
+        rights: rights of the workers.
     """
 
-    def __init__(self, member: LogMember, nursery: trio.Nursery, *, may_publish: MayPublish) -> None:
+    def __init__(self, member: LogMember, nursery: trio.Nursery, rights: PublishRights) -> None:
         self._member = member
         self._nursery = nursery
-        self._may_publish = may_publish
+        self._rights = rights
         self._open: dict[str, OpenQueue] = {}
         self._opening = trio.Lock()
 
@@ -85,7 +108,7 @@ class Queues:
             queue.close()
 
     @asynccontextmanager
-    async def _using(self, sender: Sender, asked: QueueAsk[Any]) -> AsyncIterator[OpenQueue]:
+    async def _using(self, sender: Sender, asked: QueueAsk[object]) -> AsyncIterator[OpenQueue]:
         """Have a queue open for a block.
 
         Raises:
@@ -97,8 +120,7 @@ class Queues:
             if queue is None:
                 cluster = account_of(sender.cluster)
                 await self._make_room(name, cluster)
-                share = partial(self._share, cluster)
-                queue = OpenQueue(name, asked.group, self._member, cluster=cluster, share=share)
+                queue = OpenQueue(name, asked.group, self._member, cluster=cluster, shares=self)
                 await self._nursery.start(queue.run)
                 self._nursery.start_soon(self._retire, queue)
             self._open[name] = queue  # behind those that were used before
@@ -112,7 +134,8 @@ class Queues:
     def _of_cluster(self, cluster: str) -> list[OpenQueue]:
         return [queue for queue in self._open.values() if queue.cluster == cluster]
 
-    def _share(self, cluster: str) -> int:
+    def share_of(self, cluster: str) -> int:
+        """See ``MemoryShares``."""
         return BYTES_OF_CLUSTER // max(1, len(self._of_cluster(cluster)))
 
     async def _make_room(self, name: str, cluster: str) -> None:
@@ -143,25 +166,20 @@ class Queues:
                 if over and self._open.get(queue.name) is queue and queue.is_idle() and not queue.is_kept:
                     await self._close(queue)
 
-    async def serve(self, tunnel: Tunnel, asked: TakeJobs, look_again: Callable[[], None]) -> None:
+    async def serve(self, tunnel: Tunnel, asked: TakeJobs, permit: Permit) -> None:
         """Serve a worker.
 
         Args:
             tunnel: tunnel to the worker.
             asked: first message of the worker.
-            look_again: raises NotAllowed when it may not have the queue's jobs any more.
+            permit: its right to have the queue's jobs.
         """
         sender = tunnel.sender
-        # The bridge writes dead letters with its own rights, so a caller must not reach a topic through it alone.
-        own = asked.name + DEAD_SUFFIX
-
-        def letters() -> str:
-            return asked.dead if asked.dead == own or self._may_publish(sender, asked.dead) else own
-
-        if letters() != asked.dead:
+        letters = _DeadLetters(self._rights, sender, asked)
+        if letters.topic() != asked.dead:
             raise NotAllowed(
                 f"nodes of cluster {sender.cluster!r} may not publish on {asked.dead!r}, and so have no dead letters "
-                f"put there: use {own!r}"
+                f"put there: use {letters.own!r}"
             )
         async with self._using(sender, asked) as queue:
             logs = {state.number: state.id for state in self._member.states.values()}
@@ -169,10 +187,7 @@ class Queues:
             if asked.shards is not None:  # the places of another log mean other jobs
                 held = tuple(place for place in held if logs.get(place.shard, "") in asked.shards)
             await tunnel.send(as_fields(TakeAnswer(now=trio.current_time(), shards=tuple(logs.values()))))
-            worker = QueueWorker(
-                limit=asked.limit, lease=asked.lease, attempts=asked.attempts, dead=letters, backoff=asked.backoff
-            )
-            await queue.serve(worker, tunnel, held, look_again)
+            await queue.serve(QueueWorker(asked, letters), tunnel, held, permit)
 
     async def status(self, sender: Sender, asked: ShowQueue) -> QueueStatus:
         """Answer what goes on in a queue."""

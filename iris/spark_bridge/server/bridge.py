@@ -19,17 +19,19 @@ from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
+from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, existing_store, open_store
 from iris.spark_bridge.outcomes import OutcomeKeeper
+from iris.spark_bridge.protocol import RequestHandlers
 from iris.spark_bridge.queues import Queues, read_date
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
 from iris.spark_bridge.server.leases import Leases
-from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.server.member import BridgeMember, LogLimits
 from iris.spark_bridge.server.operations import Operations
 from iris.spark_bridge.server.permissions import Permissions
 from iris.spark_bridge.server.shard_claim import ShardClaim
@@ -43,8 +45,8 @@ BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB, tun
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
 together, where pieces of 128 KiB take 7.8 (medians of five rounds in turns); larger windows bring nothing more."""
 
-_COPYING: Final = 10.0
-"""Seconds that copies have to write what goes to the tier; it is tried again."""
+_PARENTS: Final = 5.0
+"""Seconds that a member is waited for that has what comes before; then it is asked again."""
 
 MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
@@ -162,12 +164,12 @@ async def open_bridge(
         )
     division: Division | None = None
     newcomer: Newcomer | None = None
-    parents: Mapping[str, tuple[str, int]] = {}
+    former: Mapping[str, tuple[str, int]] = {}
     if of is not None:
         division = await run_in_thread(read_division, Path(directory), of)
         if division is None:
             newcomer = Newcomer(node, name, shards, of)
-            grown, parents = await newcomer.wait(waiting)
+            grown, former = await newcomer.wait(waiting)
             division = Division(grown=grown)
         elif of > division.of:
             raise ConfigError(
@@ -223,42 +225,23 @@ async def open_bridge(
         met.set()
         clock = MemberClock(wall_clock, await run_in_thread(_newest, store, staging))
         if division is not None:
-            if newcomer is not None and parents:
-                division = await newcomer.import_former(store, division.grown, parents, now=clock.now)
+            if newcomer is not None and former:
+                division = await newcomer.import_former(store, division.grown, former, now=clock.now)
             elif newcomer is not None:
                 await run_in_thread(store.put_division, division.encode())
             share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:
-            start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, forks=state.forks)
-            copied = partial(copies.wait_copied, _COPYING)
-            uploads = await run_in_thread(partial(start, copied=copied, now=clock.now, entropy=entropy))
-        bridge = BridgeMember(
-            store,
-            shards=shards,
-            division=division,
-            bridge=name,
-            limits=group or GroupLimits(),
-            retention=retention,
-            clock=clock,
-            copies=copies,
-            uploads=uploads,
-        )
+            uploads = await run_in_thread(TierUploads, store, tier, copies, clock, entropy)
+        parents = Parents(BridgeClient(node, name, patience=_PARENTS), division)
+        limits = LogLimits(group=group or GroupLimits(), retention=retention)
+        bridge = BridgeMember(store, copies, parents, limits, clock, uploads)
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
-        if division is not None and division.after:
-            bridge.parents = Parents(node, name, division.after, lambda number: bridge.known.get(number, ""))
-        intake = BatchCommitter(
-            store,
-            staging,
-            Sharding(shards),  # a batch of Spark's is committed by one member, in one step
-            bridge=name,
-            publish=node.publish,
-            committed=bridge.note_appended,
-            clock=clock,
-        )
+        # A batch of Spark's is committed by one member, in one step.
+        intake = BatchCommitter(store, staging, Sharding(shards), bridge, node, name)
         permissions = Permissions(bridge=name, readers=readers, node=node)
-        queues = Queues(bridge, nursery, may_publish=permissions.may_publish)
+        queues = Queues(bridge, nursery, permissions)
         leases = Leases(bridge, address=address)
         outcomes = OutcomeKeeper(bridge, permissions, address=address, entropy=entropy)
         # The signed record before the subscriptions: publishers know for whom to wait from the first event on.
@@ -290,17 +273,9 @@ async def open_bridge(
             for topic in dict.fromkeys(topics)
         ]
 
-        stored = StoredTopics(node._parts.patterns.pubsub, subscriptions, address=address, shards=shards)
-        operations = Operations(
-            bridge,
-            intake,
-            stored=stored,
-            queues=queues,
-            kept={**leases.requests(), **outcomes.requests()},
-            permissions=permissions,
-            config=config,
-            address=address,
-        )
+        stored = StoredTopics(bridge, node._parts.patterns.pubsub, subscriptions)
+        handlers: RequestHandlers = {**leases.requests(), **outcomes.requests(), **stored.requests()}
+        operations = Operations(bridge, intake, queues, handlers, permissions, config)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)

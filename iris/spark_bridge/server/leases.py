@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
 from iris.kernel.errors import RemoteError
 from iris.kernel.names import account_of
-from iris.patterns.bridge_protocol import Ask, AskLease, LeaseAnswer, ReleaseLease, RenewLease
+from iris.patterns.bridge_protocol import AskLease, LeaseAnswer, ReleaseLease, RenewLease
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.state import ELSEWHERE
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.protocol import RequestHandlers
 from iris.spark_bridge.server.member import BridgeMember
 
 _log: Final = logging.getLogger("iris")
@@ -175,7 +176,7 @@ class Leases:
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
 
-    def requests(self) -> Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]]:
+    def requests(self) -> RequestHandlers:
         """Return what answers the members of a cluster, which is known to be theirs."""
         return {AskLease: self._lease, RenewLease: self._renew, ReleaseLease: self._release}
 

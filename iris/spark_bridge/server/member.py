@@ -33,7 +33,7 @@ from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retenti
 from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
-from iris.spark_bridge.server.growth import Division, Parents, decode_division
+from iris.spark_bridge.server.growth import Parents, decode_division
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.tier import TierStatus, TierUploads
 
@@ -197,39 +197,54 @@ def _has_news(found: Mapping[str, News], known: Mapping[str, int]) -> bool:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """Limits of what a member writes, and of what it keeps."""
+
+    group: GroupLimits = dataclasses.field(default_factory=GroupLimits)
+    """Limits of a group of events that is written together."""
+    retention: Retention = dataclasses.field(default_factory=Retention)
+    """Limits beyond which events are removed."""
+
+
+@final
 class BridgeMember:
-    """One member of a bridge.  ``run`` stores what arrives; the rest may be called at any time."""
+    """One member of a bridge.  ``run`` stores what arrives; the rest may be called at any time.
+
+    Args:
+        store: its log.
+        copies: copies of the log.
+        parents: what comes before the events of its shards.
+        limits: limits of the log.
+        clock: dates what is written.
+        uploads: moves what is sealed to a tier. None: there is none.
+    """
 
     def __init__(
         self,
         store: Store,
-        *,
-        shards: Sequence[int],
-        division: Division | None = None,
-        bridge: str,
-        limits: GroupLimits,
-        retention: Retention,
-        clock: MemberClock,
         copies: PrimaryCopies,
-        uploads: TierUploads | None = None,
+        parents: Parents,
+        limits: LogLimits,
+        clock: MemberClock,
+        uploads: TierUploads | None,
     ) -> None:
+        shards, division = copies.shards, parents.division
         self.store: Final = store
         self.copies: Final = copies
+        self.parents: Final = parents
         self.sharding = Sharding(shards, None if division is None else division.of)
         self._undivided: Final = Sharding(shards)
         """Sharding of events that are stored here wherever their keys belong: nobody would send them again."""
         self.division = division
         """Division of the events among the members, as it is reported to others. None: they do not divide."""
-        self.parents: Parents | None = None
-        """Events that come before those of its shards. None unless the bridge has grown by these."""
         self._dividing = trio.Lock()
         """Held while a group is divided among shards and appended."""
         self._uploads = uploads
-        self._bridge = bridge
         self._own = frozenset(shards)
-        self._retention = retention
+        self._retention = limits.retention
         self._clock = clock
-        self._group: GroupCommit[_Batch] = GroupCommit(limits)
+        self._group: GroupCommit[_Batch] = GroupCommit(limits.group)
         self._changes: list[_Change] = []
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
@@ -316,16 +331,15 @@ class BridgeMember:
 
     async def wait_begun(self, group: str) -> bool:
         """Return whether a group that is new here began before this member's shards did, in those that come before."""
-        return self.parents is not None and await self.parents.wait_begun(group)
+        return await self.parents.wait_begun(group, self)
 
     def has_read_parents(self, group: str) -> bool:
         """Return whether a group is known to have read what comes before its shards."""
-        return self.parents is None or self.parents.has_read(group)
+        return self.parents.has_read(group)
 
     async def wait_parents(self, group: str) -> None:
         """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
-        if self.parents is not None:
-            await self.parents.wait_read(group)
+        await self.parents.wait_read(group, self)
 
     @property
     def states(self) -> Mapping[str, ShardState]:
@@ -501,7 +515,8 @@ class BridgeMember:
     def _is_own(self, run: EventRun) -> bool:
         """Return whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
-        own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
+        named = run.headers.get(HEADER_BRIDGE) if run.headers else None
+        own = named == self.copies.bridge and "/" not in run.sender.cluster
         if own:
             self._tellers[run.publisher] = None
             if len(self._tellers) > _TELLERS:

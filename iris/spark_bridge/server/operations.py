@@ -35,14 +35,13 @@ from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
-from iris.spark_bridge.log import MAX_REGEX, FileRange, ShardState, TopicFilter, machine
+from iris.spark_bridge.log import MAX_REGEX, FileRange, ShardState, Store, TopicFilter, machine
 from iris.spark_bridge.protocol import (
     Abort,
     Commit,
     CopyStatus,
     CountDamage,
     DamageList,
-    Divide,
     Drop,
     Extent,
     FindPosition,
@@ -54,12 +53,15 @@ from iris.spark_bridge.protocol import (
     ListTiers,
     Locate,
     Move,
+    Permit,
     Pin,
     PinnedCursor,
     PollOffsets,
     ReadCounters,
     ReadLog,
     ReadWindows,
+    RequestHandler,
+    RequestHandlers,
     StagePart,
     Transfer,
     Trim,
@@ -68,7 +70,6 @@ from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
-from iris.spark_bridge.server.subscribers import StoredTopics
 from iris.spark_bridge.staging import StagedPart
 from iris.spark_bridge.tier import TierStatus
 
@@ -96,11 +97,31 @@ _COPYING: Final = 4.0
 _BLOCKS: Final = 2048
 """Blocks of publishers' windows in one answer: about 1 MiB."""
 
-RequestHandler = Callable[[Sender, Any], Awaitable[object]]
-"""Handler, called with the sender and the request; returns the reply."""
+TunnelHandler = Callable[[Tunnel, Any, Permit], Awaitable[None]]
+"""Handler, called with the tunnel of a caller that may open it, its first message, and the right to have more."""
 
-TunnelHandler = Callable[[Tunnel, Any, Callable[[], None]], Awaitable[None]]
-"""Takes the tunnel of a caller that may open it, its first message, and what raises NotAllowed when it may no more."""
+
+@final
+class _CallerPermit:
+    """See ``Permit``."""
+
+    def __init__(self, permissions: Permissions, store: Store, sender: Sender, asked: Ask[object]) -> None:
+        self._permissions = permissions
+        self._store = store
+        self._sender = sender
+        self._asked = asked
+
+    def check(self) -> None:
+        """See ``Permit``."""
+        asked, sender = self._asked, self._sender
+        self._permissions.check(asked.operation, sender)
+        self._permissions.check_named(asked, sender)
+        owned = asked.permission.owns
+        if owned is not None:
+            name = getattr(asked, owned)
+            owner = self._store.owner(owned, name)  # one page of memory: 10 us
+            if owner is not None:
+                check_owner(owned, name, owner=owner, caller=sender.cluster)
 
 
 @final
@@ -110,34 +131,27 @@ class Operations:
     Args:
         member: stores and reads.
         intake: commits what Spark writes.
-        stored: subscriptions to what the member stores.
         queues: assigns jobs.
-        kept: answers the members of clusters for which the bridge keeps something.
+        others: handlers of operations that are other parts' business.
         permissions: rights to call each operation.
         config: limits of what one cluster may have, and do at a time.
-        address: name of the cluster at which this member's shards are found.
     """
 
     def __init__(
         self,
         member: BridgeMember,
         intake: BatchCommitter,
-        *,
-        stored: StoredTopics,
         queues: Queues,
-        kept: Mapping[type[Ask[Any]], RequestHandler],
+        others: RequestHandlers,
         permissions: Permissions,
         config: Config,
-        address: str,
     ) -> None:
         self._member = member
         self._intake = intake
-        self._stored = stored
         self._queues = queues
-        self._kept = kept
+        self._others = others
         self._permissions = permissions
         self._config = config
-        self._address = address
         self._at_a_time = {
             "read": config.bridge_reads_per_owner,
             "stage": config.bridge_stagings_per_owner,
@@ -153,7 +167,7 @@ class Operations:
 
     def service(self, cluster: str) -> Service:
         """Return the service for one of the clusters that the member joins."""
-        requests: Mapping[type[Ask[Any]], RequestHandler] = {
+        requests: RequestHandlers = {
             ListShards: self._shards,
             PollOffsets: self._offsets,
             ListGaps: self._gaps,
@@ -174,12 +188,11 @@ class Operations:
             ShowQueue: self._queues.status,
             PeekJobs: self._queues.peek,
             PurgeQueue: self._queues.purge,
-            Divide: self._divide,
             ReadWindows: self._windows,
             FindPosition: self._position,
-            **self._kept,
+            **self._others,
         }
-        tunnels: Mapping[type[Ask[Any]], TunnelHandler] = {
+        tunnels: Mapping[type[Ask[object]], TunnelHandler] = {
             ReadLog: self._read,
             StagePart: self._stage,
             TakeJobs: self._queues.serve,
@@ -192,7 +205,7 @@ class Operations:
             service.tunnel(kind.operation)(partial(self._serve, kind, taker))
         return service
 
-    async def _answer(self, kind: type[Ask[Any]], handler: RequestHandler, request: Request) -> object:
+    async def _answer(self, kind: type[Ask[object]], handler: RequestHandler, request: Request) -> object:
         try:
             self._permissions.check(kind.operation, request.sender)
             asked = read_request(kind, request.payload)
@@ -207,7 +220,7 @@ class Operations:
             # An answer: nothing has gone wrong here, so nothing is logged as if it had.
             raise RemoteError(type(error).__name__, str(error)) from None
 
-    async def _serve(self, kind: type[Ask[Any]], handler: TunnelHandler, tunnel: Tunnel) -> None:
+    async def _serve(self, kind: type[Ask[object]], handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
             self._permissions.check(kind.operation, tunnel.sender)
             account = account_of(tunnel.sender.cluster)
@@ -218,21 +231,10 @@ class Operations:
                 except trio.EndOfChannel:
                     raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
                 await self._check_named(asked, tunnel.sender)
+                permit = _CallerPermit(self._permissions, self._member.store, tunnel.sender, asked)
+                await handler(tunnel, asked, permit)
 
-                def look_again() -> None:
-                    # What it may can change as long as the tunnel is open.
-                    self._permissions.check(kind.operation, tunnel.sender)
-                    self._permissions.check_named(asked, tunnel.sender)
-                    owned = kind.permission.owns
-                    if owned is not None:
-                        name = getattr(asked, owned)
-                        owner = self._member.store.owner(owned, name)  # one page of memory: 10 us
-                        if owner is not None:
-                            check_owner(owned, name, owner=owner, caller=tunnel.sender.cluster)
-
-                await handler(tunnel, asked, look_again)
-
-    async def _check_named(self, asked: Ask[Any], sender: Sender) -> None:
+    async def _check_named(self, asked: Ask[object], sender: Sender) -> None:
         """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
         self._permissions.check_named(asked, sender)
         kind = asked.permission.owns
@@ -263,7 +265,7 @@ class Operations:
             RemoteShard(
                 id=state.id,
                 number=state.number,
-                address=self._address,
+                address=member.copies.address,
                 earliest=state.earliest,
                 next=state.next,
                 size=state.size,
@@ -278,10 +280,6 @@ class Operations:
             for state in member.states.values()
         )
         return MemberShards(shards=shards, known=dict(member.known))
-
-    async def _divide(self, _sender: Sender, asked: Divide) -> None:
-        await self._member.divide(asked.of)
-        self._stored.divide(self._member.of or 0)
 
     async def _windows(self, _sender: Sender, asked: ReadWindows) -> object:
         return await run_in_thread(self._member.store.windows, asked.begin, _BLOCKS)
@@ -395,8 +393,7 @@ class Operations:
             return await self._member.forget_shard(asked.shard)
         if asked.group is not None:
             dropped = await run_in_thread(self._member.store.drop_cursor, asked.group)
-            if self._member.parents is not None:
-                self._member.parents.forget(asked.group)
+            self._member.parents.forget(asked.group)
             return dropped
         assert asked.query is not None
         await self._intake.discard(asked.query)
@@ -433,7 +430,7 @@ class Operations:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def _read(self, tunnel: Tunnel, asked: ReadLog, look_again: Callable[[], None]) -> None:
+    async def _read(self, tunnel: Tunnel, asked: ReadLog, permit: Permit) -> None:
         state, at = self._state(asked.shard), asked.start
         _check_end(state, asked.end)
         wanted = self._wanted(asked.topics, asked.regex)
@@ -452,7 +449,7 @@ class Operations:
             return b"".join(chunk.frame for chunk in chunks), chunks[-1].end
 
         while at < asked.end:
-            look_again()
+            permit.check()
             exact = not self._permissions.may_read_all(tunnel.sender)
             frames, at = await run_in_thread(read)
             for position in range(0, len(frames), _PIECE):
@@ -481,7 +478,7 @@ class Operations:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _stage(self, tunnel: Tunnel, asked: StagePart, _look_again: Callable[[], None]) -> None:
+    async def _stage(self, tunnel: Tunnel, asked: StagePart, _permit: Permit) -> None:
         part = StagedPart(query=asked.query, batch=asked.batch, partition=asked.partition, attempt=asked.attempt)
         await tunnel.send(await self._intake.stage(part, tunnel))
 

@@ -14,7 +14,7 @@ writers and monitoring need them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, final
+from typing import final
 
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import NotAllowed
@@ -67,7 +67,7 @@ class Permissions:
                         f"{sender.cluster!r}"
                     )
 
-    def check_named(self, request: Ask[Any], sender: Sender) -> None:
+    def check_named(self, request: Ask[object], sender: Sender) -> None:
         """Make sure that a node may have to do with what its request names.
 
         Raises:
@@ -182,7 +182,7 @@ class Permissions:
             NotAllowed: it may write nothing.
         """
         self._check_reader(sender)
-        return Writer(sender, self._find_peer)
+        return Writer(sender, self._find_peer(sender.node))
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:

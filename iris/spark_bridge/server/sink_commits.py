@@ -10,10 +10,10 @@ nothing, must not reach through the bridge what it cannot reach itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -21,13 +21,12 @@ import trio
 
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import IrisError, NotAllowed, RemoteError
-from iris.kernel.names import NodeId
 from iris.kernel.tasks import run_in_thread
+from iris.node.node import Node
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, encoding_of, header_texts, key_text, payload_of
 from iris.spark_bridge.log import Store
-from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging
 
@@ -38,15 +37,14 @@ class Writer:
 
     Args:
         sender: the node.
-        find_peer: returns what is known of a node that has just asked for something.
+        peer: what is known of it. None: it is not connected any more.
 
     Raises:
         NotAllowed: it may publish nothing here.
     """
 
-    def __init__(self, sender: Sender, find_peer: Callable[[NodeId], Peer | None]) -> None:
+    def __init__(self, sender: Sender, peer: Peer | None) -> None:
         self.cluster = sender.cluster
-        peer = find_peer(sender.node)
         if peer is None or peer.other_realm:
             raise NotAllowed(f"only nodes of the bridge's own realm may write to it, not those of {sender.cluster!r}")
         self._rights = peer.identity.certificate.rights
@@ -84,8 +82,25 @@ _LOOKED_FOR: Final = 3600.0
 _TELLING: Final = 30.0
 """Seconds for publishing a batch; its writer gives an attempt to commit 60 s."""
 
-Publish = Callable[..., Awaitable[None]]
-"""``node.publish``."""
+
+class CommittedLog(Protocol):
+    """Port to the member whose log grows by what Spark writes.  Nothing of it blocks."""
+
+    def now(self) -> int:
+        """Return the wall clock in microseconds since 1970."""
+        ...
+
+    def date(self) -> int:
+        """Return the date for what is written now, in microseconds since 1970."""
+        ...
+
+    def is_clock_believed(self) -> bool:
+        """Return whether anything may be forgotten for its age."""
+        ...
+
+    def note_appended(self, unannounced: int, /) -> None:
+        """Look at the store again, to which rows were added; so many could not be published."""
+        ...
 
 
 @final
@@ -93,29 +108,23 @@ class BatchCommitter:
     """Commit coordinator: stages parts and commits batches, each once.
 
     Args:
+        store: the log.
+        staging: parts that are not committed yet.
+        sharding: shards among which rows are divided.
+        log: learns that the log has grown.
+        node: publishes committed events to the mesh: present subscribers get them, at most once.
         bridge: name of the bridge.
-        publish: publishes committed events to the mesh: present subscribers get them, at most once.
-        committed: called when the log has grown, with the number of rows that could not be published.
     """
 
     def __init__(
-        self,
-        store: Store,
-        staging: Staging,
-        sharding: Sharding,
-        *,
-        bridge: str,
-        publish: Publish,
-        committed: Callable[[int], None],
-        clock: MemberClock,
+        self, store: Store, staging: Staging, sharding: Sharding, log: CommittedLog, node: Node, bridge: str
     ) -> None:
         self._store = store
         self._staging = staging
         self._sharding = sharding
+        self._log = log
+        self._node = node
         self._bridge = bridge
-        self._publish = publish
-        self._committed = committed
-        self._clock = clock
         self._appending = trio.Lock()
         self._committing: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         """Locks of queries of which a batch is being committed: their subscribers may not delay other queries."""
@@ -178,15 +187,15 @@ class BatchCommitter:
                 writer.check(rows if kept is None else _keep(rows, kept)),
                 sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
-                now=self._clock.now(),
-                date=self._clock.date(),
+                now=self._log.now(),
+                date=self._log.date(),
             )
             async with self._appending:
                 count = await run_in_thread(append)
             # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
             # that: a repeat of the batch finds the note and publishes nothing.
             if count is not None:
-                self._committed(0)
+                self._log.note_appended(0)
                 published = self._staging.rows(ordered, carried) if kept is None else iter(kept)
                 await self._publish_committed(query, published, count, blocking=kept is None)
             # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
@@ -214,10 +223,10 @@ class BatchCommitter:
                         headers = {**own, **header_texts(row["headers"])}
                         payload = payload_of(row["value"], encoding_of(row["headers"]))
                         with suppress(IrisError):
-                            await self._publish(row["topic"], payload, key=key_text(row["key"]), headers=headers)
+                            await self._node.publish(row["topic"], payload, key=key_text(row["key"]), headers=headers)
                             published += 1
         finally:
-            self._committed(count - published)
+            self._log.note_appended(count - published)
 
     async def abort(self, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""
@@ -230,8 +239,8 @@ class BatchCommitter:
     async def discard_abandoned(self) -> None:
         """Discard abandoned batches, now and every hour, until cancelled."""
         while True:
-            if self._clock.is_believed():
-                await run_in_thread(self._staging.discard_older, self._clock.seconds() - _ABANDONED)
+            if self._log.is_clock_believed():
+                await run_in_thread(self._staging.discard_older, self._log.now() / 1e6 - _ABANDONED)
             await trio.sleep(_LOOKED_FOR)
 
 

@@ -30,7 +30,7 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.record_batches import read_rows_untrusted
 from iris.spark_bridge.events.runs import EVENT_OVERHEAD
 from iris.spark_bridge.events.schema import SINK_SCHEMA, check_rows
-from iris.spark_bridge.log import CHUNK_EVENTS, ROOM, crc32, is_full, sync_directory
+from iris.spark_bridge.log import CHUNK_EVENTS, QUERY, ROOM, crc32, is_full, sync_directory
 from iris.spark_bridge.staging.usage import LEAST, Usage
 
 _LARGEST: Final = 2**63
@@ -44,12 +44,20 @@ _HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
-    """A staged part: the rows that one attempt of one task wrote."""
+    """A staged part: the rows that one attempt of one task wrote.
+
+    Raises:
+        RemoteError: the query is no name that can be part of a path.
+    """
 
     query: str
     batch: int
     partition: int
     attempt: int
+
+    def __post_init__(self) -> None:
+        if not QUERY.match(self.query):  # whoever has named it: it becomes a folder
+            raise RemoteError("bad_request", f"query is {self.query!r}: use 1 to 64 letters, digits, '-' and '_'")
 
 
 def new_part(*, query: str, batch: int, partition: int) -> StagedPart:

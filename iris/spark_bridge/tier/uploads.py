@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 import pyarrow as pa
 import trio
@@ -36,6 +36,9 @@ _LONGEST: Final = 30.0
 """Longest pause between attempts while the storage does not answer, in seconds."""
 
 _WRITER_BYTES: Final = 4
+
+_COPYING: Final = 10.0
+"""Seconds that copies have to write what goes to the tier; it is tried again."""
 
 HOUR: Final = 3600.0
 
@@ -103,6 +106,45 @@ class _ShardUploads:
         self.problem = ""
 
 
+class Primary(Protocol):
+    """Port of the uploads to the member whose log they move, and to its copies."""
+
+    @property
+    def bridge(self) -> str:
+        """Name of the bridge."""
+        ...
+
+    @property
+    def shards(self) -> Sequence[int]:
+        """Numbers of the member's shards."""
+        ...
+
+    @property
+    def term(self) -> int:
+        """Term of the log among its copies."""
+        ...
+
+    def forks(self, term: int, /) -> Mapping[int, int]:
+        """Return, by shard, the offset up to which a log of an earlier term is of the same history as this one."""
+        ...
+
+    async def wait_copied(self, timeout: float, /) -> None:
+        """Wait until enough copies have all that is in the log now.
+
+        Raises:
+            NotCopied: they have not, after ``timeout`` seconds.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """Port of the uploads to the wall clock."""
+
+    def now(self) -> int:
+        """Return microseconds since 1970."""
+        ...
+
+
 @final
 class TierUploads:
     """The tier of one member's log.
@@ -110,45 +152,27 @@ class TierUploads:
     Args:
         store: the log.
         tier: settings of the tier.
-        bridge: name of the bridge.
-        shards: numbers of the member's shards.
-        term: term of the log among its copies.
-        forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
-        copied: waits until enough copies have all that is in the log now; raises ``NotCopied``.
-        now: returns microseconds since 1970.
+        primary: the member.
+        clock: tells when a segment is to be sealed.
         entropy: makes the id of this writer.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        tier: Tier,
-        *,
-        bridge: str,
-        shards: Sequence[int],
-        term: int,
-        forks: Callable[[int], Mapping[int, int]],
-        copied: Callable[[], Awaitable[None]],
-        now: Callable[[], int],
-        entropy: Entropy,
-    ) -> None:
+    def __init__(self, store: Store, tier: Tier, primary: Primary, clock: Clock, entropy: Entropy) -> None:
         self._store = store
         self._settings = tier
-        self._bridge = bridge
-        self._now = now
-        self._term = term
-        self._forks = forks
-        self._copied = copied
+        self._primary = primary
+        self._clock = clock
+        bridge = self._bridge = primary.bridge
         storage = Storage(tier.url)
         storage.open()
         writer = entropy(_WRITER_BYTES).hex()
         self._shards = [
             _ShardUploads(
-                ShardTier(storage, bridge=bridge, shard=state.id, term=term, writer=writer),
+                ShardTier(storage, bridge=bridge, shard=state.id, term=primary.term, writer=writer),
                 state.number,
             )
             for state in store.shards()
-            if state.number in shards
+            if state.number in primary.shards
         ]
         store.tiering.attach(TierReader(storage, bridge))
 
@@ -222,7 +246,7 @@ class TierUploads:
             LogDamaged: the manifest cannot be read.
         """
         shard = next(one for one in self._shards if one.number == number)
-        seal = partial(self._store.tiering.seal, self._now() - int(self._settings.seal_after * 1_000_000))
+        seal = partial(self._store.tiering.seal, self._clock.now() - int(self._settings.seal_after * 1_000_000))
         await run_in_thread(seal)
         if shard.objects is None:
             await self._become_writer(shard)
@@ -235,7 +259,7 @@ class TierUploads:
         ]
         if gone or sealed:
             # A copy that is promoted now has what the manifest says from here on.
-            await self._copied()
+            await self._primary.wait_copied(_COPYING)
         if gone:
             await self._remove(shard, gone)
         for segment in sealed:
@@ -252,9 +276,9 @@ class TierUploads:
     async def _become_writer(self, shard: _ShardUploads) -> None:
         """Make this bridge the writer of a shard's tier."""
         found = await _ask(shard.tier.newest)
-        settle = partial(reconcile, self._store, shard.number, found, forks=self._forks)
+        settle = partial(reconcile, self._store, shard.number, found, forks=self._primary.forks)
         objects = await run_in_thread(settle)
-        await self._copied()
+        await self._primary.wait_copied(_COPYING)
         await _ask(partial(shard.tier.commit, objects))
         orphans = await _ask(partial(shard.tier.sweep, objects))
         if orphans:
@@ -295,7 +319,7 @@ class TierUploads:
         await run_in_thread(self._store.tiering.note, shard.number, found)
 
     def _encode(self, segment: SealedSegment) -> tuple[TierObject, pa.Buffer]:
-        return encode_segment(self._store.tiering.chunks(segment), term=self._term)
+        return encode_segment(self._store.tiering.chunks(segment), term=self._primary.term)
 
 
 async def _ask(call: Callable[[], _T]) -> _T:

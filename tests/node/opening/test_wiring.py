@@ -52,8 +52,6 @@ LEFT: Final = frozenset({
     Setting("PubSub", "Subscription", "version"),
     Setting("Publisher", "EventAccounts", "count"),
     Setting("Publisher", "EventAccounts", "run"),
-    Setting("Tiering", "SegmentFiles", "tier"),
-    Setting("open_bridge", "BridgeMember", "on_divided"),
 })  # fmt: skip
 """Attributes that are still set from outside."""
 

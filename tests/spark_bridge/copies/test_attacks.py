@@ -191,7 +191,7 @@ async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_sa
             done = await promote(operator, "bridge", 0, force=True, patience=1)
             assert len(done.lost) == 1
             await copy.wait_promoted()
-            assert stored(copy._store) == [b"1", b"2"]
+            assert stored(copy.store) == [b"1", b"2"]
 
 
 async def test_two_copies_that_come_at_the_same_time_are_both_known(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
         open_follower(network, tmp_path / "copy") as copy,
     ):
         await publisher.publish("a", b"1", confirm=True, timeout=60)
-        files = copy._store.replication._files
+        files = copy.store.replication._files
         real = files._disk
         monkeypatch.setattr(files, "_disk", FullDisk())
         await publisher.publish("a", b"2")
@@ -263,10 +263,10 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
             await publisher.publish("a", b"3", confirm=True, timeout=5)
         await wait_problem(copy, "this copy has no room: no room for events")
         assert stored(member.store) == [b"1", b"2", b"3"]
-        assert stored(copy._store) == [b"1"]
+        assert stored(copy.store) == [b"1"]
         monkeypatch.setattr(files, "_disk", real)
         await publisher.publish("a", b"4", confirm=True, timeout=60)
-        assert stored(copy._store) == [b"1", b"2", b"3", b"4"]
+        assert stored(copy.store) == [b"1", b"2", b"3", b"4"]
 
 
 async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,21 +282,21 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         await publisher.publish("a", b"1", confirm=True, timeout=60)
         go_on = threading.Event()
         stack.callback(go_on.set)
-        repeat = copy._store.replication.repeat
+        repeat = copy.store.replication.repeat
 
         def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
             go_on.wait()
             return repeat(changes, term=term)
 
-        monkeypatch.setattr(copy._store.replication, "repeat", hang)
+        monkeypatch.setattr(copy.store.replication, "repeat", hang)
         await publisher.publish("a", b"2" * 2000)
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
             await publisher.publish("a", b"3", confirm=True, timeout=6)
         assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
-        monkeypatch.setattr(copy._store.replication, "repeat", repeat)
+        monkeypatch.setattr(copy.store.replication, "repeat", repeat)
         go_on.set()
         await publisher.publish("a", b"4", confirm=True, timeout=60)
-        assert stored(copy._store) == stored(member.store)
+        assert stored(copy.store) == stored(member.store)
 
 
 async def test_of_a_transaction_that_fails_nothing_is_owed_to_a_copy_or_kept_for_it() -> None:
@@ -327,13 +327,13 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         await publisher.publish("a", b"first", confirm=True, timeout=60)
         go_on = threading.Event()
         stack.callback(go_on.set)
-        repeat = copy._store.replication.repeat
+        repeat = copy.store.replication.repeat
 
         def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
             go_on.wait()
             return repeat(changes, term=term)
 
-        monkeypatch.setattr(copy._store.replication, "repeat", hang)
+        monkeypatch.setattr(copy.store.replication, "repeat", hang)
         before = member.statistics()
         for number in range(10):
             await publisher.publish("a", b"%d" % number)
@@ -347,7 +347,7 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         go_on.set()
         await publisher.publish("a", b"last", confirm=True, timeout=60)
         assert member.statistics().commits - before.commits <= 4
-        assert stored(copy._store) == [b"first", *(b"%d" % number for number in range(10)), b"last"]
+        assert stored(copy.store) == [b"first", *(b"%d" % number for number in range(10)), b"last"]
 
 
 async def test_a_copy_of_a_copy_finds_no_primary(tmp_path: Path) -> None:

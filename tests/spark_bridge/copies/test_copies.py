@@ -33,8 +33,8 @@ async def test_what_is_confirmed_is_on_the_copys_disk(tmp_path: Path) -> None:
         await wait_copies(client, copy="in step")
         for number in range(20):
             await publisher.publish("a", b"%d" % number, confirm=True, timeout=60)
-            assert stored(copy._store) == [b"%d" % n for n in range(number + 1)]
-        assert await values(client) == stored(member.store) == stored(copy._store)
+            assert stored(copy.store) == [b"%d" % n for n in range(number + 1)]
+        assert await values(client) == stored(member.store) == stored(copy.store)
 
 
 async def test_without_the_copy_nothing_is_confirmed_or_read_and_events_go_on(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_events_that_nobody_confirmed_are_let_go(tmp_path: Path) -> None:
                 open_follower(network, tmp_path / "primary") as former,
             ):
                 await publisher.publish("a", b"2", confirm=True, timeout=60)
-                assert await values(client) == stored(former._store) == [b"1", b"2"]
+                assert await values(client) == stored(former.store) == [b"1", b"2"]
 
 
 async def test_a_primary_that_comes_back_is_nobodys_until_its_copy_has_met_it(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.support.queue_workers import make_worker
 
 TERMS = {"group": "queue/jobs", "limit": 1, "lease": 0.3, "attempts": 5, "dead": "jobs.dead", "backoff": 0.0}
 
@@ -47,7 +48,7 @@ async def first(worker: iris.JobWorker) -> iris.Job:
 
 
 def worker(machine: QueueMachine, limit: int = 16, *, attempts: int = 5) -> QueueWorker:
-    one = QueueWorker(limit=limit, lease=10.0, attempts=attempts, dead=lambda: "dead", backoff=0.0)
+    one = make_worker(limit, attempts=attempts)
     machine.open(one, 0.0)
     return one
 

@@ -18,6 +18,7 @@ from iris.spark_bridge.queues.machine import (
     QueueWorker,
 )
 from iris.spark_bridge.queues.rows import JobRow
+from tests.support.queue_workers import make_worker
 
 
 class Desk:
@@ -38,7 +39,7 @@ class Desk:
         return place
 
     def worker(self, limit: int = 16, *, lease: float = 30.0, attempts: int = 5, backoff: float = 1.0) -> QueueWorker:
-        worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=lambda: "jobs.dead", backoff=backoff)
+        worker = make_worker(limit, lease=lease, attempts=attempts, backoff=backoff)
         self.machine.open(worker, self.now)
         return worker
 

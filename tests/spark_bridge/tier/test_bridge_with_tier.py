@@ -222,7 +222,7 @@ async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch
 
 
 async def test_what_no_copy_has_does_not_go_to_the_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iris.spark_bridge.server.bridge._COPYING", 0.05)
+    monkeypatch.setattr("iris.spark_bridge.tier.uploads._COPYING", 0.05)
     async with open_network() as network, network.open_node("desk") as node:
         client = BridgeClient(node, "bridge", patience=30)
         async with open_primary(network, tmp_path / "log", tier=tier(tmp_path)) as member:

@@ -67,8 +67,8 @@ def repeat(copy: Store, sent: list[LogChange]) -> None:
 
 
 def contents(store: Store) -> object:
-    with store._index.read() as view:
-        return [(name, [*table.records()]) for name, table in view._by_name.items() if name != "replication"]
+    with store.read_transaction() as view:
+        return [(name, [*table.records()]) for name, table in view.tables().items() if name != "replication"]
 
 
 def files(directory: Path) -> list[str]:
@@ -233,7 +233,7 @@ async def test_a_former_primary_that_goes_on_with_a_commit_changes_nothing(
 
             patch.setattr(Storage, method, stop)
             former.copied = trio.lowlevel.checkpoint
-            former.now = LATE
+            former.time = LATE
             with pytest.raises(ConfigError, match="another bridge has the tier of shard 0@"):
                 await former.move()
             assert calls == [number]

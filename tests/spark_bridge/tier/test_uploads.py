@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -104,7 +105,7 @@ async def test_a_log_with_a_tier_answers_as_one_without(tmp_path: Path, monkeypa
             for store in (plain, log.store):
                 store.append({0: events}, now=turn * SECOND)
             if turn % 23 == 22:
-                log.now = turn * SECOND
+                log.time = turn * SECOND
                 await log.move()
                 log.leave()
         (state,) = log.store.shards()
@@ -170,10 +171,10 @@ async def test_nothing_leaves_the_disk_that_the_tier_has_not_got(log: TieredLog,
 
 async def test_a_segment_that_is_not_full_is_sealed_in_time(log: TieredLog, tmp_path: Path) -> None:
     log.store.append({0: numbered(1, 3)}, now=SECOND)
-    log.now = 2 * SECOND
+    log.time = 2 * SECOND
     await log.move()
     assert log.store.tiering.objects(0) == []
-    log.now += 1
+    log.time += 1
     await log.move()
     assert values(read_parquet(tmp_path / "tier")) == [b"1", b"2", b"3"]
     log.store.append({0: numbered(4, 5)}, now=3 * SECOND)
@@ -336,7 +337,7 @@ async def test_a_bridge_on_a_copy_of_the_log_takes_the_tier_and_the_first_one_st
         await second.move()
         (folder,) = shard_folders(tmp_path / "tier")
         manifest = read_manifest(folder)
-        first.now = LATE
+        first.time = LATE
         with pytest.raises(ConfigError, match="another bridge has the tier of shard 0@"):
             await first.move()
         assert read_manifest(folder) == manifest, "its manifest was not written over"
@@ -357,7 +358,7 @@ async def test_of_two_that_commit_at_a_time_at_least_one_stops_and_neither_remov
     ):
         await first.move()
         first.store.append({0: numbered(1, 50)}, now=SECOND)
-        first.now = LATE
+        first.time = LATE
         with pytest.MonkeyPatch.context() as patch:
             put = Storage.put
 
@@ -430,7 +431,7 @@ async def test_a_wrong_tier_is_told_and_nothing_leaves_the_disk(tmp_path: Path) 
 async def test_a_tier_that_was_emptied_is_filled_again_from_the_disk(tmp_path: Path) -> None:
     with open_tiered(tmp_path / "log", tmp_path / "tier") as log:
         events = fill(log.store, 30)
-        log.now = LATE
+        log.time = LATE
         await log.move()
     with open_tiered(tmp_path / "log", tmp_path / "elsewhere", writer=1) as log:
         await log.move_all()
@@ -479,11 +480,10 @@ async def test_verify_reads_the_tier_if_it_is_told_where_that_is(tmp_path: Path)
 
     assert damaged(None) == []
     assert damaged(tmp_path / "tier") == [found.first]
-    with open_tiered(tmp_path / "log", tmp_path / "tier", writer=1) as log:
-        log.store.tiering._reader = None
-        (state,) = log.store.shards()
+    with closing(make_store(tmp_path / "log")) as store:
+        (state,) = store.shards()
         with pytest.raises(TierUnreachable, match="are in the tier alone: give --tier"):
-            log.store.read(0, state.epoch, 0, 1, max_bytes=1)
+            store.read(0, state.epoch, 0, 1, max_bytes=1)
 
 
 async def test_a_flipped_bit_in_an_object_is_never_passed_on(tmp_path: Path) -> None:

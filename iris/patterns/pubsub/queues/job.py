@@ -28,7 +28,11 @@ class JobOutcome(enum.Enum):
 
 
 class Reporting(Protocol):
-    """Receiver of the reports of a worker about its jobs."""
+    """Port of a job to the member that has given it."""
+
+    async def begin(self, job: Job) -> bool:
+        """Begin a job; return False if it is not this worker's any more, or has expired."""
+        ...
 
     def report(self, job: Job) -> None:
         """Report a job whose outcome is known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 from msgspec import Struct
@@ -105,11 +105,11 @@ class MemberStream(ABC):
         return shard != "" and self._shards.get(number_of(shard), shard) != shard
 
     @abstractmethod
-    def give_up(self, heir: Callable[[int], Self | None]) -> None:
+    def give_up(self, heir: Callable[[int], Any]) -> None:  # a stream of the same class, or None
         """Leave what is of shards that have moved to the streams of the members at which they are now."""
 
     @abstractmethod
-    def _begin(self) -> Ask[Any]:
+    def _begin(self) -> Ask[object]:
         """Forget what a tunnel that is no more has brought; return the terms that the member gets first."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import cast, final
+from typing import final
 
 import trio
 from msgspec.structs import replace
@@ -79,7 +79,7 @@ class JobWorker(MemberStreams[MemberLink]):
                 raise StopAsyncIteration
             while self._jobs.ready:
                 job = self._jobs.ready.popleft()
-                if await cast("MemberLink", job._reporting).begin(job):
+                if await job._reporting.begin(job):
                     return job
             for link in self._streams.values():
                 link.ask()

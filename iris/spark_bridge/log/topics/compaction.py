@@ -22,8 +22,8 @@ import hashlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from typing import Final, final
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import Final, Protocol, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -124,46 +124,47 @@ class KeptChunk:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Events that are to go from a segment."""
+
+    rules: TopicRules
+    """Retention rules of topics."""
+    expired: Collection[int]
+    """Numbers of the rules whose events in the segment go."""
+    newest: NewestKeys | None
+    """Newest event of each key, which supersedes others, for rules that keep the last value. None: none do."""
+    below: int = 0
+    """Tombstones before this offset go if their timestamp is less than ``before``."""
+    before: float = 0
+    """Microseconds since 1970."""
+
+
+@final
 class SegmentCleaner:
     """Goes through a segment and leaves out what is to go.
 
     Args:
         files: files of the segments.
-        shard: number of the shard.
-        epoch: epoch of the shard.
+        shard: the shard.
         segment: a segment that does not grow any more.
         places: places of the segment's chunks.
-        rules: retention rules of topics.
-        expired: numbers of the rules whose events in this segment go.
-        newest: newest event of each key, which supersedes others, for rules that keep the last value. None: none do.
-        below: tombstones before this offset go
-        before: if their timestamp is less than this.
+        removal: what is to go.
     """
 
     def __init__(
         self,
         files: SegmentFiles,
-        shard: int,
-        epoch: str,
+        shard: ShardRecord,
         segment: SegmentRecord,
         places: Sequence[ChunkPlace],
-        *,
-        rules: TopicRules,
-        expired: Collection[int],
-        newest: NewestKeys | None,
-        below: int = 0,
-        before: float = 0,
+        removal: Removal,
     ) -> None:
         self._files = files
         self._shard = shard
-        self._epoch = epoch
         self._segment = segment
         self._places = places
-        self._rules = rules
-        self._expired = expired
-        self._newest = newest
-        self._below = below
-        self._before = before
+        self._removal = removal
         self.forgets = False
         """True if an event that goes belongs to a key that is gone: then the segment is written in any case."""
         self.oldest_tombstone = math.inf
@@ -211,7 +212,7 @@ class SegmentCleaner:
             yield from self._write(self._empty(gap), {}, position)
 
     def _empty(self, gap: ChunkPlace) -> Chunk:
-        return empty_chunk(self._shard, self._epoch, gap.first, gap.end, gap.timestamp)
+        return empty_chunk(self._shard.number, self._shard.epoch, gap.first, gap.end, gap.timestamp)
 
     def _write(
         self, chunk: Chunk, topics: Mapping[str, int], position: int
@@ -232,14 +233,15 @@ class SegmentCleaner:
 
     def _examine(self, place: ChunkPlace) -> tuple[Chunk, pa.RecordBatch, list[int] | None]:
         """Return a chunk, its events, and the numbers of those that stay; None: all do."""
-        (chunk,) = read_places(self._files, self._shard, self._epoch, [place])
+        (chunk,) = read_places(self._files, self._shard.number, self._shard.epoch, [place])
         events = decode_events(chunk.data)
         topics: list[str] = events.column("topic").to_pylist()
-        rules = self._rules.of(set(topics))
-        going = {topic for topic, rule in rules.items() if rule in self._expired}
-        compacted = {topic for topic, rule in rules.items() if self._rules.keeps_last(rule)}
+        removal = self._removal
+        rules = removal.rules.of(set(topics))
+        going = {topic for topic, rule in rules.items() if rule in removal.expired}
+        compacted = {topic for topic, rule in rules.items() if removal.rules.keeps_last(rule)}
         superseded: Sequence[bool] = ()
-        if compacted and (self._newest is not None or place.first < self._below):
+        if compacted and (removal.newest is not None or place.first < removal.below):
             superseded = [
                 topic in compacted and self._is_superseded(key, offset, chunk.timestamp, is_tombstone)
                 for topic, key, offset, is_tombstone in zip(
@@ -257,16 +259,25 @@ class SegmentCleaner:
 
     def _is_superseded(self, key: bytes, offset: int, timestamp: int, is_tombstone: bool) -> bool:
         """Return whether an event of a rule that keeps the last value of each key is to go."""
-        if self._newest is not None and self._newest.offsets.get(key, -1) > offset:
-            self.forgets = self.forgets or key in self._newest.tombstones
+        newest = self._removal.newest
+        if newest is not None and newest.offsets.get(key, -1) > offset:
+            self.forgets = self.forgets or key in newest.tombstones
             return True
-        if not is_tombstone or offset >= self._below:
+        if not is_tombstone or offset >= self._removal.below:
             return False
-        if timestamp < self._before:
+        if timestamp < self._removal.before:
             self.forgets = True
             return True
         self.oldest_tombstone = min(self.oldest_tombstone, timestamp)
         return False
+
+
+class Trimming(Protocol):
+    """Port of a cleaner to its log."""
+
+    def trim(self, shard: int, before: int, /) -> int:
+        """Remove the events of a shard below an offset; return how many those were.  It blocks."""
+        ...
 
 
 @final
@@ -277,7 +288,7 @@ class LogCleaner:
         index: index of the log.
         files: segments of the log.
         writing: lock held by the thread that changes the index.
-        trim: removes the events of a shard below an offset.
+        log: the log.
         ended: shards whose last segment is not to grow any more; it adds to them.
         topics: topics of the segments that are appended to, by shard; those that have changed are removed.
     """
@@ -288,14 +299,14 @@ class LogCleaner:
         files: SegmentFiles,
         writing: threading.Lock,
         *,
-        trim: Callable[[int, int], int],
+        log: Trimming,
         ended: set[int],
         topics: dict[int, SegmentTopics],
     ) -> None:
         self._index = index
         self._files = files
         self._writing = writing
-        self._trim = trim
+        self._log = log
         self._ended = ended
         self._topics = topics
         self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
@@ -354,14 +365,8 @@ class LogCleaner:
             cleaned = 0
             if share.is_known and (going or older is not None or (segment.first < below and _of_last(share, rules))):
                 places = self._places_of(shard, segment)
-                cleaner = SegmentCleaner(
-                    *(self._files, shard.number, shard.epoch, segment, places or ()),
-                    rules=rules,
-                    expired=going,
-                    newest=older,
-                    below=below,
-                    before=buried,
-                )
+                removal = Removal(rules=rules, expired=going, newest=older, below=below, before=buried)
+                cleaner = SegmentCleaner(self._files, shard, segment, places or (), removal)
                 done = None if places is None else self._clean(shard, segment, cleaner, places, expired=bool(going))
                 cleaned = done or 0
                 is_whole = is_whole and done is not None
@@ -370,7 +375,7 @@ class LogCleaner:
             is_first = is_first and cleaned == held
             before = segment.end if is_first else before
         if before > shard.earliest:
-            self._trim(number, before)
+            self._log.trim(number, before)
         if newest is not None:
             upto = self._cleaned[number] = min(newest.end, closed[-1].end)
             found = (at for key, at in newest.tombstones.items() if newest.offsets[key] < upto)

@@ -55,8 +55,8 @@ def open_copy(tmp_path: Path) -> Iterator[Callable[[], Store]]:
 
 def contents(store: Store) -> object:
     """All that two logs have in common if one is a whole copy of the other."""
-    with store._index.read() as view:
-        tables = [(name, [*table.records()]) for name, table in view._by_name.items() if name != "replication"]
+    with store.read_transaction() as view:
+        tables = [(name, [*table.records()]) for name, table in view.tables().items() if name != "replication"]
     return tables, stored(store)
 
 

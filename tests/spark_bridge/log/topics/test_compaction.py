@@ -123,7 +123,7 @@ def test_a_value_in_the_segment_that_grows_supersedes_and_stays(store: Store) ->
 
 def make_growing(store: Store) -> range:
     """Return the offsets of the segment that is appended to."""
-    with store._index.read() as view:
+    with store.read_transaction() as view:
         segment = view.last_segment(0)
     assert segment is not None
     return range(segment.first, segment.end)
@@ -288,7 +288,7 @@ def test_a_segment_that_is_trimmed_meanwhile_stays_trimmed(store: Store, monkeyp
     store.retain(LAST, now=0)
     assert min(rows_of(store)) >= 300
     assert rows_of(store).items() <= every.items()
-    with store._index.read() as view:
+    with store.read_transaction() as view:
         assert len(segment_files(store)) == len(view.segments(0))
 
 
@@ -356,7 +356,7 @@ def test_a_power_cut_in_the_middle_loses_nothing(tmp_path: Path, operation: int)
     assert not [damage for _, _, damage in store.verify() if damage]
     store.retain(LAST, now=0)
     assert rows_of(store).items() <= left.items()
-    with store._index.read() as view:
+    with store.read_transaction() as view:
         assert len(segment_files(store)) == len(view.segments(0))
     store.close()
 
