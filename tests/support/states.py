@@ -24,23 +24,44 @@ from iris.patterns.state.entries import (
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
+from iris.patterns.state.watch import Changes
 
 NOW: Final = 1_800_000_000.0
 EDITS: Final = 8
 """Kinds of edits that ``edit`` makes."""
 
 
+class LoneDocument:
+    """A document that nobody else has; see ``Document``."""
+
+    def __init__(self, claimed: Collection[int] = ()) -> None:
+        self.now = NOW
+        self._claimed = claimed
+        self.following: list[Changes] = []
+
+    def check_open(self) -> None:
+        """It is open."""
+
+    def note_edit(self) -> None:
+        """It is sent to nobody."""
+
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Let those follow who do."""
+        for changes in self.following:
+            changes.note(changed, came)
+
+    def wall_time(self) -> float:
+        """Return the date."""
+        return self.now
+
+    def claimed_writers(self) -> Collection[int]:
+        """Return the numbers that others use."""
+        return self._claimed
+
+
 def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
     """Return an empty replica."""
-    return Replica(
-        check_open=lambda: None,
-        note_edit=lambda: None,
-        note_changes=lambda changed, came: None,
-        random=random.Random(seed),
-        wall_clock=lambda: NOW,
-        max_bytes=max_bytes,
-        claimed=lambda: claimed,
-    )
+    return Replica(LoneDocument(claimed), random.Random(seed), max_bytes)
 
 
 def edit(one: Replica, kind: int, rng: random.Random) -> None:
