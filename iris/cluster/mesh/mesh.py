@@ -118,14 +118,14 @@ class Mesh:
         self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
         self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
-        self.reading: Final = InboxReader(transport, self._receive_direct)
+        self.reading: Final = InboxReader(transport, self)
         """Reader of the frames that arrive."""
         self._sessions: dict[int, SessionEntry] = {}
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
-        self._receivers = Dispatcher(self.refusals, self._handler_failed)
-        self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted, self)
+        self._receivers = Dispatcher(self.refusals, self)
+        self.own: Final = loopback(identity.public(), config, self._receivers, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
@@ -489,7 +489,8 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_direct(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes) -> None:
+        """See ``FrameReceiver.receive_frame``."""
         """Take a frame that came over a connection."""
         work = self.work
         work.begin(is_frame=True)
@@ -553,7 +554,8 @@ class Mesh:
         except Exception as error:  # noqa: BLE001 -- see above
             self.note_unexpected(what, error)
 
-    def _handler_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+    def message_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+        """See ``FailedMessages.message_failed``."""
         self.quarantine_peer(peer, f"message of kind {kind}", error)
 
     def quarantine_peer(self, peer: Peer, what: str, error: Exception) -> None:

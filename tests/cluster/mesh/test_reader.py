@@ -27,7 +27,7 @@ class Desk:
         self.network = network
         self.way = way
         self.transport = transport
-        self.reading = InboxReader(transport, self.receive)
+        self.reading = InboxReader(transport, self)
         self.follower = InboxWaiter(self.reading)
         self.follower.keen = True
         self.frames: list[bytes] = []
@@ -35,7 +35,7 @@ class Desk:
         self.contexts: set[str] = set()
         self.on_frame: list[Callable[[], None]] = []
 
-    def receive(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes) -> None:
         self.frames.append(frame)
         self.readers.append(trio.lowlevel.current_task().name.rpartition(".")[2])
         self.contexts.add(owner.get())
