@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import trio
 
 from iris.kernel.config import KIB, Config
+from iris.kernel.transport.greeting import Greeting
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import OutgoingConnection, Transport
 
@@ -48,6 +50,30 @@ async def waiting(transport: Transport) -> AsyncIterator[None]:
         nursery.start_soon(wait)
         yield
         nursery.cancel_scope.cancel()
+
+
+class NoDesk:
+    """A desk that takes no connection."""
+
+    def admit(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+        """Take none."""
+
+    def turn_away(self, number: int) -> None:
+        """There is none."""
+
+    def note_refused(self) -> None:
+        """Count none."""
+
+
+class ClosedStreams:
+    """The connections that a reader has reported as ended."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def stream_closed(self, number: int) -> None:
+        """See ``StreamObserver``."""
+        self.numbers.append(number)
 
 
 def ignore() -> None:

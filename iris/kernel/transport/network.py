@@ -134,11 +134,11 @@ class NetworkTransport:
         self._trio = trio.lowlevel.current_trio_token()
         _fork_guard.note_opened()
         try:
-            self._streams = FrameReader(self._limit, self._on_stream_closed)
+            self._streams = FrameReader(self._limit, self)
         except OSError as error:
             reason = str(error.strerror or error).lower()
             raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
-        self._arrivals = Acceptor(config, self._limit, self._streams, self._notify_soon)
+        self._arrivals = Acceptor(config, self._limit, self._streams, self)
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
         self._reverse: dict[int, ReverseIncoming] = {}
@@ -228,30 +228,33 @@ class NetworkTransport:
         if self._dialling is None:
             from iris.kernel.transport.reverse_dial import ReverseDialling
 
-            self._dialling = ReverseDialling(self._streams, self._limit, self._on_reverse)
+            self._dialling = ReverseDialling(self._streams, self._limit, self)
         incoming = ReverseIncoming(self._dialling, self._streams, on_broken)
         self._dialling.dial(incoming, f"{url.rstrip('/')}/{token}", *self._reached[url])
         return incoming
 
-    def _on_reverse(self, incoming: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
-        number = incoming.number = self._arrivals.next_number()
+    def reverse_arrived(self, key: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
+        """See ``ReverseObserver.reverse_arrived``."""
+        number = key.number = self._arrivals.next_number()
         try:
             self._streams.add(number, connection, messages)
         except OSError:  # there is no room to watch it
             connection.close()
-            self._trio.run_sync_soon(incoming.broken)
+            self._trio.run_sync_soon(key.broken)
             return
-        self._reverse[number] = incoming
+        self._reverse[number] = key
         self._changes.append((number, partial(self._streams.hang_up, number), host))
-        self._notify_soon()
+        self.arrivals_changed()
 
     # -- connections that others open -----------------------------------------------------------------------
 
-    def _on_stream_closed(self, number: int) -> None:
+    def stream_closed(self, number: int) -> None:
+        """See ``StreamObserver.stream_closed``."""
         self._changes.append((number, None, None))
-        self._notify_soon()  # and not now: the caller may be in the middle of something
+        self.arrivals_changed()  # and not now: the caller may be in the middle of something
 
-    def _notify_soon(self) -> None:
+    def arrivals_changed(self) -> None:
+        """See ``ArrivalObserver.arrivals_changed``."""
         with contextlib.suppress(trio.RunFinishedError):
             self._trio.run_sync_soon(self._notify, idempotent=True)  # one hop, however many there are
 

@@ -15,11 +15,11 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport.greeting import SpGreeting
-from iris.kernel.transport.listener import Listener, _Listener
+from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from tests.kernel.transport.test_connections import Log
-from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, NoDesk, ignore, open_transports, receive, waiting
 
 ANSWER = b"\0SP\0\0\x51\0\0"
 PLACES = Config().half_open_per_address * 3 // 4
@@ -255,14 +255,14 @@ class FailingListener:
 
 
 def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_over() -> None:
-    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
+    reception = Listener(Config(), NoDesk())
     try:
         broken = FailingListener(errno.ECONNABORTED, errno.ECONNABORTED)
-        reception._accept(_Listener(broken, SpGreeting))  # type: ignore[arg-type]
+        reception._accept(broken, SpGreeting)  # type: ignore[arg-type]
         assert broken.asked == 3
         exhausted = FailingListener(errno.EMFILE, errno.EMFILE)
         began = time.monotonic()
-        reception._accept(_Listener(exhausted, SpGreeting))  # type: ignore[arg-type]
+        reception._accept(exhausted, SpGreeting)  # type: ignore[arg-type]
         assert exhausted.asked == 1
         assert time.monotonic() - began >= 0.04
     finally:
@@ -270,10 +270,10 @@ def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_ove
 
 
 def test_an_error_that_lasts_is_logged_once_whatever_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
+    reception = Listener(Config(), NoDesk())
     try:
         for number in (errno.EMFILE, errno.EMFILE, errno.EBADF):
-            reception._accept(_Listener(FailingListener(number), SpGreeting))  # type: ignore[arg-type]
+            reception._accept(FailingListener(number), SpGreeting)  # type: ignore[arg-type]
     finally:
         reception.close()
     assert len(caplog.records) == 1

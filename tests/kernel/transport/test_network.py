@@ -21,13 +21,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.greeting import Greeting, SpGreeting
+from iris.kernel.transport.greeting import SpGreeting
 from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
 from tests.support.ports import free_port
-from tests.support.transports import PATIENT, SCHEMES, fill, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, SCHEMES, NoDesk, fill, ignore, open_transports, receive, waiting
 
 # -- addresses ---------------------------------------------------------------------------------------------
 
@@ -164,14 +164,6 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
         way.close()
 
 
-def admit_nobody(_: socket.socket, __: str | None, ___: Greeting) -> None:
-    """Stand in for the reader of a node, which no peer reaches here."""
-
-
-def turn_nobody_away(_: int) -> None:
-    """Stand in for the reader as well, like ``admit_nobody``."""
-
-
 def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Path) -> None:
     """The other one must not take a socket that is bound and not open yet for one that is left over."""
     path = tmp_path / "s"
@@ -186,7 +178,7 @@ def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Pa
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
-        receptions = [Listener(Config(), admit_nobody, turn_nobody_away, ignore) for _ in range(2)]
+        receptions = [Listener(Config(), NoDesk()) for _ in range(2)]
         barrier, failed = threading.Barrier(2), list[OSError]()
 
         threads = [threading.Thread(target=listen, args=(one, barrier, failed)) for one in receptions]

@@ -19,6 +19,7 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.sp import with_length
 from iris.kernel.transport.writer import StreamOutgoing
+from tests.support.transports import ClosedStreams
 
 
 class Ends:
@@ -26,7 +27,7 @@ class Ends:
 
     def __init__(self, stack: contextlib.ExitStack, *, tcp: bool = False) -> None:
         self.broke = 0
-        self.streams = FrameReader(MIB, lambda _: None)
+        self.streams = FrameReader(MIB, ClosedStreams())
         stack.callback(self.streams.close)
         near, self.far = connected() if tcp else socket.socketpair()
         stack.enter_context(near)
