@@ -316,7 +316,7 @@ async def test_who_loses_his_place_just_when_he_is_seen_is_told_of_and_then_told
         log = Log()
         far.observe(log)
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
-        monkeypatch.setattr(reception_of(far), "seen", far._arrivals._turn_away)  # as the thread does at that moment
+        monkeypatch.setattr(reception_of(far), "seen", far._arrivals.turn_away)  # as the thread does at that moment
         with crowd(url, 1) as (one,):
             one.sendall(GREETING)
             assert one.recv(8) == ANSWER
