@@ -15,6 +15,7 @@ from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
 from tests.support.messages import array
+from tests.support.transports import ignore
 
 ONE, TWO = (FrameFlow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
 LIMIT = 16 * MIB
@@ -103,7 +104,7 @@ class Paths:
 def way_over(link: Link) -> GatewayRoute:
     node = NodeId("2" * 32)
     way = SitePath(node, (Hop("us", node),))
-    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), lambda: None)
+    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), ignore)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:

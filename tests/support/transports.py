@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -76,8 +76,19 @@ class ClosedStreams:
         self.numbers.append(number)
 
 
-def ignore() -> None:
-    """Handler for routes whose end does not matter."""
+class Notified:
+    """The user of a connection, as a function that is called when it is lost.  See ``ConnectionUser``."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def connection_broken(self) -> None:
+        """See ``ConnectionUser.connection_broken``."""
+        self._call()
+
+
+ignore: Final = Notified(lambda: None)
+"""User of connections whose end does not matter."""
 
 
 async def fill(way: OutgoingConnection) -> int:

@@ -27,7 +27,7 @@ from iris.cluster.mesh.dialer import Dialer, DialLimiter
 from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
 from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
-from iris.cluster.mesh.outbound import OutboundConnections
+from iris.cluster.mesh.outbound import DialRules, OutboundConnections
 from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
 from iris.cluster.mesh.ports import MeshPorts, MeshSetting
 from iris.cluster.mesh.reader import InboxReader
@@ -100,11 +100,9 @@ class Mesh:
         """Rules for the addresses that this node dials."""
         self._outbound = OutboundConnections(
             transport,
-            self._connection_broke,
+            self,
             entropy if setting.dial_only else None,
-            limits=DialLimits(config.failed_dials, config.failed_dial_rate),
-            rules=self.rules,
-            refusals=self.refusals,
+            rules=DialRules(self.rules, DialLimits(config.failed_dials, config.failed_dial_rate), self.refusals),
             carriers=ports.carriers,
         )
         self.turns: Final = DialLimiter(config.handshake_timeout, ports.punctuality)
@@ -646,7 +644,8 @@ class Mesh:
 
     # -- connections that break, peers that end -------------------------------------------------------------
 
-    def _connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        """See ``OutboundObserver.connection_broke``."""
         self._handshakes.broken(outgoing)
         if peer is not None and peer.link.outgoing is outgoing and not self.closing:
             peer.link.detach()

@@ -13,6 +13,7 @@ from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
+from tests.support.transports import ignore
 
 owner: ContextVar[str] = ContextVar("owner", default="nobody")
 
@@ -66,7 +67,7 @@ async def open_desk() -> AsyncIterator[tuple[Desk, trio.Nursery]]:
     network = MemoryNetwork()
     near, far = network.transport("near"), network.transport("far")
     await far.listen(["mem://far"])
-    way = await near.dial("mem://far", lambda: None)
+    way = await near.dial("mem://far", ignore)
     owner.set("mesh")
     async with trio.open_nursery() as nursery:
         desk = Desk(network, way, far)
