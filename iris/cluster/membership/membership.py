@@ -19,7 +19,7 @@ from typing import Final, Protocol, assert_never, final, get_args
 import trio
 from msgspec import structs
 
-from iris.cluster.balancing import Balancer, SiteOrder
+from iris.cluster.balancing import Aperture, Balancer, SiteOrder
 from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking
 from iris.cluster.membership.lookup_answers import LookupAnswers
@@ -211,7 +211,7 @@ class Membership(PeerObserver):
         return balancer
 
     def _balancer(self, order: SiteOrder) -> Balancer:
-        return Balancer(self._random, order=order, processor_time=self._processor_time, work=self._work)
+        return Balancer(self._random, order=order, aperture=Aperture(self._processor_time), work=self._work)
 
     def refusals(self) -> dict[str, int]:
         """Return the counts of refused statements about members, and of failed links, by reason."""

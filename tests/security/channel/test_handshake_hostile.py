@@ -15,7 +15,7 @@ from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER
 from iris.security.channel.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
 from iris.security.noise import handshake_state as noise
-from iris.security.noise.handshake_state import HandshakeState
+from iris.security.noise.handshake_state import HandshakeState, KnownKeys
 from iris.security.noise.suites import Suite
 from tests.support.damage import damaged
 from tests.support.realms import WALL, TestRealm, seeded_entropy
@@ -227,8 +227,7 @@ def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> byte
         initiator=True,
         entropy=seeded_entropy(8),
         prologue=prologue(Suite.AESGCM, REALM.root.public),
-        s=ORDERS.static,
-        psks={0: REALM.gate},
+        keys=KnownKeys(s=ORDERS.static, psks={0: REALM.gate}),
     )
     if ephemeral is not None:
         ss = state.ss
