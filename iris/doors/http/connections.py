@@ -87,12 +87,15 @@ class _PieceReader(Protocol):
 
     def feed(self, piece: bytes) -> None:
         """Read a piece."""
+        ...
 
     def wants_more(self) -> bool:
         """Return whether its transport is to be read.  Asked when nothing waits any more."""
+        ...
 
     def processor(self) -> Processor:
         """Return the processor whose time is used.  Asked after the first piece."""
+        ...
 
 
 class _PartingConnection(Protocol):
@@ -100,9 +103,11 @@ class _PartingConnection(Protocol):
 
     def part(self) -> None:
         """End the connection.  May be called twice."""
+        ...
 
     def is_parting(self) -> bool:
         """Return whether its end has begun."""
+        ...
 
 
 @final
