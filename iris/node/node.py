@@ -34,24 +34,15 @@ from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
 from iris.patterns.books import Books, LossWatch, matching
+from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL
 from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
-from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Service, callers
-from iris.patterns.state import (
-    MAX_BYTES,
-    MAX_TTL,
-    MIN_TTL,
-    DocumentSettings,
-    Lease,
-    Saga,
-    SharedState,
-    open_lease,
-    open_saga,
-)
+from iris.patterns.service import KeyClaims, Limits, Service, callers
+from iris.patterns.state import MAX_BYTES, DocumentSettings, Lease, Saga, SharedState, open_lease, open_saga
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -576,7 +567,7 @@ class Node:
         """
         self._guard.check()
         members = BridgeMembers(check_name(bridge, "cluster"), self)
-        return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+        return open_work_queue(name, members, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
 
     def consume(
         self,
@@ -774,13 +765,12 @@ class Node:
         check_name(name, "lease")
         check_name(bridge, "cluster")
         return open_lease(
-            self._calls.ask,
+            self._calls,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
             check_between(ttl, "ttl", MIN_TTL, MAX_TTL),
             check_timeout(timeout),
-            self._environment.entropy(16),
             self._environment.random,
         )
 
@@ -837,7 +827,7 @@ class Node:
         """
         self._guard.check()
         seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
-        claims = KeyClaims(check_name(bridge, "cluster"), self._calls.ask)
+        claims = KeyClaims(check_name(bridge, "cluster"), self._calls)
         holder = self._environment.entropy(16)
         return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
