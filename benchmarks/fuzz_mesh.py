@@ -140,11 +140,14 @@ class Stage:
         sessions = [entry.session for entry in self.victim._sessions.values()]
         return sum(session.statistics().received_frames for session in sessions) + len(sessions)
 
+    def connection_broken(self) -> None:
+        """Nothing is made of it: the next frame opens another one."""
+
     def connect(self, source: MemoryTransport) -> MemoryOutgoing:
         """Open an unauthenticated connection to the victim, at once."""
         target = self.network.find(self.victim.listening[0])
         assert target is not None
-        way = MemoryOutgoing(self.network, source, target, lambda: None)
+        way = MemoryOutgoing(self.network, source, target, self)
         source.opened(way)
         target.accept(way)
         return way

@@ -30,6 +30,7 @@ from benchmarks.system import Task
 from benchmarks.task_time import TaskTime, marked, unmark
 from iris.bench.cases import MEMBERS
 from iris.cluster.balancing.balancer import Balancer
+from iris.cluster.balancing.subset import Aperture
 from iris.cluster.mesh.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
@@ -62,7 +63,7 @@ class _Members:
     """The members of the one cluster that there is."""
 
     def __init__(self) -> None:
-        self._balancer = Balancer(random.Random(1), processor_time=thread_time)
+        self._balancer = Balancer(random.Random(1), aperture=Aperture(thread_time))
 
     def add(self, node: NodeId) -> None:
         self._balancer.add(node)

@@ -127,25 +127,18 @@ class ClientStatistics(NamedTuple):
 class Client:
     """Client that shows one token.  What is done for it is counted, and ends with the token."""
 
-    def __init__(
-        self,
-        name: str,
-        token: Token,
-        limits: ClientLimits,
-        wall_clock: Callable[[], float],
-        retained: RetainedAccounts,
-    ) -> None:
+    def __init__(self, name: str, token: Token, clients: Clients) -> None:
         self.name: Final = name
         self.token: Final = token
         self.processor: Final = Processor()
-        self._limits = limits
-        self._wall_clock = wall_clock
+        self._clients = clients
+        self._limits = clients.limits
         self._calls = 0
         self._ended = False
         self._bytes = 0
         self._wanted: Counter[tuple[str, str | None]] = Counter()
         """Number of its subscriptions by pattern and group."""
-        self._retained = retained
+        self._retained = clients.retained
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
@@ -163,7 +156,7 @@ class Client:
     @property
     def is_expired(self) -> bool:
         """True if its time is over."""
-        return self.token.expires is not None and self.token.expires <= self._wall_clock()
+        return self.token.expires is not None and self.token.expires <= self._clients.wall_time()
 
     def headers(self, given: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Return headers that it gives, and the one that tells who it is, which it cannot give in any spelling."""
@@ -336,7 +329,7 @@ class Client:
             )
         self._check_token()
         expires, now = self.token.expires, asyncio.get_running_loop().time()
-        scope = asyncio.timeout_at(None if expires is None else now + expires - self._wall_clock())
+        scope = asyncio.timeout_at(None if expires is None else now + expires - self._clients.wall_time())
         try:
             async with scope:
                 self._streams.add(scope)
@@ -378,6 +371,8 @@ class Clients:
         limits: limits of each client.
 
     Attributes:
+        limits: limits of each client.
+        retained: the accounts of what is retained for them.
         unauthenticated: share of all connections together whose token the doors do not know yet.
 
     Raises:
@@ -387,9 +382,9 @@ class Clients:
     def __init__(self, path: Path, wall_clock: Callable[[], float], limits: ClientLimits = ClientLimits()) -> None:
         self.unauthenticated: Final = Processor()
         self._path = path
-        self._limits = limits
+        self.limits: Final = limits
+        self.retained: Final = RetainedAccounts()
         self._wall_clock = wall_clock
-        self._retained = RetainedAccounts()
         self._file = FileLook(path)
         self._by_digest: dict[str, Client] = {}
         self._by_name: dict[str, Client] = {}
@@ -397,6 +392,10 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def wall_time(self) -> float:
+        """Return the seconds of Unix time."""
+        return self._wall_clock()
 
     def admit(self, secret: str) -> Client:
         """Return the client that shows this token.
@@ -453,7 +452,7 @@ class Clients:
             if known is not None and known.token == token:
                 self._by_name[name] = old.pop(name)
             else:
-                self._by_name[name] = Client(name, token, self._limits, self._wall_clock, self._retained)
+                self._by_name[name] = Client(name, token, self)
         self._by_digest = {client.token.digest: client for client in self._by_name.values()}
         for client in old.values():
             client.withdraw()

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 from iris.cluster.directory import (
     IN_ONE_MESSAGE,
@@ -84,6 +84,14 @@ _LOST: Final = (Hop("", NodeId("")),)
 """The path of an origin of which it is unknown what the neighbour has received."""
 
 
+class OutwardExports(Protocol):
+    """Exports as other realms get them.  Asked while messages for a neighbour are made; must not block."""
+
+    def outward(self, realm_id: str, export: Export) -> Export | None:
+        """Return an export of a site as neighbours of a realm get it; None if they may not know of it."""
+        ...
+
+
 @final
 class Advertiser:
     """The advertising side of a gateway: which origins each neighbour gets, and what has changed for it.
@@ -92,8 +100,7 @@ class Advertiser:
         directory: the directory of other sites.
         transit: True if other sites may reach each other through this one.
         realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
-        outward: returns an export of a site as neighbours of a realm, by its fingerprint, get it;
-            None if they may not know of it.
+        outward: exports as neighbours of other realms get them; None: these get none.
         max_origins: gateways, this one among them, that are advertised to each neighbour.
         max_weight: limit on the weight of all that they export.
     """
@@ -104,7 +111,7 @@ class Advertiser:
         *,
         transit: bool = True,
         realm_id: str = "",
-        outward: Callable[[str, Export], Export | None] = lambda _, __: None,
+        outward: OutwardExports | None = None,
         max_origins: int = MAX_ORIGINS // 2,
         max_weight: int = MAX_WEIGHT // 2,
     ) -> None:
@@ -135,6 +142,9 @@ class Advertiser:
         self._behind: dict[NodeId, tuple[Hop, ...]] = {}
         """Changes that wait for the sending rate, the longest waiting first."""
         self._sent: dict[NodeId, _Sent] = {}
+
+    def _outward_export(self, realm_id: str, export: Export) -> Export | None:
+        return None if self._outward is None else self._outward.outward(realm_id, export)
 
     def add(self, neighbour: NodeId, site: str) -> None:
         """Advertise to a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
@@ -280,7 +290,7 @@ class Advertiser:
                 assert contents is not None, "an origin with a route has contents"
                 for part in contents.since(known_version):
                     if realm:
-                        part = outward_exports(part, self._realm_id, partial(self._outward, realm))  # noqa: PLW2901
+                        part = outward_exports(part, self._realm_id, partial(self._outward_export, realm))  # noqa: PLW2901
                     news.append(part.message())
             if now is not None and not self._may_send(neighbour, len(news), now):
                 self._behind[neighbour] = order[at:]

@@ -11,8 +11,7 @@ for again while the link is busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -33,22 +32,30 @@ class FrameFlow(NamedTuple):
     target: bytes
 
 
+class PressureNotices(Protocol):
+    """Notifies senders.  Called with a frame of the sender, or in the task that waits for links; must not block."""
+
+    def report_pressure(self, flow: FrameFlow, *, busy: bool) -> None:
+        """Notify the sender of a flow that the route is busy, or ready again."""
+        ...
+
+
 @final
 class Backpressure:
     """The congested links out of one gateway, and the senders that were asked to pause for them.
 
     Args:
         limit: bytes that may wait on a link.
-        report: notifies the sender of a flow that the route is busy (True) or ready.
+        notices: notifies the senders.
     """
 
-    def __init__(self, limit: int, report: Callable[[FrameFlow, bool], None]) -> None:
+    def __init__(self, limit: int, notices: PressureNotices) -> None:
         self.held = 0
         """Number of times that a sender was asked to pause."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64
-        self._report = report
+        self._notices = notices
         self._busy: dict[Link, dict[FrameFlow, float]] = {}
         self._fresh: list[Link] = []
         self._news = Wakeup()
@@ -73,7 +80,7 @@ class Backpressure:
         if reported is None or now - reported > PAUSE / 2:
             flows[flow] = now
             self.held += 1
-            self._report(flow, True)
+            self._notices.report_pressure(flow, busy=True)
 
     async def run(self) -> None:
         """Let senders go on when links have drained; run it in exactly one task."""
@@ -87,4 +94,4 @@ class Backpressure:
     async def _release(self, link: Link) -> None:
         await link.wait_drained(self._low)
         for flow in self._busy.pop(link):
-            self._report(flow, False)
+            self._notices.report_pressure(flow, busy=False)

@@ -12,8 +12,7 @@ loss, and what depended on it is repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from iris.kernel import wire
 from iris.kernel.names import NodeId
@@ -25,26 +24,37 @@ TOO_FAST: Final = "beyond the rate"
 _FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 
+class OwnExports(Protocol):
+    """What this gateway exports of its own site.  Asked with each first frame of a handshake; must not block."""
+
+    def is_exported(self, node: NodeId, site: str) -> bool:
+        """Return whether a node of this site serves or subscribes to something that is exported to another site."""
+        ...
+
+
+class RemoteOffers(Protocol):
+    """What other sites export, as far as this gateway imports it.  Asked as ``OwnExports`` is."""
+
+    def offers(self, site: str, node: NodeId) -> bool:
+        """Return whether something of a node of another site is imported."""
+        ...
+
+
 @final
 class Firewall:
     """Firewall of a site: which frames pass its border, and at which rate.
 
     Args:
-        is_exported: tells whether this gateway exports something to a site that a node here serves or subscribes to.
-        is_offered: tells the same of a node of another site, as far as this gateway imports it.
+        own: exports of its own site.
+        remote: exports of other sites.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """
 
-    def __init__(
-        self,
-        is_exported: Callable[[NodeId, str], bool],
-        is_offered: Callable[[str, NodeId], bool],
-        rate: float | None = None,
-    ) -> None:
+    def __init__(self, own: OwnExports, remote: RemoteOffers, rate: float | None = None) -> None:
         self.refused: Counter[str] = Counter()
         """Frames that did not pass, by reason."""
-        self._is_exported = is_exported
-        self._is_offered = is_offered
+        self._own = own
+        self._remote = remote
         self._rate = rate
         self._buckets: dict[NodeId, TokenBucket] = {}
 
@@ -55,7 +65,7 @@ class Firewall:
         """Return why a frame between a node of this site and one of another may not pass, or None."""
         # The type byte is all that a gateway reads of a frame. What follows is encrypted between the two ends, whose
         # keys it does not have; so the rule is about who may begin, and never about what is said.
-        if frame[:1] != _FIRST or self._is_offered(site, remote) or self._is_exported(member, site):
+        if frame[:1] != _FIRST or self._remote.offers(site, remote) or self._own.is_exported(member, site):
             return None
         self.refused[NOT_EXPORTED] += 1
         return NOT_EXPORTED

@@ -143,8 +143,8 @@ class Forwarding:
         self._realm_id = site_mesh.identity.realm_id
         self._transit = limits.transit
         self._slowed: dict[FrameFlow, float] = {}
-        self.pressure: Final = Backpressure(site_mesh.config.link_bytes, self._report_pressure)
-        self.checkpoint: Final = Firewall(home.is_exported, self._directory.offers, limits.rate)
+        self.pressure: Final = Backpressure(site_mesh.config.link_bytes, self)
+        self.checkpoint: Final = Firewall(home, self._directory, limits.rate)
         self._outbound_flows: Flows[_Passage] = Flows()
         self._inbound_flows: Flows[_Passage] = Flows()
         self.from_gateways: Final = GatewayFrames(self)
@@ -474,9 +474,10 @@ class Forwarding:
             if len(self._slowed) >= _MAX_SLOWED:
                 self._slowed.clear()
             self._slowed[flow] = now
-            self._report_pressure(flow, busy=True)
+            self.report_pressure(flow, busy=True)
 
-    def _report_pressure(self, flow: FrameFlow, busy: bool) -> None:
+    def report_pressure(self, flow: FrameFlow, *, busy: bool) -> None:
+        """See ``PressureNotices.report_pressure``."""
         self.received += 1
         code = BUSY if busy else READY
         self._carry(kinds.CarryRefused(HOPS, flow.source_site, flow.source, flow.site, flow.target, code))

@@ -129,7 +129,7 @@ class GatewayParts:
         self.policy: Final = policy
         self.lists: Final = Lists(policy, near)
         self.advertising: Final = Advertiser(
-            directory, transit=policy.transit, realm_id=near.identity.realm_id, outward=self.lists.outward
+            directory, transit=policy.transit, realm_id=near.identity.realm_id, outward=self.lists
         )
         home = GatewaySite(
             of_node.membership,
@@ -170,7 +170,7 @@ class Gateway:
         self._has_ended = False
         self._identity = self._site_mesh.identity
         """Identity of the gateway when subscriptions were last looked at: it says which realms are trusted."""
-        self._contents = SiteContents(parts.policy.may_export, self._lists.wanted)
+        self._contents = SiteContents(self._lists)
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(parts.policy.exports, parts.policy.export_topics, parts.policy.import_topics)

@@ -7,9 +7,9 @@ out from what has changed: it costs the same however much is exported.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Change, Export
 from iris.kernel.names import NodeId
@@ -23,18 +23,28 @@ _SLACK: Final = 64
 """Former places in the queues that may stay, besides one for each node."""
 
 
+class ExportRules(Protocol):
+    """Rules for what other sites may know.  Asked as services and subscriptions change; must not block."""
+
+    def may_export(self, cluster: str) -> bool:
+        """Return whether other sites may use a cluster."""
+        ...
+
+    def wanted(self, pattern: str) -> str | None:
+        """Return a pattern as other sites get it; None if they do not."""
+        ...
+
+
 @final
 class SiteContents:
     """Services and subscriptions of the nodes of a site, as far as other sites may know of them.
 
     Args:
-        may_export: tells whether other sites may use a cluster.
-        wanted: returns a pattern as other sites get it; None if they do not.
+        rules: rules for what other sites may know of them.
     """
 
-    def __init__(self, may_export: Callable[[str], bool], wanted: Callable[[str], str | None]) -> None:
-        self._may_export = may_export
-        self._wanted = wanted
+    def __init__(self, rules: ExportRules) -> None:
+        self._rules = rules
         self._members: dict[NodeId, frozenset[Export]] = {}
         self._patterns: dict[tuple[NodeId, str], int] = {}
         """Number of a node's terms that have a pattern, by node and pattern."""
@@ -52,7 +62,7 @@ class SiteContents:
     def place(self, node: NodeId, serves: Mapping[str, bytes]) -> None:
         """Set which clusters a node serves, each with its proof."""
         exports = frozenset(
-            Export(CLUSTER, name, node, proof) for name, proof in serves.items() if self._may_export(name)
+            Export(CLUSTER, name, node, proof) for name, proof in serves.items() if self._rules.may_export(name)
         )
         self._replace(self._members.pop(node, frozenset()), exports)
         if exports:
@@ -82,7 +92,7 @@ class SiteContents:
 
     def _show(self, wanted: tuple[NodeId, str]) -> None:
         before = self._shown.pop(wanted, None)
-        named = self._wanted(wanted[1]) if wanted in self._patterns else None
+        named = self._rules.wanted(wanted[1]) if wanted in self._patterns else None
         after = None if named is None else Export(TOPIC, named, wanted[0])
         if after is not None:
             self._shown[wanted] = after

@@ -163,6 +163,10 @@ class Lists:
             known = self._reaching[realm_id, node] = any(realm.may_reach(export.name) for export in memberships)
         return known
 
+    def may_export(self, cluster: str) -> bool:
+        """Return whether other sites may use a cluster."""
+        return self._policy.may_export(cluster)
+
     def wanted(self, pattern: str) -> str | None:
         """Return a pattern that is subscribed to here as the directory names it; None if no other site is to know."""
         if not self._policy.may_want(pattern):

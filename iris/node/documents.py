@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import NamedTuple, final
+from random import Random
+from typing import Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
 from iris.node.parts import NodeParts
-from iris.patterns.state import SharedState, StateMembers
-
-
-@final
-class DocumentSettings(NamedTuple):
-    """Settings of a document; see ``Node.state``."""
-
-    max_bytes: int
-    path: Path | None
-    allow: frozenset[str]
+from iris.patterns.state import DocumentSettings, SharedState, StateMembers
 
 
 @final
@@ -28,6 +19,7 @@ class Documents(dict[str, SharedState]):
 
     def __init__(self, parts: NodeParts) -> None:
         super().__init__()
+        self.random: Final[Random] = parts.environment.random
         self._parts = parts
 
     def make(self, cluster: str, settings: DocumentSettings, others: Callable[[], list[NodeId]]) -> SharedState:
@@ -49,15 +41,15 @@ class Documents(dict[str, SharedState]):
             parts.sites,
             others,
         )
-        return SharedState(
-            members,
-            max_bytes=settings.max_bytes,
-            path=settings.path,
-            allow=settings.allow,
-            random=parts.environment.random,
-            wall_clock=parts.environment.wall_clock,
-            check_open=patterns.guard.check,
-        )
+        return SharedState(members, settings, self)
+
+    def wall_time(self) -> float:
+        """See ``DocumentNode.wall_time``."""
+        return self._parts.environment.wall_clock()
+
+    def check_open(self) -> None:
+        """See ``DocumentNode.check_open``."""
+        self._patterns.guard.check()
 
     def flag(self, paused_by: str | None) -> DocumentFlag | None:
         """Return the flag that pauses a service; None if it is never paused.

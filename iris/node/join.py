@@ -161,7 +161,6 @@ class Joined:
                 await self.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership)
                 self.drained.discard(cluster)  # it leaves: nobody has it work again
-                membership.draining = True
                 self.drain(cluster)
                 await membership.wait_drained(self._mesh.config.drain_timeout)
             finally:

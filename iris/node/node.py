@@ -28,7 +28,7 @@ from iris.node.arguments import (
     check_whom,
 )
 from iris.node.calls import too_few
-from iris.node.documents import Documents, DocumentSettings
+from iris.node.documents import Documents
 from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
@@ -41,7 +41,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.service import KeyClaims, Limits, Service, callers
-from iris.patterns.state import MAX_BYTES, Lease, Saga, SharedState, open_lease, open_saga
+from iris.patterns.state import MAX_BYTES, DocumentSettings, Lease, Saga, SharedState, open_lease, open_saga
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential

@@ -240,7 +240,7 @@ async def open_parts(
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
-        verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
+        verifier = ProofVerifier(identity, environment.wall_clock, revoked)
         record = _record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only))
         base = lay_foundation(record, verifier, revoked, environment, config, client=client)
         setting = MeshSetting(

@@ -107,8 +107,7 @@ def run_once(
             network.shares_hosts = True
             network.offsets = injection.offsets
             network.memory.observer = trace.frame
-            world = World(network, schedule.seed, trace, stalls, directory)
-            world.power_failed = disk.lose
+            world = World(network, schedule.seed, trace, stalls, directory, disk)
             OPENER.set(world.open_parts)
             try:
                 async with trio.open_nursery() as nursery:

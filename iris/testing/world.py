@@ -21,7 +21,7 @@ from iris.node.node import Node
 from iris.node.open import OpenNode
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.testing.machine import HOST, Stalls, run_asyncio
+from iris.testing.machine import HOST, SimulatedDisk, Stalls, run_asyncio
 from iris.testing.network import Network
 from iris.testing.trace import Trace
 
@@ -79,7 +79,9 @@ class World:
         trace: the events so far.
     """
 
-    def __init__(self, network: Network, seed: int, trace: Trace, stalls: Stalls, directory: Path) -> None:
+    def __init__(
+        self, network: Network, seed: int, trace: Trace, stalls: Stalls, directory: Path, disk: SimulatedDisk
+    ) -> None:
         self.seed: Final = seed
         self.random: Final = random.Random(f"test {seed}")
         self.network: Final = network
@@ -89,9 +91,8 @@ class World:
         """Every node that was opened."""
         self.healed: Final = trio.Event()
         """Event that is set when the faults are over."""
-        self.power_failed: Callable[[str], int] = lambda _: 0
-        """Called when the machine of a host has failed; returns how many writes to its disk are lost or torn."""
         self._directory = directory
+        self._disk = disk
         self._hosts: dict[str, Host] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -214,7 +215,7 @@ class World:
                 finally:
                     host.nursery = None
             if host.fails:
-                lost = self.power_failed(host.name)
+                lost = self._disk.lose(host.name)
                 self.trace.note("host", host.name, f"writes that are lost or torn: {lost}")
             await host.up.wait()
 

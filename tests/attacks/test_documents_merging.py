@@ -39,6 +39,7 @@ from tests.support.states import (
     ALL,
     EDITS,
     NOW,
+    LoneDocument,
     Member,
     absorb,
     agree,
@@ -301,8 +302,8 @@ def test_two_with_one_number_that_compare_before_either_has_an_edit_lose_nothing
 @pytest.mark.parametrize("way", ["edits", "comparisons", "questions"])
 def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -> None:
     """The writer leaves its number each time; it writes 4 MiB anew once, and then 128 KiB a second."""
-    now = [NOW]
-    one = replica(1, max_bytes=10**8, wall_clock=lambda: now[0])
+    document = LoneDocument()
+    one = Replica(document, random.Random(1), 10**8)
     for number in range(2000):
         SharedMap(one, "")[f"k{number}"] = bytes(2000)
 
@@ -325,14 +326,14 @@ def test_who_forges_a_number_again_and_again_has_little_written_anew(way: str) -
     assert 2000 <= first < 2500
     forge()
     assert one.hidden == first
-    now[0] += 60
+    document.now += 60
     forge()
     while one.is_rewriting:
         one.pop_edits()
     assert first < one.hidden <= 2 * first
-    now[0] -= 10**6
+    document.now -= 10**6
     forge()
-    now[0] += 60
+    document.now += 60
     forge()
     while one.is_rewriting:
         one.pop_edits()
@@ -366,12 +367,10 @@ def test_forged_edits_and_little_room_leave_all_counts_right(short_steps: None, 
 async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, short_steps: None, seed: int) -> None:
     """It is read now and then, while edits and long comparisons come; so are several that began later."""
     rng = random.Random(seed)
-
-    def note(changed: list[Entry], came: set[int]) -> None:
-        changes.note(changed, came)
-
-    one = replica(seed, note_changes=note)
+    document = LoneDocument()
+    one = Replica(document, random.Random(seed), 1_000_000)
     changes = Changes(one)
+    document.following.append(changes)
     other = replica(seed + 1)
     views: list[tuple[StateWatch, dict[tuple[str, str], Any]]] = []
 
@@ -413,8 +412,8 @@ async def test_a_watch_ends_up_with_what_is_there(autojump_clock: MockClock, sho
 
 def test_a_clock_that_jumps_parts_nobody_for_longer_than_it_is_wrong() -> None:
     """Far back all that comes is beyond the date; what was held off comes by comparing when the clock is right."""
-    now = [NOW]
-    one, other = replica(1, wall_clock=lambda: now[0]), replica(2)
+    document = LoneDocument()
+    one, other = Replica(document, random.Random(1), 1_000_000), replica(2)
     SharedMap(other, "")["a"] = 1
     high = int(NOW * 1e6)
     entry = Entry(dot_of(9, high), VALUE, "", "", "high", b"\x01")
@@ -422,14 +421,13 @@ def test_a_clock_that_jumps_parts_nobody_for_longer_than_it_is_wrong() -> None:
     send(other, one)
     give(other, one)
     assert SharedMap(one, "")["high"] == 1
-    now[0] = 0.0
+    document.now = 0.0
     SharedMap(other, "")["b"] = 2
     del SharedMap(other, "")["high"]
     give(other, one)
     assert dict(SharedMap(one, "")) == {"a": 1, "b": 2} | {"high": 1}
     SharedMap(one, "")["c"] = 3
-    for wall in (NOW + 40 * 365 * 86_400.0, NOW):
-        now[0] = wall
+    for document.now in (NOW + 40 * 365 * 86_400.0, NOW):
         one.pop_edits()
         for _ in range(2):
             give(other, one)

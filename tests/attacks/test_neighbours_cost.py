@@ -21,6 +21,7 @@ from iris.patterns.pubsub.interest.durable_names import DurableRecord
 from iris.patterns.pubsub.publish.acks import Unconfirmed
 from iris.testing import open_network
 from tests.support.federations import echo, open_federation
+from tests.support.transports import ignore
 from tests.support.work import steps_run
 
 FEW, MANY = 20, 1_000
@@ -111,7 +112,7 @@ async def test_what_a_gateway_says_of_a_way_costs_the_same_however_many_there_ar
         sites = federation.parts[shop.id].sites
         assert sites is not None
         for count in (FEW, MANY):
-            ways = [await sites._routes.dial(f"site://eu/{number:032x}", lambda: None) for number in range(1, count)]
+            ways = [await sites._routes.dial(f"site://eu/{number:032x}", ignore) for number in range(1, count)]
             costs.append(cost(partial(sites.refused, "eu", NodeId(f"{0xFFFF:032x}"), reason)))
             for way in ways:
                 way.close()

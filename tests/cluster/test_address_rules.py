@@ -27,6 +27,7 @@ from iris.security.channel.handshake import Initiator
 from iris.testing import open_network
 from tests.support.admission import open_reading_mesh
 from tests.support.realms import WALL, TestRealm
+from tests.support.transports import ignore
 
 NODE = NodeId("0123456789abcdef" * 2)
 TOLD = Hearsay(by="cluster a", node=NODE)
@@ -307,7 +308,7 @@ async def test_who_has_the_gate_secret_alone_has_a_node_say_nothing_of_his_choic
             realm.identity("a"), transport, listening, config=config, entropy=realm.entropy, wall_clock=lambda: WALL
         ) as mesh,
     ):
-        way = await stranger.dial(listening[0], lambda: None)
+        way = await stranger.dial(listening[0], ignore)
         try:
             hostile = (
                 f"ipc://{socket}",
@@ -346,7 +347,7 @@ async def test_who_comes_by_ipc_is_answered_at_any_socket_of_his(tmp_path: Path)
             realm.identity("a"), transport, listening, config=config, entropy=realm.entropy, wall_clock=lambda: WALL
         ),
     ):
-        way = await stranger.dial(listening[0], lambda: None)
+        way = await stranger.dial(listening[0], ignore)
         try:
             assert way.send_nowait(first_frame(realm, 1, f"ipc://{socket}"))
             with trio.fail_after(60):

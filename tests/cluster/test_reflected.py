@@ -14,6 +14,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.transport.port import OutgoingConnection
 from iris.security.channel.admission import FIRST_FRAMES
 from tests.support.meshes import Fleet, MeshNode, open_meshes
+from tests.support.transports import ignore
 
 FAR = 0.3
 """Seconds that the eavesdropper is quicker than the other node's answer."""
@@ -34,7 +35,7 @@ async def eavesdropper(fleet: Fleet, victim: MeshNode, monkeypatch: pytest.Monke
         await send(outgoing, frame)
         if frame[0] == wire.HANDSHAKE_INIT:
             seen.append(frame)
-            ways.append(await transport.dial(victim.url, lambda: None))
+            ways.append(await transport.dial(victim.url, ignore))
             assert ways[-1].send_nowait(frame)
 
     monkeypatch.setattr(handshakes, "_send", overheard)
@@ -112,7 +113,7 @@ async def test_a_recorded_first_frame_is_opened_as_often_by_its_sender_as_by_oth
             await a.mesh.connect([b.url])
         transport = fleet.network.transport("late", 1 << 20)
         for _ in range(20):
-            way = await transport.dial(a.url, lambda: None)
+            way = await transport.dial(a.url, ignore)
             assert way.send_nowait(seen[0])
             await trio.sleep(0.1)
             way.close()

@@ -5,7 +5,7 @@ Each is genuine, and names an address where nobody is any more, so that each can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import cycle, islice
 
@@ -18,12 +18,13 @@ from trio.testing import MockClock
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
-from iris.kernel.transport.port import Permit
+from iris.kernel.transport.port import ConnectionUser, Permit
 from iris.kernel.wire import kinds
 from iris.security.channel import admission
 from iris.security.channel.handshake import Initiator
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL
+from tests.support.transports import ignore
 
 DIALS = 256
 """Number of dials that a transport over nng makes at one time."""
@@ -35,9 +36,9 @@ def limit_dials(monkeypatch: pytest.MonkeyPatch, transport: MemoryTransport) -> 
     """Give a transport the bound on dials that the real one has."""
     limiter, dial = trio.CapacityLimiter(DIALS), transport.dial
 
-    async def limited(url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+    async def limited(url: str, user: ConnectionUser, permit: Permit | None = None) -> MemoryOutgoing:
         async with limiter:
-            return await dial(url, on_broken, permit)
+            return await dial(url, user, permit)
 
     monkeypatch.setattr(transport, "dial", limited)
     return limiter
@@ -79,7 +80,7 @@ async def test_nodes_get_in_and_out_while_ten_thousand_replays_arrive_each_secon
         dials = limit_dials(monkeypatch, a.transport)
         await bury(fleet)
         frames = cycle(record(fleet, 200, DEAD))
-        ways = [await fleet.network.transport(f"10.0.{n}").dial(a.url, lambda: None) for n in range(250)]
+        ways = [await fleet.network.transport(f"10.0.{n}").dial(a.url, ignore) for n in range(250)]
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(flood, ways, frames)
         took: list[float] = []
@@ -109,7 +110,7 @@ async def test_an_honest_node_that_repeats_its_first_frame_is_answered_each_time
         await listener.listen(["mem://gone"])
         (frame,) = record(fleet, 1, "mem://gone")
         for number in range(admission.FIRST_FRAMES + 2):
-            way = await fleet.network.transport(f"10.0.{number}").dial(a.url, lambda: None)
+            way = await fleet.network.transport(f"10.0.{number}").dial(a.url, ignore)
             way.send_nowait(frame)
             await trio.sleep(0.5)
         answers = list(iter(listener.receive_nowait, None))
@@ -123,7 +124,7 @@ async def test_copies_of_a_first_frame_that_is_being_answered_cost_no_connection
         a = fleet["a"]
         await bury(fleet)
         (frame,) = record(fleet, 1, DEAD)
-        way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+        way = await fleet.network.transport("stranger").dial(a.url, ignore)
         for _ in range(admission.FIRST_FRAMES + 1):
             way.send_nowait(frame)
             await trio.sleep(0.1)
@@ -140,7 +141,7 @@ async def test_copies_of_a_first_frame_that_was_answered_have_the_same_answer_on
         listener = fleet.network.transport("gone")
         await listener.listen(["mem://gone"])
         (frame,) = record(fleet, 1, "mem://gone")
-        way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+        way = await fleet.network.transport("stranger").dial(a.url, ignore)
         for _ in range(admission.FIRST_FRAMES):
             way.send_nowait(frame)
             await trio.sleep(0.1)
@@ -158,7 +159,7 @@ async def reach_every_state(fleet: Fleet, a: MeshNode, b: MeshNode, nursery: tri
     await bury(fleet)
     silent = fleet.network.transport("silent")
     await silent.listen(["mem://silent"])
-    way = await fleet.network.transport("stranger").dial(a.url, lambda: None)
+    way = await fleet.network.transport("stranger").dial(a.url, ignore)
     for frame in (*record(fleet, 1, DEAD), *record(fleet, 1, "mem://silent")):
         way.send_nowait(frame)  # one that is being dialled, and one that waits for its last frame
 

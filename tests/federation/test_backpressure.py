@@ -15,9 +15,20 @@ from iris.kernel.names import NodeId
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
 from tests.support.messages import array
+from tests.support.transports import ignore
 
 ONE, TWO = (FrameFlow("eu", bytes([number]) * 16, "us", b"t" * 16) for number in (1, 2))
 LIMIT = 16 * MIB
+
+
+class Senders:
+    """Writes down what the senders are notified of."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[FrameFlow, bool]] = []
+
+    def report_pressure(self, flow: FrameFlow, *, busy: bool) -> None:
+        self.told.append((flow, busy))
 
 
 def fill(link: Link, mib: float) -> None:
@@ -26,8 +37,8 @@ def fill(link: Link, mib: float) -> None:
 
 
 async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_ready(autojump_clock: MockClock) -> None:
-    told: list[tuple[FrameFlow, bool]] = []
-    pressure = Backpressure(LIMIT, lambda flow, busy: told.append((flow, busy)))
+    senders = Senders()
+    told, pressure = senders.told, Backpressure(LIMIT, senders)
     link = Link(NodeId("1" * 32), Config())
     fill(link, 1.5)
     assert not pressure.is_high(link)
@@ -51,17 +62,17 @@ async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_rea
 
 
 def test_who_goes_on_all_the_same_is_told_again() -> None:
-    told: list[bool] = []
-    pressure = Backpressure(LIMIT, lambda _, busy: told.append(busy))
+    senders = Senders()
+    pressure = Backpressure(LIMIT, senders)
     link = Link(NodeId("1" * 32), Config())
     for now in (0.0, 0.1, PAUSE, PAUSE + 0.1, 2 * PAUSE):
         pressure.hold(link, ONE, now)
-    assert told == [True] * 3
+    assert [busy for _, busy in senders.told] == [True] * 3
 
 
 async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> None:
-    told: list[bool] = []
-    pressure = Backpressure(LIMIT, lambda _, busy: told.append(busy))
+    senders = Senders()
+    pressure = Backpressure(LIMIT, senders)
     link = Link(NodeId("1" * 32), Config())
     fill(link, 5)
     async with trio.open_nursery() as nursery:
@@ -70,7 +81,7 @@ async def test_a_link_that_ends_holds_up_nobody(autojump_clock: MockClock) -> No
         await wait_all_tasks_blocked()
         link.close("the end")
         await wait_all_tasks_blocked()
-        assert told == [True, False]
+        assert [busy for _, busy in senders.told] == [True, False]
         nursery.cancel_scope.cancel()
 
 
@@ -93,7 +104,7 @@ class Paths:
 def way_over(link: Link) -> GatewayRoute:
     node = NodeId("2" * 32)
     way = SitePath(node, (Hop("us", node),))
-    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), lambda: None)
+    return GatewayRoute(("us", node), ("eu", node), way, Paths(link), ignore)
 
 
 async def test_a_way_that_is_paused_takes_nothing_until_it_is_resumed(autojump_clock: MockClock) -> None:

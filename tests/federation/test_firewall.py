@@ -15,8 +15,19 @@ NEAR, FAR, OPEN = NodeId("1" * 32), NodeId("2" * 32), NodeId("3" * 32)
 FIRST = b"\1first"
 
 
+class Exports:
+    """Exports of one node of this site to all others, and of one of another site."""
+
+    def is_exported(self, node: NodeId, site: str) -> bool:
+        return bool(site) and node == OPEN
+
+    def offers(self, site: str, node: NodeId) -> bool:
+        return site == "far" and node == OPEN
+
+
 def checkpoint(rate: float | None = None) -> Firewall:
-    return Firewall(lambda node, _: node == OPEN, lambda site, node: site == "far" and node == OPEN, rate)
+    exports = Exports()
+    return Firewall(exports, exports, rate)
 
 
 @pytest.mark.parametrize(

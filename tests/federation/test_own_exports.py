@@ -59,8 +59,21 @@ def test_a_node_that_wants_very_much_gives_way_to_those_that_come_later() -> Non
     assert {one.node for one in more} == {A}
 
 
+class Rules:
+    """Rules of a site that exports all clusters but a secret one, and subscriptions by other names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def may_export(self, cluster: str) -> bool:
+        return cluster != "secret"
+
+    def wanted(self, pattern: str) -> str | None:
+        return self._names.get(pattern)
+
+
 def test_what_stands_for_one_export_twice_goes_with_the_last_of_it() -> None:
-    site = SiteContents(lambda cluster: cluster != "secret", lambda pattern: pattern.removeprefix("twice/"))
+    site = SiteContents(Rules({"twice/orders": "orders", "orders": "orders"}))
     site.subscribe(A, "orders", 1)
     site.subscribe(A, "orders", 1)
     site.subscribe(A, "twice/orders", 1)
@@ -85,7 +98,7 @@ def test_what_stands_for_one_export_twice_goes_with_the_last_of_it() -> None:
 
 def test_subscriptions_are_shown_otherwise_after_they_were_examined_again() -> None:
     aliases = {"acme/x": "one/x"}
-    site = SiteContents(lambda _: True, aliases.get)
+    site = SiteContents(Rules(aliases))
     site.subscribe(A, "acme/x", 1)
     site.subscribe(A, "other/x", 1)
     assert site.pop_changes() == ((Export(TOPIC, "one/x", A),), ())

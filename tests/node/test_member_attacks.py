@@ -47,6 +47,7 @@ from tests.support.attacks import (
 )
 from tests.support.hostile_stage import Stage
 from tests.support.messages import fields_of, raw
+from tests.support.transports import ignore
 
 SLOW: Final = 2 * 0.1
 """Seconds until 99 of 100 honest requests behind a hostile frame are answered: twice what is promised, see above."""
@@ -336,7 +337,7 @@ def connect(network: MemoryNetwork, source: MemoryTransport, victim: Mesh) -> Me
     """Open a connection to a mesh, and say nothing."""
     target = network.find(victim.listening[0])
     assert target is not None
-    way = MemoryOutgoing(network, source, target, lambda: None)
+    way = MemoryOutgoing(network, source, target, ignore)
     source.opened(way)
     target.accept(way)
     return way

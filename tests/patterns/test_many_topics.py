@@ -271,8 +271,7 @@ def test_topics_that_begin_after_those_that_were_forgotten_are_owed_from_their_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscription, "_MAX_NUMBERINGS", 4)
-    desk = Desk()
-    desk.subscription.version = 1
+    desk = Desk(version=1)
     desk.beginnings.confirmed(NODE, 1, 0)
     for began, topic in ((0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e")):
         desk.numbers(began + 1, 1, topic=topic, milestones=(began,))
@@ -288,8 +287,7 @@ def test_where_too_many_publishers_are_forgotten_topics_count_from_their_first_e
 ) -> None:
     monkeypatch.setattr(subscription, "_MAX_NUMBERINGS", 4)
     monkeypatch.setattr(subscription, "_MAX_PUBLISHERS", 1)
-    desk = Desk()
-    desk.subscription.version = 1
+    desk = Desk(version=1)
     desk.beginnings.confirmed(NODE, 1, 0)
     for number in range(5):
         sender = Sender("shop", NodeId(f"{number:032x}"))

@@ -18,6 +18,7 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import OutgoingConnection
+from tests.support.transports import ignore
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,7 @@ async def _main(url: str) -> None:
         if frame is None:
             await transport.wait_readable()
         elif frame.startswith((b"tcp://", b"ipc://", b"ws://")):
-            back = await transport.dial(frame.decode(), lambda: None)
+            back = await transport.dial(frame.decode(), ignore)
         else:
             assert back is not None
             while not back.send_nowait(frame):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from iris.kernel.config import Config
-from iris.security.channel.handshake import Established, Initiator, Responder
+from iris.security.channel.handshake import Established, HandshakeRules, Initiator, Responder
 from iris.security.channel.session import Session
 from iris.security.identity.identity import NodeIdentity, PeerIdentity
 from iris.security.noise.suites import Suite
@@ -35,18 +35,16 @@ def start(
 ) -> tuple[Initiator, Responder]:
     """Return both sides of a handshake that has not begun."""
     entropy = seeded_entropy(seed)
+    rules = HandshakeRules(admit=admit, config=config or Config(), realm_id=realm_id, suite=suite)
     initiator = Initiator(
         dialler,
         index=INITIATOR_INDEX,
         hello=hello,
         entropy=entropy,
         wall_now=WALL,
-        suite=suite,
-        admit=admit,
-        config=config,
-        realm_id=realm_id,
+        rules=rules,
     )
-    return initiator, Responder(listener, index=RESPONDER_INDEX, entropy=entropy, admit=admit, config=config)
+    return initiator, Responder(listener, index=RESPONDER_INDEX, entropy=entropy, rules=rules)
 
 
 def finish(

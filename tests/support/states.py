@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -25,6 +25,7 @@ from iris.patterns.state.entries import (
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
+from iris.patterns.state.watch import Changes
 from iris.testing import inspect_document
 
 NOW: Final = 1_800_000_000.0
@@ -32,24 +33,37 @@ EDITS: Final = 8
 """Kinds of edits that ``edit`` makes."""
 
 
-def replica(
-    seed: int = 0,
-    *,
-    max_bytes: int = 1_000_000,
-    claimed: Collection[int] = (),
-    wall_clock: Callable[[], float] = lambda: NOW,
-    note_changes: Callable[[list[Entry], set[int]], None] = lambda changed, came: None,
-) -> Replica:
+class LoneDocument:
+    """A document that nobody else has; see ``Document``."""
+
+    def __init__(self, claimed: Collection[int] = ()) -> None:
+        self.now = NOW
+        self._claimed = claimed
+        self.following: list[Changes] = []
+
+    def check_open(self) -> None:
+        """It is open."""
+
+    def note_edit(self) -> None:
+        """It is sent to nobody."""
+
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Let those follow who do."""
+        for changes in self.following:
+            changes.note(changed, came)
+
+    def wall_time(self) -> float:
+        """Return the date."""
+        return self.now
+
+    def claimed_writers(self) -> Collection[int]:
+        """Return the numbers that others use."""
+        return self._claimed
+
+
+def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
     """Return an empty replica."""
-    return Replica(
-        check_open=lambda: None,
-        note_edit=lambda: None,
-        note_changes=note_changes,
-        random=random.Random(seed),
-        wall_clock=wall_clock,
-        max_bytes=max_bytes,
-        claimed=lambda: claimed,
-    )
+    return Replica(LoneDocument(claimed), random.Random(seed), max_bytes)
 
 
 def edit(one: Replica, kind: int, rng: random.Random) -> None:

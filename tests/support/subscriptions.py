@@ -37,6 +37,7 @@ class Desk:
         max_bytes: int = 1000,
         group: str | None = None,
         allow: frozenset[str] | None = None,
+        version: int | None = None,
     ) -> None:
         self.confirmed: list[tuple[NodeId, tuple[int, ...]]] = []
         self.delayed: list[tuple[NodeId, str]] = []
@@ -48,7 +49,7 @@ class Desk:
         self.settled_events = 0
         self.beginnings = StartOffsets()
         options = SubscriptionOptions(group=group, overflow=overflow, allow=allow)
-        self.subscription = Subscription(">", options, QueueLimits(max_events, max_bytes), self)
+        self.subscription = Subscription(">", options, QueueLimits(max_events, max_bytes), self, version=version)
         self.arrived: Counter[str] = Counter()
 
     def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:

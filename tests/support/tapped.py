@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import trio
 
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
-from iris.kernel.transport.port import ConnectionObserver, IncomingConnection, OutgoingConnection, Permit
+from iris.kernel.transport.port import (
+    ConnectionObserver,
+    ConnectionUser,
+    IncomingConnection,
+    OutgoingConnection,
+    Permit,
+)
 
 
 @final
@@ -72,14 +78,14 @@ class TappedTransport:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple([await self._wire.tap(url) for url in await self._real.listen(urls)])
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
-        return await self._real.dial(url, on_broken, permit)
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> OutgoingConnection:
+        return await self._real.dial(url, user, permit)
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
-        return await self._real.accept_reverse(token, on_broken)
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> OutgoingConnection:
+        return await self._real.accept_reverse(token, user)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
-        return self._real.dial_reverse(url, token, on_broken)
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> IncomingConnection:
+        return self._real.dial_reverse(url, token, user)
 
     def receive_nowait(self) -> bytes | None:
         return self._real.receive_nowait()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
 from iris.kernel.config import KIB, Config
+from iris.kernel.transport.greeting import Greeting
 from iris.kernel.transport.network import NetworkTransport, TransportStatistics
 from iris.kernel.transport.port import OutgoingConnection, Transport
 
@@ -66,8 +68,43 @@ def check_idle(transport: NetworkTransport) -> None:
     )
 
 
-def ignore() -> None:
-    """Handler for routes whose end does not matter."""
+class NoDesk:
+    """A desk that takes no connection."""
+
+    def admit(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+        """Take none."""
+
+    def turn_away(self, number: int) -> None:
+        """There is none."""
+
+    def note_refused(self) -> None:
+        """Count none."""
+
+
+class ClosedStreams:
+    """The connections that a reader has reported as ended."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def stream_closed(self, number: int) -> None:
+        """See ``StreamObserver``."""
+        self.numbers.append(number)
+
+
+class Notified:
+    """The user of a connection, as a function that is called when it is lost.  See ``ConnectionUser``."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def connection_broken(self) -> None:
+        """See ``ConnectionUser.connection_broken``."""
+        self._call()
+
+
+ignore: Final = Notified(lambda: None)
+"""User of connections whose end does not matter."""
 
 
 async def fill(way: OutgoingConnection) -> int:

@@ -8,7 +8,8 @@ time and randomness are arguments.  They send nothing (iris.patterns.request) an
 from iris.cluster.balancing.balancer import Balancer
 from iris.cluster.balancing.locality import AtSite, SiteOrder
 from iris.cluster.balancing.retry_budget import RetryBudget
+from iris.cluster.balancing.subset import Aperture
 
 __all__ = (
-    "AtSite", "Balancer", "RetryBudget", "SiteOrder",
+    "Aperture", "AtSite", "Balancer", "RetryBudget", "SiteOrder",
 )  # fmt: skip

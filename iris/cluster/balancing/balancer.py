@@ -32,7 +32,7 @@ import hashlib
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from random import Random
 from typing import Final, Protocol, final
 
@@ -172,7 +172,7 @@ class Balancer:
     Args:
         random: draws the two candidates.
         order: the order of sites, for the asking node.
-        processor_time: see ``Aperture``.
+        aperture: chooses how many of the members are asked.
         work: woken with each request to a member that owes no other answer.
     """
 
@@ -181,12 +181,12 @@ class Balancer:
         random: Random,
         *,
         order: SiteOrder = _NO_ORDER,
-        processor_time: Callable[[], float] | None = None,
+        aperture: Aperture | None = None,
         work: WorkSignal | None = None,
     ) -> None:
         self._draw = random.random
         self._order = order
-        self._aperture = Aperture(processor_time)
+        self._aperture = aperture or Aperture()
         self._scores: dict[NodeId, _Score] = {}
         self._ordered: list[_Score] = []
         """All of them in this caller's order."""

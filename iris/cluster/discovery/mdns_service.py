@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import trio
 import zeroconf
@@ -36,26 +36,34 @@ _POINTER: Final = 12
 """Type of record: RFC 1035."""
 
 
+class AnnouncementUser(Protocol):
+    """The user of what others announce.  Called on the package's own thread; must not block."""
+
+    def concerns(self, name: str) -> bool:
+        """Return whether an instance of this name is of this realm, and not this node's own."""
+        ...
+
+    def left_out(self, name: str | None) -> None:
+        """There were too many: the one of this name is not followed any more; None: a new one is not."""
+        ...
+
+
 @final
 class RecordFilter:
     """Passes those records of the package that concern the announcements followed.
 
     Args:
         followed: the announcements that are.
-        concerns: tells of an instance's name whether it is of this realm and not this node's own.
-        left_out: called when there were too many: with the name of one that is not followed any more, or with None.
+        user: the user of what others announce.
 
     Attributes:
         dropped: pointers to those that are not followed any more; whoever has dealt with them empties it.
     """
 
-    def __init__(
-        self, followed: FollowedAnnouncements, concerns: Callable[[str], bool], left_out: Callable[[str | None], None]
-    ) -> None:
+    def __init__(self, followed: FollowedAnnouncements, user: AnnouncementUser) -> None:
         self.dropped: list[Any] = []
         self._followed = followed
-        self._concerns = concerns
-        self._left_out = left_out
+        self._user = user
         self._pointers: dict[str, Any] = {}
 
     def keep(self, update: zeroconf.RecordUpdate, now: float) -> zeroconf.RecordUpdate | None:
@@ -69,7 +77,7 @@ class RecordFilter:
         if record.type != _POINTER:
             return update if instance_of(record.name) in self._followed else None
         name = instance_of(record.alias)
-        if record.name != TYPE or not self._concerns(name):
+        if record.name != TYPE or not self._user.concerns(name):
             return None
         if record.is_expired(now):
             self._pointers.pop(name, None)
@@ -83,7 +91,7 @@ class RecordFilter:
         if replaced is not None:
             self.dropped.append(self._pointers.pop(replaced))
         if self._followed.ignored != ignored:
-            self._left_out(replaced)
+            self._user.left_out(replaced)
         if name not in self._followed:
             return None
         self._pointers[name] = record
@@ -135,7 +143,7 @@ class MdnsService:
         self._threads = trio.CapacityLimiter(_ASKED_AT_ONCE)
         self._followed = FollowedAnnouncements(Random())
         self._zeroconf = zeroconf.Zeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
-        Browser(self._zeroconf, RecordFilter(self._followed, lan.concerns, self._leave_out), self._notice)
+        Browser(self._zeroconf, RecordFilter(self._followed, self), self._notice)
 
     async def announce(self, own: str, urls: tuple[str, ...]) -> None:
         """Announce this node; that takes half a second, for which nobody should have to wait."""
@@ -174,9 +182,14 @@ class MdnsService:
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._handle_pending, idempotent=True)
 
-    def _leave_out(self, replaced: str | None) -> None:
-        if replaced is not None:
-            self._hop(replaced, partial(self._lan.lost, replaced))
+    def concerns(self, name: str) -> bool:
+        """See ``AnnouncementUser.concerns``."""
+        return self._lan.concerns(name)
+
+    def left_out(self, name: str | None) -> None:
+        """See ``AnnouncementUser.left_out``."""
+        if name is not None:
+            self._hop(name, partial(self._lan.lost, name))
         self._hop_over()
 
     def _notice(

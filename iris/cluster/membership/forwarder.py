@@ -8,7 +8,6 @@ the frame is dropped and counted, and its session notices.  Plain calls: every f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Final, final
 
 import trio
@@ -19,6 +18,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
 from iris.kernel.slots import Groups
+from iris.kernel.transport import ConnectionUser
 from iris.kernel.wire import carried_by, kinds, node_of
 
 _AVOIDED: Final = 5.0
@@ -49,7 +49,7 @@ class RelayedRoutes:
     def __repr__(self) -> str:
         return f"<RelayedRoutes of {self._own[:8]}>"
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> RelayedConnection:
+    async def dial(self, url: str, user: ConnectionUser) -> RelayedConnection:
         """See ``Transport.dial``."""
         target = parse_via_url(url)
         await trio.lowlevel.checkpoint()
@@ -59,7 +59,7 @@ class RelayedRoutes:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        route = RelayedConnection(target, helper, self, on_broken)
+        route = RelayedConnection(target, helper, self, user)
         self._ways.add(helper, route)
         self._ways_to.add((helper, target), route)
         return route

@@ -6,8 +6,8 @@ client has this node do in a second is bounded, whatever it asks and how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, final
 
 from iris.cluster.swim import NodeRecord, portions, view_hash
 from iris.kernel.config import KIB
@@ -30,16 +30,24 @@ _SMALL: Final = 64
 _SIGNATURES: Final = 3
 
 
+class ClusterRecords(Protocol):
+    """The records of live members.  Asked with each question; must not block."""
+
+    def records_of(self, cluster: str) -> Sequence[NodeRecord]:
+        """Return the records of a cluster's live members."""
+        ...
+
+
 @final
 class LookupAnswers:
     """Answers the clients of one node.
 
     Args:
-        members: returns the records of a cluster's live members.
+        records: the records of live members.
     """
 
-    def __init__(self, members: Callable[[str], Sequence[NodeRecord]]) -> None:
-        self._members = members
+    def __init__(self, records: ClusterRecords) -> None:
+        self._records = records
         self._tokens: dict[NodeId, TokenBucket] = {}
 
     def __repr__(self) -> str:
@@ -72,7 +80,7 @@ class LookupAnswers:
             case kinds.Probe(sequence):
                 yield kinds.ProbeAnswer(sequence, min(int(queue_delay * 1e6), 10**12), ()), _SMALL
             case kinds.Lookup(sequence, cluster, known):
-                records = self._members(cluster)
+                records = self._records.records_of(cluster)
                 if view_hash(records) == known:
                     yield kinds.Found(sequence, False, True, ()), _SMALL
                     return

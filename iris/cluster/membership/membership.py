@@ -19,7 +19,7 @@ from typing import Final, Protocol, assert_never, final, get_args
 import trio
 from msgspec import structs
 
-from iris.cluster.balancing import Balancer, SiteOrder
+from iris.cluster.balancing import Aperture, Balancer, SiteOrder
 from iris.cluster.membership.link_states import LinkStates
 from iris.cluster.membership.linking import Linking
 from iris.cluster.membership.lookup_answers import LookupAnswers
@@ -114,7 +114,7 @@ class Membership(PeerObserver):
         self._swim = swim
         self._verifier = ports.verifier
         self._remote = ports.remote
-        self.proofs: Final = Proofs(ports.verifier, self._recheck_proofs)
+        self.proofs: Final = Proofs(ports.verifier)
         self._nursery = nursery
         self._config = mesh.config
         self._random = ports.random
@@ -143,7 +143,7 @@ class Membership(PeerObserver):
         self._progress = -math.inf
         """Time at which a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
-        self._answers = LookupAnswers(self._members_of)
+        self._answers = LookupAnswers(self)
         for kind in get_args(kinds.OfMembership):
             mesh.register(kind, self._receive)
 
@@ -191,7 +191,8 @@ class Membership(PeerObserver):
         """Return whether a peer that has finished a handshake may serve a cluster; see ``ProofVerifier``."""
         return self._verifier.may_serve(peer, cluster, proof)
 
-    def _members_of(self, cluster: str) -> list[NodeRecord]:
+    def records_of(self, cluster: str) -> list[NodeRecord]:
+        """See ``ClusterRecords.records_of``."""
         return [self._records[member.node] for member in self._roster.members(cluster) if member.node in self._records]
 
     def _at_site(self, address: str) -> Balancer | None:
@@ -210,7 +211,7 @@ class Membership(PeerObserver):
         return balancer
 
     def _balancer(self, order: SiteOrder) -> Balancer:
-        return Balancer(self._random, order=order, processor_time=self._processor_time, work=self._work)
+        return Balancer(self._random, order=order, aperture=Aperture(self._processor_time), work=self._work)
 
     def refusals(self) -> dict[str, int]:
         """Return the counts of refused statements about members, and of failed links, by reason."""
@@ -380,7 +381,7 @@ class Membership(PeerObserver):
     async def run(self) -> None:
         """Drive the machine; run it in exactly one task."""
         self._nursery.start_soon(self._look_for_silence)
-        self._nursery.start_soon(self.proofs.run)
+        self._nursery.start_soon(self._follow_proofs)
         while True:
             now = trio.current_time()
             if now >= self._swim.deadline:
@@ -403,6 +404,11 @@ class Membership(PeerObserver):
     def _is_linked_rightly(self, node: NodeId) -> bool:
         peer = self._mesh.peers.get(node)
         return peer is not None and self._verifier.are_current(peer.identity)
+
+    async def _follow_proofs(self) -> None:
+        while True:
+            await self.proofs.wait_end()
+            self._recheck_proofs()
 
     def _recheck_proofs(self) -> None:
         for node, held in list(self._records.items()):

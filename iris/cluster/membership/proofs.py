@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import trio
 from msgspec import structs
@@ -55,23 +55,28 @@ def serves_by_right(certificate: ClusterCertificate, cluster: str) -> bool:
     return cluster == certificate.name or (rights.serves is not None and rights.may_serve(cluster))
 
 
+class PeerCheck(Protocol):
+    """Knows which nodes are revoked.  Asked whenever a statement or a proof of one is looked at; must not block."""
+
+    def check(self, peer: PeerIdentity) -> None:
+        """Raise AuthenticationError for a node that is revoked."""
+        ...
+
+
 @final
 class ProofVerifier:
     """Signs this node's statements and verifies those of others.
 
     Args:
-        check_peer: raises AuthenticationError for a node that is revoked, though its certificates are in order.
+        admission: the nodes that are revoked, though their certificates are in order; None: no node is.
     """
 
     def __init__(
-        self,
-        identity: NodeIdentity,
-        wall_clock: Callable[[], float],
-        check_peer: Callable[[PeerIdentity], None] = lambda _: None,
+        self, identity: NodeIdentity, wall_clock: Callable[[], float], admission: PeerCheck | None = None
     ) -> None:
         self._identity = identity
         self._wall_clock = wall_clock
-        self._check_peer = check_peer
+        self._admission = admission
         self._known: dict[tuple[bytes, NodeId, bytes], PeerIdentity] = {}
 
     def sign(self, statement: bytes) -> bytes:
@@ -156,8 +161,7 @@ class ProofVerifier:
     def are_current(self, peer: PeerIdentity) -> bool:
         """Return whether the certificates that a node has shown in a handshake still hold."""
         try:
-            peer.check_time(self._wall_clock())
-            self._check_peer(peer)
+            self._check_now(peer)
         except AuthenticationError:
             return False
         return True
@@ -182,9 +186,13 @@ class ProofVerifier:
             AuthenticationError, RemoteProtocolError: the chain does not hold now.
         """
         peer = self._chain_untrusted(node, proof, realm)
-        peer.check_time(self._wall_clock())
-        self._check_peer(peer)
+        self._check_now(peer)
         return peer
+
+    def _check_now(self, peer: PeerIdentity) -> None:
+        peer.check_time(self._wall_clock())
+        if self._admission is not None:
+            self._admission.check(peer)
 
     def _chain_untrusted(self, node: NodeId, proof: bytes, realm: OtherRealm | None = None) -> PeerIdentity:
         """Verify what never changes of a chain, once.
@@ -214,15 +222,10 @@ _BRIEFLY: Final = 0.01
 
 @final
 class Proofs:
-    """The proofs of the members that one node knows.
+    """The proofs of the members that one node knows."""
 
-    Args:
-        look_again: called when a proof may have ended; it asks again about every record, by ``permitted``.
-    """
-
-    def __init__(self, verifier: ProofVerifier, look_again: Callable[[], None]) -> None:
+    def __init__(self, verifier: ProofVerifier) -> None:
         self._verifier = verifier
-        self._look_again = look_again
         self._end = math.inf
         self._earlier = Wakeup()
         self._listeners: list[Callable[[NodeId, str], None]] = []
@@ -246,11 +249,11 @@ class Proofs:
             self._earlier.wake()
         return permitted
 
-    async def run(self) -> None:
-        """Look at each member again when a proof of it ends; run it in one task."""
+    async def wait_end(self) -> None:
+        """Wait until a proof may have ended: ask again about every record then, by ``permitted``.  For one task."""
         while True:
             with trio.move_on_at(self._end) as waiting:
                 await self._earlier.wait()
             if waiting.cancelled_caught:
                 self._end = math.inf
-                self._look_again()
+                return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import trio
 
@@ -27,18 +27,26 @@ MessageReceiver = Callable[[Peer, Any], None]
 _decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
 
+class FailedMessages(Protocol):
+    """The owner of the links, which an unexpected error costs."""
+
+    def message_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+        """A receiver has raised what nobody expected.  Called while the frame is handled; must not block or raise."""
+        ...
+
+
 @final
 class Dispatcher:
     """The handlers of one node by the type of message.
 
     Args:
         refusals: counts messages that nobody takes, by reason.
-        failed: called with a peer, the kind of its message, and an error that nobody expected in what takes it.
+        failures: notified of messages whose receivers failed.
     """
 
-    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, str, Exception], None]) -> None:
+    def __init__(self, refusals: Counter[str], failures: FailedMessages) -> None:
         self._refusals = refusals
-        self._failed = failed
+        self._failures = failures
         self.own: Final[dict[type[Message], MessageReceiver]] = {}
         self.other_realm: Final[dict[type[Message], MessageReceiver]] = {}
         self.clients: Final[dict[type[Message], MessageReceiver]] = {}
@@ -87,7 +95,7 @@ class Dispatcher:
             except NotSent:
                 self._refusals["answer without room on the link"] += 1
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-                self._failed(peer, type(message).__name__, error)
+                self._failures.message_failed(peer, type(message).__name__, error)
 
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand out a message that came inside of another one; raises what its receiver raises."""
@@ -115,12 +123,13 @@ class _Unsealed:
 class _Back:
     """The loopback: an ``OutgoingConnection`` that hands each batch to its own node."""
 
-    def __init__(self, receive: Callable[[bytes], None]) -> None:
-        self._receive = receive
+    def __init__(self, peer: Peer, receivers: Dispatcher) -> None:
+        self._peer = peer
+        self._receivers = receivers
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
-        self._receive(frame)
+        self._receivers.dispatch_untrusted(self._peer, frame)
         return True
 
     async def wait_writable(self) -> None:
@@ -131,11 +140,9 @@ class _Back:
         """See ``OutgoingConnection.close``."""
 
 
-def loopback(
-    identity: PeerIdentity, config: Config, receive: Callable[[Peer, bytes], None], owner: LinkOwner | None = None
-) -> Peer:
-    """Return the node as its own peer; ``receive`` is called with each batch."""
+def loopback(identity: PeerIdentity, config: Config, receivers: Dispatcher, owner: LinkOwner | None = None) -> Peer:
+    """Return the node as its own peer; ``receivers`` get each batch."""
     peer = Peer(identity, None, (), config, owner=owner)
     peer.link.use(_Unsealed())
-    peer.link.attach(_Back(lambda batch: receive(peer, batch)))
+    peer.link.attach(_Back(peer, receivers))
     return peer

@@ -33,7 +33,16 @@ from iris.kernel.names import Entropy, NodeId, is_node_id, qualified
 from iris.kernel.shapes import are_texts, is_tuple
 from iris.kernel.transport import OutgoingConnection
 from iris.kernel.wire import Message
-from iris.security.channel import EPHEMERAL, Admission, Established, Initiator, NotAdmitted, Responder, Session
+from iris.security.channel import (
+    EPHEMERAL,
+    Admission,
+    Established,
+    HandshakeRules,
+    Initiator,
+    NotAdmitted,
+    Responder,
+    Session,
+)
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 MAX_ADDRESSES: Final = 16
@@ -241,10 +250,12 @@ class Handshakes:
             hello=_hello(identity.node_id, own, self._host.tag),
             entropy=self._entropy,
             wall_now=self._wall_clock(),
-            expected=expected,
-            realm_id=realm_id or realm_of_url(addresses[0]),
-            admit=self._host.check,
-            config=self._config,
+            rules=HandshakeRules(
+                admit=self._host.check,
+                config=self._config,
+                expected=expected,
+                realm_id=realm_id or realm_of_url(addresses[0]),
+            ),
         )
         waiting = self._initiating[index] = _Initiating(
             initiator, outgoing, addresses, trio.Event(), trio.current_time(), own
@@ -338,7 +349,8 @@ class Handshakes:
             admission.remember(ephemeral)
             return
         index = self._new_index()
-        responder = Responder(host.identity, index=index, entropy=self._entropy, admit=host.check, config=self._config)
+        rules = HandshakeRules(admit=host.check, config=self._config)
+        responder = Responder(host.identity, index=index, entropy=self._entropy, rules=rules)
         claimed, addresses, tag = parse_hello_untrusted(responder.receive_first_untrusted(frame))
         # From here on the frame is genuine, though it may be a replay.  Only genuine ones are remembered: junk could
         # otherwise push them out of the table.

@@ -28,7 +28,7 @@ from iris.cluster.mesh.dialer import Dialer, DialLimiter
 from iris.cluster.mesh.dispatch import Dispatcher, loopback
 from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
-from iris.cluster.mesh.outbound import OutboundConnections
+from iris.cluster.mesh.outbound import DialRules, OutboundConnections
 from iris.cluster.mesh.peer import Peer, PeerObserver, SessionEntry, check_identity, follow_trust
 from iris.cluster.mesh.ports import MeshPorts, MeshSetting
 from iris.cluster.mesh.reader import InboxReader
@@ -121,11 +121,9 @@ class Mesh:
         """Rules for the addresses that this node dials."""
         self._outbound = OutboundConnections(
             transport,
-            self._connection_broke,
+            self,
             entropy if setting.dial_only else None,
-            limits=DialLimits(config.failed_dials, config.failed_dial_rate),
-            rules=self.rules,
-            refusals=self.refusals,
+            rules=DialRules(self.rules, DialLimits(config.failed_dials, config.failed_dial_rate), self.refusals),
             carriers=ports.carriers,
         )
         self.turns: Final = DialLimiter(config.handshake_timeout, ports.punctuality)
@@ -139,16 +137,16 @@ class Mesh:
         self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
         self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
-        self.reading: Final = InboxReader(transport, self._receive_direct)
+        self.reading: Final = InboxReader(transport, self)
         """Reader of the frames that arrive."""
         self._sessions: dict[int, SessionEntry] = {}
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
         self._guests: Groups[bytes | str, Peer] = Groups()
         """Linked clients by their cluster's key, and nodes of each other realm."""
-        self.receivers: Final = Dispatcher(self.refusals, self._handler_failed)
+        self.receivers: Final = Dispatcher(self.refusals, self)
         self.register: Final = self.receivers.add
         """Hands messages of a kind to a receiver."""
-        self.own: Final = loopback(identity.public(), config, self.receivers.dispatch_untrusted, self)
+        self.own: Final = loopback(identity.public(), config, self.receivers, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
@@ -524,7 +522,8 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_direct(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes) -> None:
+        """See ``FrameReceiver.receive_frame``."""
         """Take a frame that came over a connection."""
         work = self.work
         work.begin(is_frame=True)
@@ -588,7 +587,8 @@ class Mesh:
         except Exception as error:  # noqa: BLE001 -- see above
             self.note_unexpected(what, error)
 
-    def _handler_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+    def message_failed(self, peer: Peer, kind: str, error: Exception) -> None:
+        """See ``FailedMessages.message_failed``."""
         self.quarantine_peer(peer, f"message of kind {kind}", error)
 
     def quarantine_peer(self, peer: Peer, what: str, error: Exception) -> None:
@@ -679,7 +679,8 @@ class Mesh:
 
     # -- connections that break, peers that end -------------------------------------------------------------
 
-    def _connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        """See ``OutboundObserver.connection_broke``."""
         self._handshakes.broken(outgoing)
         if peer is not None and peer.link.outgoing is outgoing and not self.closing:
             peer.link.detach()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, cast, final
+from typing import Final, NamedTuple, Protocol, cast, final
 
 import trio
 
@@ -32,7 +32,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import Entropy
 from iris.kernel.slots import address_key
 from iris.kernel.tasks import AT_ONCE, first_of
-from iris.kernel.transport import OutgoingConnection, Permit, Refused, Transport
+from iris.kernel.transport import ConnectionUser, OutgoingConnection, Permit, Refused, Transport
 
 _DEFAULTS: Final = Config()
 
@@ -58,49 +58,85 @@ def worst(
     return (silent or refused or failures or [NotSent("there is no address to connect to")])[-1]
 
 
+class OutboundObserver(Protocol):
+    """The owner of the peers, whose connections these are."""
+
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        """A connection broke that was given to a peer, or to nobody; it is closed.  Must not block."""
+        ...
+
+
+@final
+class DialRules(NamedTuple):
+    """Rules for the dials that rest on what others say."""
+
+    addresses: AddressRules
+    """Rules for the addresses that are dialled."""
+    limits: DialLimits
+    """Limits on the dials in vain that others may cause, by host."""
+    refusals: Counter[str]
+    """Counter of the dials that were refused."""
+
+
+@final
+class _Line:
+    """An outbound connection, from the moment it is dialled.  See ``ConnectionUser``."""
+
+    __slots__ = ("connections", "counted", "outgoing", "owner", "returning", "url", "was_broken")
+
+    def __init__(self, connections: OutboundConnections, url: str) -> None:
+        self.connections = connections
+        self.url = url
+        self.outgoing: OutgoingConnection | None = None
+        """The connection; None until it is there."""
+        self.was_broken = False
+        self.owner: Peer | None = None
+        self.returning: str | None = None
+        """Its ``reverse://`` address, if the other end has dialled it."""
+        self.counted: tuple[str, str] | None = None
+        """Source of the address, and host, if it counts as dialled in vain until a node is found there."""
+
+    def connection_broken(self) -> None:
+        """See ``ConnectionUser.connection_broken``."""
+        self.was_broken = True
+        if self.outgoing is not None:
+            self.connections.line_broke(self.outgoing)
+
+
 @final
 class OutboundConnections:
     """The outbound connections of one node, from the moment they are made until they break or are closed.
 
     Args:
-        broken: called with each connection that broke, and the peer that it was given to.
+        observer: notified of each connection that broke.
         tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
-        limits: limits on the dials in vain that others may cause, by host.
-        rules: rules for the addresses that are dialled.
-        refusals: the counter of dials that were refused.
+        rules: rules for the dials that rest on what others say.
         carriers: carriers to the nodes that the transport does not reach.
     """
 
     def __init__(
         self,
         transport: Transport,
-        broken: Callable[[OutgoingConnection, Peer | None], None],
+        observer: OutboundObserver,
         tokens: Entropy | None = None,
         *,
-        limits: DialLimits | None = None,
-        rules: AddressRules | None = None,
-        refusals: Counter[str] | None = None,
+        rules: DialRules | None = None,
         carriers: Carriers = NO_CARRIERS,
     ) -> None:
         self._transport: Final = transport
-        self._limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate) if limits is None else limits
-        self._rules = AddressRules() if rules is None else rules
-        self._refusals: Counter[str] = Counter() if refusals is None else refusals
-        self._broken = broken
+        limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate)
+        self._rules, self._limits, self._refusals = rules or DialRules(AddressRules(), limits, Counter())
+        self._observer = observer
         self._carriers = carriers
         self._tokens = tokens
-        self._owners: dict[OutgoingConnection, Peer | None] = {}
-        self._urls: dict[OutgoingConnection, str] = {}
-        self._returning: dict[OutgoingConnection, str] = {}
-        self._counted: dict[OutgoingConnection, tuple[str, str]] = {}
-        """Connections that count as dialled in vain until a node is found there: source of the address, and host."""
+        self._lines: dict[OutgoingConnection, _Line] = {}
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return len(self._lines)
 
     def __contains__(self, outgoing: object) -> bool:
         """Return True if a connection has neither broken nor been closed, as far as is known."""
-        return outgoing in self._owners
+        return outgoing in self._lines
 
     async def dial(self, url: str, hearsay: Hearsay | None = None) -> OutgoingConnection:
         """Connect to a URL.  Cancelling leaves no connection behind.
@@ -131,14 +167,15 @@ class OutboundConnections:
                 raise
         outgoing = await self._open(url, partial(self._dial, permit=permit))
         if counted:
-            self._counted[outgoing] = counted[-1]
+            self._lines[outgoing].counted = counted[-1]
         return outgoing
 
     def found(self, outgoing: OutgoingConnection) -> None:
         """Note that a node at the other end of a connection has proved who it is."""
-        counted = self._counted.pop(outgoing, None)
-        if counted is not None:
-            self._limits.give_back(*counted)
+        line = self._lines.get(outgoing)
+        if line is not None and line.counted is not None:
+            self._limits.give_back(*line.counted)
+            line.counted = None
 
     async def answer(self, urls: Sequence[str], hearsay: Hearsay | None = None) -> OutgoingConnection:
         """Connect to a node that has begun a handshake, by the addresses in its hello.
@@ -149,27 +186,27 @@ class OutboundConnections:
         """
         if urls and is_reverse_url(urls[0]):
             token = token_untrusted(urls[0])
-            outgoing = await self._open(urls[0], lambda _, note: self._transport.accept_reverse(token, note))
-            self._returning[outgoing] = urls[0]
+            outgoing = await self._open(urls[0], lambda _, user: self._transport.accept_reverse(token, user))
+            self._lines[outgoing].returning = urls[0]
             return outgoing
         if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
             raise NotSent("this node can only dial out: it begins the handshakes over its connections")
         return await self.dial_any(urls, _ANSWERED, hearsay=hearsay)
 
-    async def _dial(self, url: str, note: Callable[[], None], permit: Permit) -> OutgoingConnection:
+    async def _dial(self, url: str, user: ConnectionUser, permit: Permit) -> OutgoingConnection:
         for is_meant, carrier in ((is_site_url, self._carriers.gateways), (is_via_url, self._carriers.forwarder)):
             if is_meant(url):
                 if carrier is None:
                     raise NotSent(f"nothing leads from here to {url}")
-                return await carrier.dial(url, note)
+                return await carrier.dial(url, user)
         if is_reverse_url(url):
             # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
             raise Refused("a node that can only dial out is not dialled")  # the address is a secret of both
         if self._tokens is None:
-            return await self._transport.dial(url, note, permit)
+            return await self._transport.dial(url, user, permit)
         if not is_two_way(url):
             raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
-        reverse = ReverseConnection(self._transport, url, self._tokens(16), note)
+        reverse = ReverseConnection(self._transport, url, self._tokens(16), user)
         try:
             await reverse.dial(permit)
         except BaseException:
@@ -178,26 +215,23 @@ class OutboundConnections:
         return reverse
 
     async def _open(
-        self, url: str, connect: Callable[[str, Callable[[], None]], Awaitable[OutgoingConnection]]
+        self, url: str, connect: Callable[[str, ConnectionUser], Awaitable[OutgoingConnection]]
     ) -> OutgoingConnection:
-        outgoing: OutgoingConnection | None = None
-        broke = False
-
-        def note() -> None:
-            nonlocal broke
-            broke = True
-            if outgoing is not None and outgoing in self._owners:
-                owner = self._forget(outgoing)
-                outgoing.close()
-                self._broken(outgoing, owner)
-
-        outgoing = await connect(url, note)
-        if broke:
+        line = _Line(self, url)
+        outgoing = await connect(url, line)
+        if line.was_broken:
             outgoing.close()
             raise NotSent(f"the connection to {url} broke at once")
-        self._owners[outgoing] = None
-        self._urls[outgoing] = url
+        line.outgoing = outgoing
+        self._lines[outgoing] = line
         return outgoing
+
+    def line_broke(self, outgoing: OutgoingConnection) -> None:
+        """A connection is lost, unless it was closed just now."""
+        line = self._lines.pop(outgoing, None)
+        if line is not None:
+            outgoing.close()
+            self._observer.connection_broke(outgoing, line.owner)
 
     async def dial_any(
         self, urls: Iterable[str], at_once: int = AT_ONCE, *, hearsay: Hearsay | None = None, proved: str = ""
@@ -232,15 +266,17 @@ class OutboundConnections:
 
     def url_of(self, outgoing: OutgoingConnection) -> str:
         """Return what was dialled for a connection; nothing if it is gone."""
-        return self._urls.get(outgoing, "")
+        line = self._lines.get(outgoing)
+        return "" if line is None else line.url
 
     def give(self, outgoing: OutgoingConnection, peer: Peer) -> None:
         """Note which peer owns a connection."""
-        self._owners[outgoing] = peer
+        self._lines[outgoing].owner = peer
 
     def owner(self, outgoing: OutgoingConnection) -> Peer | None:
         """Return the peer that owns a connection, if there is one."""
-        return self._owners.get(outgoing)
+        line = self._lines.get(outgoing)
+        return None if line is None else line.owner
 
     def own_address(self, outgoing: OutgoingConnection | None) -> str | None:
         """Return how the node at the other end sends to this one, if this one has dialled that direction too."""
@@ -248,20 +284,15 @@ class OutboundConnections:
 
     def returning(self, outgoing: OutgoingConnection) -> str | None:
         """Return the ``reverse://`` address of a connection that the other end has dialled."""
-        return self._returning.get(outgoing)
+        line = self._lines.get(outgoing)
+        return None if line is None else line.returning
 
     def close(self, outgoing: OutgoingConnection) -> None:
         """Close a connection; nobody is notified."""
-        self._forget(outgoing)
+        self._lines.pop(outgoing, None)
         outgoing.close()
-
-    def _forget(self, outgoing: OutgoingConnection) -> Peer | None:
-        self._returning.pop(outgoing, None)
-        self._urls.pop(outgoing, None)
-        self._counted.pop(outgoing, None)
-        return self._owners.pop(outgoing, None)
 
     def close_all(self, peer: Peer | None = None) -> None:
         """Close every connection, or every one of a peer."""
-        for outgoing in [outgoing for outgoing, owner in self._owners.items() if peer is None or owner is peer]:
+        for outgoing in [outgoing for outgoing, line in self._lines.items() if peer is None or line.owner is peer]:
             self.close(outgoing)

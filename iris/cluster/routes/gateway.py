@@ -8,7 +8,6 @@ are here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, final
 
@@ -21,7 +20,7 @@ from iris.kernel.buffer_pool import LARGE
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id, is_site, realm_of_site
-from iris.kernel.transport import OutgoingConnection
+from iris.kernel.transport import ConnectionUser, OutgoingConnection
 from iris.kernel.wire import carried_by, kinds
 
 SCHEME: Final = "site://"
@@ -47,7 +46,7 @@ What says so may be lost."""
 class Carrier(Protocol):
     """Carries frames to nodes that no transport reaches, through others."""
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> OutgoingConnection:
+    async def dial(self, url: str, user: ConnectionUser) -> OutgoingConnection:
         """Return a connection to the node at ``url``; see ``Transport.dial``."""
         ...
 
@@ -126,7 +125,7 @@ class GatewayRoute(RelayedObserver):
 
     Args:
         paths: the maker of this connection.
-        on_broken: see ``Transport.dial``.
+        user: see ``Transport.dial``.
     """
 
     def __init__(
@@ -135,9 +134,9 @@ class GatewayRoute(RelayedObserver):
         source: tuple[str, NodeId],
         route: SitePath,
         paths: GatewayPaths,
-        on_broken: Callable[[], None],
+        user: ConnectionUser,
     ) -> None:
-        super().__init__(on_broken)
+        super().__init__(user)
         self._paths = paths
         self.target: Final = target
         self.path: Final = route

@@ -7,7 +7,6 @@ session is between the two ends, and the relay cannot read it.  To the mesh it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol, final
 
 import trio
@@ -15,6 +14,7 @@ import trio
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id
+from iris.kernel.transport import ConnectionUser
 from iris.kernel.wire import carried_by, kinds
 
 
@@ -22,12 +22,12 @@ class RelayedObserver:
     """The lifetime of a connection that has no socket: frames leave over the link to another node.
 
     Args:
-        on_broken: see ``Transport.dial``.
+        user: see ``Transport.dial``.
     """
 
-    def __init__(self, on_broken: Callable[[], None]) -> None:
+    def __init__(self, user: ConnectionUser) -> None:
         self.closed = False
-        self._on_broken = on_broken
+        self._user = user
 
     def _link(self) -> Link | None:
         """Return the link that frames leave over, if there still is one."""
@@ -52,7 +52,7 @@ class RelayedObserver:
         """Close the connection, and notify its user: the nodes between are gone, or do not reach the node."""
         if not self.closed:
             self.close()
-            self._on_broken()
+            self._user.connection_broken()
 
     def close(self) -> None:
         """See ``OutgoingConnection.close``."""
@@ -104,11 +104,11 @@ class RelayedConnection(RelayedObserver):
 
     Args:
         maker: the maker of this connection.
-        on_broken: see ``Transport.dial``.
+        user: see ``Transport.dial``.
     """
 
-    def __init__(self, target: NodeId, helper: NodeId, maker: RelayedMaker, on_broken: Callable[[], None]) -> None:
-        super().__init__(on_broken)
+    def __init__(self, target: NodeId, helper: NodeId, maker: RelayedMaker, user: ConnectionUser) -> None:
+        super().__init__(user)
         self._maker = maker
         self.target: Final = target
         self.helper: Final = helper

@@ -8,11 +8,10 @@ anybody listen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport import IncomingConnection, OutgoingConnection, Permit, Transport
+from iris.kernel.transport import ConnectionUser, IncomingConnection, OutgoingConnection, Permit, Transport
 
 SCHEME: Final = "reverse://"
 
@@ -55,11 +54,11 @@ class ReverseConnection:
         address: the address that the other node is sent.
     """
 
-    def __init__(self, transport: Transport, url: str, token: bytes, on_broken: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, url: str, token: bytes, user: ConnectionUser) -> None:
         self.address: Final = reverse_url(token)
         self._transport = transport
         self._url = url
-        self._on_broken = on_broken
+        self._user = user
         self._outgoing: OutgoingConnection | None = None
         self._incoming: IncomingConnection | None = None
         self.closed = False
@@ -69,7 +68,7 @@ class ReverseConnection:
 
     async def dial(self, permit: Permit | None = None) -> None:
         """Dial the outgoing connection; see ``Transport.dial``."""
-        self._outgoing = await self._transport.dial(self._url, self._broken, permit)
+        self._outgoing = await self._transport.dial(self._url, self, permit)
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
@@ -77,7 +76,7 @@ class ReverseConnection:
         taken = self._outgoing.send_nowait(frame)
         if self._incoming is None and taken:
             # The first frame tells the token: before it, nobody would be there.
-            self._incoming = self._transport.dial_reverse(self._url, self.address.removeprefix(SCHEME), self._broken)
+            self._incoming = self._transport.dial_reverse(self._url, self.address.removeprefix(SCHEME), self)
         return taken
 
     async def wait_writable(self) -> None:
@@ -85,10 +84,11 @@ class ReverseConnection:
         assert self._outgoing is not None
         await self._outgoing.wait_writable()
 
-    def _broken(self) -> None:
+    def connection_broken(self) -> None:
+        """One of the two connections is lost."""
         if not self.closed:
             self.close()
-            self._on_broken()
+            self._user.connection_broken()
 
     def close(self) -> None:
         """See ``OutgoingConnection.close``."""

@@ -6,7 +6,7 @@ carried, and what a peer of another site may do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, final
 
 import trio
@@ -19,6 +19,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
 from iris.kernel.slots import Groups
+from iris.kernel.transport import ConnectionUser
 
 
 @final
@@ -54,14 +55,14 @@ class GatewayRoutes:
         """Return the routes to a node of a site: one, or two while one replaces the other."""
         return [*self._to.of((site, node))]
 
-    async def dial(self, url: str, on_broken: Callable[[], None]) -> GatewayRoute:
+    async def dial(self, url: str, user: ConnectionUser) -> GatewayRoute:
         """See ``Transport.dial``."""
         site, node = parse_site_url(url)
         await trio.lowlevel.checkpoint()
         path = self.path(site)
         if path is None or self.link_to(path.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
-        route = GatewayRoute((site, node), self._own, path, self, on_broken)
+        route = GatewayRoute((site, node), self._own, path, self, user)
         self._routes[route] = None
         self._to.add(route.target, route)
         self._at.add(site, route)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -82,31 +82,48 @@ _TURN: Final = 0.001
 """Bytes that are read in one turn: twice as many the next time if it took less than these seconds, half if more."""
 
 
+class _PieceReader(Protocol):
+    """A connection that reads what its client sends piece by piece."""
+
+    def feed(self, piece: bytes) -> None:
+        """Read a piece."""
+        ...
+
+    def wants_more(self) -> bool:
+        """Return whether its transport is to be read.  Asked when nothing waits any more."""
+        ...
+
+    def processor(self) -> Processor:
+        """Return the processor whose time is used.  Asked after the first piece."""
+        ...
+
+
+class _PartingConnection(Protocol):
+    """A connection that reads on for a while after its end, so that its client can read the answer."""
+
+    def part(self) -> None:
+        """End the connection.  May be called twice."""
+        ...
+
+    def is_parting(self) -> bool:
+        """Return whether its end has begun."""
+        ...
+
+
 @final
 class _Turns:
     """Passes on what a connection has sent, a piece at a time, so that others have turns in between.
 
     Args:
         transport: transport that is not read while something waits here.
-        feed: called with a piece.
-        wants_more: returns whether it is to be read when nothing waits any more.
+        connection: the connection.
         first: processor whose time the first piece uses.
-        processor: returns the processor whose time is used then.
     """
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        feed: Callable[[bytes], None],
-        wants_more: Callable[[], bool],
-        first: Processor,
-        processor: Callable[[], Processor],
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, connection: _PieceReader, first: Processor) -> None:
         self._transport = transport
-        self._feed = feed
-        self._wants_more = wants_more
+        self._connection = connection
         self._whose: Callable[[], Processor] = lambda: first
-        self._processor = processor
         self._rest = bytearray()
         self._piece = 4096
         self._next: asyncio.Future[None] | None = None
@@ -144,9 +161,9 @@ class _Turns:
         self._next = None
         piece = bytes(self._rest[: self._piece])
         del self._rest[: self._piece]
-        whose, self._whose = self._whose, self._processor
+        whose, self._whose = self._whose, self._connection.processor
         watch = Stopwatch()
-        self._feed(piece)
+        self._connection.feed(piece)
         took = watch.seconds()
         whose().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
@@ -154,7 +171,7 @@ class _Turns:
             return
         if self._rest:
             self._wait()
-        elif self._wants_more():
+        elif self._connection.wants_more():
             self._transport.resume_reading()
 
 
@@ -194,14 +211,14 @@ class _Connection(StrictConnection):
 class _Transport:
     """The transport of a connection, which ``close`` ends so that the client can read what was sent to it."""
 
-    def __init__(self, transport: asyncio.Transport, part: Callable[[], None], is_parting: Callable[[], bool]) -> None:
+    def __init__(self, transport: asyncio.Transport, connection: _PartingConnection) -> None:
         self._transport = transport
-        self._is_parting = is_parting
-        self.close = part
+        self._connection = connection
+        self.close = connection.part
 
     def is_closing(self) -> bool:
         """Return whether it has been closed."""
-        return self._is_parting() or self._transport.is_closing()
+        return self._connection.is_parting() or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
         """Return all else that a transport has."""
@@ -255,14 +272,8 @@ def bounded_http(
                 return
             super().connection_made(transport)
             self._raw = transport
-            self.transport = cast("asyncio.Transport", _Transport(transport, self._part, lambda: self._end is not None))
-            self._turns = _Turns(
-                self.transport,
-                self._feed,
-                lambda: not self.flow.read_paused,
-                coming,
-                lambda: places.processor_of(self),
-            )
+            self.transport = cast("asyncio.Transport", _Transport(transport, self))
+            self._turns = _Turns(self.transport, self, coming)
             if is_full:
                 places.parting.add(self)
                 self.app = self._metered(full)
@@ -325,12 +336,24 @@ def bounded_http(
             self.connections.discard(self)
             self._raw.abort()
 
-        def _part(self) -> None:
+        def wants_more(self) -> bool:
+            """Return whether it is to be read."""
+            return not self.flow.read_paused
+
+        def processor(self) -> Processor:
+            """Return the processor whose time it uses."""
+            return places.processor_of(self)
+
+        def is_parting(self) -> bool:
+            """Return whether its end has begun."""
+            return self._end is not None
+
+        def part(self) -> None:
             """End, but read on for a while if the client has more to say.
 
             Closing a socket at once that has unread bytes would take back what was sent.
             """
-            if self._end is not None or self._raw.is_closing():
+            if self.is_parting() or self._raw.is_closing():
                 return
             if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
                 self._raw.close()
@@ -352,7 +375,8 @@ def bounded_http(
 
             return run
 
-        def _feed(self, piece: bytes) -> None:
+        def feed(self, piece: bytes) -> None:
+            """Read a piece."""
             super().data_received(piece)
             if self in places.parting or self._is_upgraded:
                 return
@@ -406,13 +430,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         super().connection_made(transport)
-        self._turns = _Turns(
-            self.transport,
-            self._feed,
-            lambda: not self.read_paused and self.writable.is_set(),
-            self._processor(),
-            self._processor,
-        )
+        self._turns = _Turns(self.transport, self, self.processor())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -425,7 +443,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Take what has arrived."""
         self._turns.add(data)
 
-    def _feed(self, piece: bytes) -> None:
+    def processor(self) -> Processor:
+        """Return the processor whose time it uses."""
+        return self._processor()
+
+    def wants_more(self) -> bool:
+        """Return whether it is to be read."""
+        return not self.read_paused and self.writable.is_set()
+
+    def feed(self, piece: bytes) -> None:
+        """Read a piece."""
         super().data_received(piece)
         if not (self.frames or self.conn.reader.buffer):
             self._finish()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -47,22 +48,22 @@ class Answering:
     """Answers all that comes to one endpoint.
 
     Args:
-        open_endpoint: makes the endpoint, which calls what it is given with the number of each connection that ends.
+        endpoint: the endpoint.
         counted: counters of what is done.
         serve: returns the answer to a message; what it raises is reported to the client.
     """
 
     def __init__(
         self,
-        open_endpoint: Callable[[Callable[[int], None]], Endpoint],
+        endpoint: Endpoint,
         counted: NngStatistics,
         serve: Callable[[bytes], Awaitable[bytes]],
     ) -> None:
-        self.endpoint: Final = open_endpoint(self._on_ended)
+        self.endpoint: Final = endpoint
         self._counted = counted
         self._serve = serve
-        self._calls: dict[int, set[asyncio.Task[bytes]]] = {}
-        """Tasks at work for each connection, by its number."""
+        self._calls: Counter[int] = Counter()
+        """Calls of each connection that are at work, by its number."""
         self._untaken: dict[object, tuple[float, Pipe]] = {}
         """Answers that wait: the time since when, and the connection; the oldest first."""
 
@@ -83,23 +84,23 @@ class Answering:
 
     async def _answer(self, data: bytes, connection: Pipe) -> bytes | None:
         """Return the answer to a message; None if nobody waits for it any more."""
-        calls = self._calls.setdefault(connection.number, set())
-        if len(calls) >= CALLS_OF_ONE:
+        if self._calls[connection.number] >= CALLS_OF_ONE:
             self._counted.refused[429] += 1
             detail = f"{CALLS_OF_ONE} calls at a time are the limit of a connection"
             return refusal_of(Problem(429, "too_many_calls", detail, retry_after=1))
         call = asyncio.ensure_future(self._call(data))
-        calls.add(call)
-        if not self.endpoint.has(connection):
+        self._calls[connection.number] += 1
+        if connection.gone.done():
             call.cancel()
         try:
-            await asyncio.wait([call])
+            ends: tuple[asyncio.Future[bytes] | asyncio.Future[None], ...] = (call, connection.gone)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if call.cancel():  # else it is done, and what waits for it nevertheless waits for a turn of the loop
                 await asyncio.wait([call])
-            calls.discard(call)
-            if not calls:
-                self._calls.pop(connection.number, None)
+            self._calls[connection.number] -= 1
+            if not self._calls[connection.number]:
+                del self._calls[connection.number]
         if call.cancelled():
             self._counted.given_up += 1
             return None
@@ -142,7 +143,3 @@ class Answering:
         if self.endpoint.has(connection):
             self._counted.stalled += 1
             connection.end()
-
-    def _on_ended(self, number: int) -> None:
-        for call in self._calls.get(number, ()):
-            call.cancel()

@@ -108,8 +108,8 @@ async def open_nng_door(
     )
     counted = NngStatistics()
     asking = Asking(node, clients, client_name, max_payload)
-    requests = Answering(lambda ended: opened(REP, ended=ended), counted, asking.request)
-    surveys = Answering(lambda ended: opened(RESPONDENT, ended=ended), counted, asking.survey)
+    requests = Answering(opened(REP), counted, asking.request)
+    surveys = Answering(opened(RESPONDENT), counted, asking.survey)
     taken, followed = opened(PULL), opened(PUB)
     endpoints: dict[str, Endpoint] = dict(
         zip(PROTOCOLS, (requests.endpoint, surveys.endpoint, taken, followed), strict=True)

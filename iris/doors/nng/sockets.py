@@ -20,7 +20,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -89,6 +89,8 @@ class Pipe:
         self.reader: Final = reader
         self.unread = 0
         """Messages to all that were dropped because it was slow."""
+        self.gone: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        """Done once the endpoint has the connection no more."""
         self._writer = writer
         self._typed = typed
         self._writing = asyncio.Lock()
@@ -195,7 +197,6 @@ class Endpoint:
         max_connections: connections at a time; further ones are turned away.
         strangers: processor of connections that have not said what they speak.
         tls: context for TLS.  None by ipc.
-        ended: called with the number of each connection that has ended.
     """
 
     def __init__(
@@ -205,7 +206,6 @@ class Endpoint:
         max_connections: int,
         strangers: Processor,
         tls: ssl.SSLContext | None,
-        ended: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.turned_away = 0
         self._protocol = protocol
@@ -213,7 +213,6 @@ class Endpoint:
         self._max_connections = max_connections
         self._strangers = strangers
         self._tls = tls
-        self._ended = ended
         self._unread = 0
         """Messages to all that were not sent to connections that have ended."""
         self._pipes: dict[int, tuple[Pipe, asyncio.Task[None]]] = {}
@@ -340,7 +339,7 @@ class Endpoint:
                 sending.cancel()
             self._unread += pipe.left
             del self._pipes[pipe.number]
-            self._ended(pipe.number)
+            pipe.gone.set_result(None)
 
     async def _read(self, pipe: Pipe) -> None:
         if not self._protocol.receives:

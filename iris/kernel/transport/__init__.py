@@ -8,9 +8,17 @@ checked before memory is reserved for it, and that strangers have time limits.  
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.memory import LinkFault, MemoryNetwork
 from iris.kernel.transport.network import NetworkTransport, check_not_forked, check_url
-from iris.kernel.transport.port import IncomingConnection, OutgoingConnection, Permit, Refused, SocketAddress, Transport
+from iris.kernel.transport.port import (
+    ConnectionUser,
+    IncomingConnection,
+    OutgoingConnection,
+    Permit,
+    Refused,
+    SocketAddress,
+    Transport,
+)
 
 __all__ = (
-    "IncomingConnection", "LinkFault", "MemoryNetwork", "NetworkTransport", "OutgoingConnection", "Permit", "Refused",
-    "SocketAddress", "Transport", "check_not_forked", "check_url", "keep_from_children",
+    "ConnectionUser", "IncomingConnection", "LinkFault", "MemoryNetwork", "NetworkTransport", "OutgoingConnection",
+    "Permit", "Refused", "SocketAddress", "Transport", "check_not_forked", "check_url", "keep_from_children",
 )  # fmt: skip

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
@@ -79,15 +79,26 @@ class _Visitor:
         """The number it was admitted under; None until its header was complete."""
 
 
-@final
-class _Listener:
-    """A listening socket, and what its connections must send first."""
+class ArrivalDesk(Protocol):
+    """Takes over the connections that a listener has accepted.  Called on the listener's thread; must not block."""
 
-    __slots__ = ("greet", "socket")
+    def admit(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+        """Return a number for a connection that has sent its header; None if it is not taken.
 
-    def __init__(self, listening: socket.socket, greet: Callable[[], Greeting]) -> None:
-        self.socket = listening
-        self.greet = greet
+        Args:
+            connection: the callee's from then on, if it is taken.
+            host: the host that it comes from; None by ipc.
+            greeting: its greeting.
+        """
+        ...
+
+    def turn_away(self, number: int) -> None:
+        """The connection of this number has lost its slot."""
+        ...
+
+    def note_refused(self) -> None:
+        """``Listener.refused`` has grown."""
+        ...
 
 
 @final
@@ -96,22 +107,11 @@ class Listener:
 
     Args:
         config: for the limits on strangers.
-        admit: called on this thread with a connection that has sent its header, which is the callee's from then on, the
-            host that it comes from, None by ipc, and its greeting; returns a number for it, or None if it is not taken.
-        turn_away: called on this thread with the number of one that has lost its slot.
-        news: called on this thread when ``refused`` has grown.
+        desk: takes the connections over.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        admit: Callable[[socket.socket, str | None, Greeting], int | None],
-        turn_away: Callable[[int], None],
-        news: Callable[[], None],
-    ) -> None:
-        self._admit = admit
-        self._turn_away = turn_away
-        self._news = news
+    def __init__(self, config: Config, desk: ArrivalDesk) -> None:
+        self._desk = desk
         self._places: SlotTable[_Visitor] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=max(1, config.half_open_per_address * 3 // 4),
@@ -129,7 +129,7 @@ class Listener:
             os.close(self._wake)
             raise
         self._selector.register(self._waker, selectors.EVENT_READ)
-        self._listeners: list[_Listener] = []
+        self._listeners: list[socket.socket] = []
         self._closed = False
         self._is_exhausted = False
         """True if it was logged that nothing can be accepted."""
@@ -192,8 +192,8 @@ class Listener:
     def _begin(self, listener: socket.socket, greet: Callable[[], Greeting]) -> None:
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        self._listeners.append(_Listener(listener, greet))
-        self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
+        self._listeners.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ, (listener, greet))
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
             try:
@@ -228,7 +228,7 @@ class Listener:
             os.write(self._wake, b"x")
             self._thread.join()
         for listener in self._listeners:
-            listener.socket.close()
+            listener.close()
         for visitor in list(self._places.keys()):
             visitor.socket.close()
         self._selector.close()
@@ -252,15 +252,15 @@ class Listener:
             if isinstance(key.data, _Visitor):
                 self._look(key.data)
             elif key.data is not None:
-                self._accept(key.data)
+                self._accept(*key.data)
         with self._lock:
             late = self._places.expire(time.monotonic())
         self._send_away(late)
 
-    def _accept(self, listener: _Listener) -> None:
+    def _accept(self, listener: socket.socket, greet: Callable[[], Greeting]) -> None:
         for _ in range(_AT_ONCE):
             try:
-                connection, address = listener.socket.accept()
+                connection, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -276,7 +276,7 @@ class Listener:
             keep_from_children(connection)
             host = None if connection.family == socket.AF_UNIX else str(address[0])
             try:
-                visitor = _Visitor(connection, host, listener.greet())
+                visitor = _Visitor(connection, host, greet())
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ, visitor)
             except (OSError, MemoryError):  # the machine has no room to watch one more
@@ -312,7 +312,7 @@ class Listener:
         connection = visitor.socket
         self._selector.unregister(connection)
         with self._lock:  # before anybody can call ``seen``
-            number = self._admit(connection, visitor.host, visitor.greeting)
+            number = self._desk.admit(connection, visitor.host, visitor.greeting)
             if number is None:
                 self._places.leave(visitor)
                 connection.close()
@@ -329,13 +329,24 @@ class Listener:
             else:
                 with self._lock:
                     self._admitted.pop(visitor.number, None)
-                self._turn_away(visitor.number)
+                self._desk.turn_away(visitor.number)
         if visitors:
-            self._news()
+            self._desk.note_refused()
 
 
 _UNREPORTED: Final = 4096
 """Connections that the trio thread may not have seen, because it was busy for long, when one more is let in."""
+
+
+class ArrivalObserver(Protocol):
+    """The trio task that connections are handed over to."""
+
+    def arrivals_changed(self) -> None:
+        """``Acceptor.begin`` has something to do, or ``refused`` has grown.
+
+        Called on the thread of the listener, which must not be held up.
+        """
+        ...
 
 
 @final
@@ -346,14 +357,14 @@ class Acceptor:
         config: for the limits on strangers.
         limit: bytes of the largest frame.
         streams: the reader of the connections.
-        news: called, on the thread of the listener, when ``begin`` has something to do or ``refused`` has grown.
+        observer: notified when ``begin`` has something to do or ``refused`` has grown.
     """
 
-    def __init__(self, config: Config, limit: int, streams: FrameReader, news: Callable[[], None]) -> None:
+    def __init__(self, config: Config, limit: int, streams: FrameReader, observer: ArrivalObserver) -> None:
         self._config = config
         self._limit = limit
         self._streams = streams
-        self._news = news
+        self._observer = observer
         self._reception: Listener | None = None  # made on first need: it has descriptors and a thread
         self._numbers = itertools.count(1)
         self._tokens = PendingReverseTable()
@@ -428,7 +439,7 @@ class Acceptor:
 
     def _get_reception(self) -> Listener:
         if self._reception is None:
-            self._reception = Listener(self._config, self._accept, self._turn_away, self._news)
+            self._reception = Listener(self._config, self)
         return self._reception
 
     async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
@@ -490,17 +501,23 @@ class Acceptor:
 
     # -- on the thread of the listener ----------------------------------------------------------------------
 
-    def _accept(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+    def admit(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
+        """See ``ArrivalDesk.admit``."""
         if len(self._arrived) > _UNREPORTED:
             # The trio task is far behind.  To refuse here bounds the descriptors; to wait would stop accepting.
             return None
         number = next(self._numbers)
         self._arrived[number] = (connection, host, greeting)
         self.order.append(number)
-        self._news()
+        self._observer.arrivals_changed()
         return number
 
-    def _turn_away(self, number: int) -> None:
+    def note_refused(self) -> None:
+        """See ``ArrivalDesk.note_refused``."""
+        self._observer.arrivals_changed()
+
+    def turn_away(self, number: int) -> None:
+        """See ``ArrivalDesk.turn_away``."""
         arrived = self._arrived.pop(number, None)
         if arrived is not None:
             connection, _, greeting = arrived
@@ -509,7 +526,7 @@ class Acceptor:
                 greeting.awaited.is_claimed = False
         else:
             self._evicted.append(number)
-            self._news()
+            self._observer.arrivals_changed()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.port import ConnectionObserver, Permit, Refused
+from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, Permit, Refused
 from iris.kernel.wire import MAX_FRAME
 
 _SCHEME: Final = "mem://"
@@ -212,7 +212,7 @@ class MemoryNetwork:
         cut = self.is_cut(acceptor.host, caller.host) or self.is_cut(caller.host, acceptor.host)
         if self.find(calling.url) is acceptor and not cut and not caller.closed:
             del self.calling[token]
-            accepting.outgoing = calling.outgoing = MemoryOutgoing(self, acceptor, caller, accepting.on_broken)
+            accepting.outgoing = calling.outgoing = MemoryOutgoing(self, acceptor, caller, accepting.user)
             acceptor.opened(accepting.outgoing)
             caller.accept(accepting.outgoing, calling)
             accepting.news.set()
@@ -248,7 +248,7 @@ class MemoryTransport:
         """See ``Transport.listen``."""
         return tuple([self._network.bind(url, self) for url in urls])
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> MemoryOutgoing:
         """See ``Transport.dial``.  The host is the name in the URL, without a ``:`` and what follows."""
         check_memory_url(url)
         if permit is not None:
@@ -260,14 +260,14 @@ class MemoryTransport:
         target = self._network.find(url)
         if target is None:
             raise Refused(f"cannot connect to {url}: connection refused")
-        outgoing = MemoryOutgoing(self._network, self, target, on_broken)
+        outgoing = MemoryOutgoing(self._network, self, target, user)
         self.opened(outgoing)
         target.accept(outgoing)
         return outgoing
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> MemoryOutgoing:
         """See ``Transport.accept_reverse``."""
-        accepting = _Accepting(self, on_broken, trio.Event())
+        accepting = _Accepting(self, user, trio.Event())
         if self._network.accepting.setdefault(token, accepting) is not accepting:
             raise NotSent("cannot wait for a reverse connection: address in use")
         try:
@@ -283,9 +283,9 @@ class MemoryTransport:
         assert accepting.outgoing is not None
         return accepting.outgoing
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> MemoryIncoming:
         """See ``Transport.dial_reverse``."""
-        incoming = self._network.calling[token] = MemoryIncoming(self._network, self, url, token, on_broken)
+        incoming = self._network.calling[token] = MemoryIncoming(self._network, self, url, token, user)
         self._network.join(token)
         return incoming
 
@@ -429,14 +429,14 @@ class MemoryOutgoing:
         network: MemoryNetwork,
         source: MemoryTransport,
         target: MemoryTransport,
-        on_broken: Callable[[], None],
+        user: ConnectionUser,
     ) -> None:
         MemoryOutgoing._made += 1
         self.number: Final = MemoryOutgoing._made
         self._network = network
         self._source = source
         self._target = target
-        self._on_broken = on_broken
+        self._user = user
         self._in_transit = self._bytes_in_transit = 0
         self._due = 0.0
         self._held: list[bytes] = []
@@ -533,7 +533,7 @@ class MemoryOutgoing:
         """End the connection from the far side: its owner is notified."""
         if not self.closed:
             self.close()
-            self._context.copy().run(self._on_broken)
+            self._context.copy().run(self._user.connection_broken)
 
     def close(self) -> None:
         """See ``OutgoingConnection.close``."""
@@ -549,10 +549,10 @@ class MemoryIncoming:
     """A reverse connection, from the end that dials it."""
 
     def __init__(
-        self, network: MemoryNetwork, transport: MemoryTransport, url: str, token: str, on_broken: Callable[[], None]
+        self, network: MemoryNetwork, transport: MemoryTransport, url: str, token: str, user: ConnectionUser
     ) -> None:
         self._network = network
-        self._on_broken = on_broken
+        self._user = user
         self._closed = False
         self.transport: Final = transport
         self.url: Final = url
@@ -563,7 +563,7 @@ class MemoryIncoming:
         """The connection is lost."""
         if not self._closed:
             self._closed = True
-            self._on_broken()
+            self._user.connection_broken()
 
     def close(self) -> None:
         """See ``IncomingConnection.close``."""
@@ -577,7 +577,7 @@ class MemoryIncoming:
 @final
 class _Accepting(Struct):
     transport: MemoryTransport
-    on_broken: Callable[[], None]
+    user: ConnectionUser
     news: trio.Event
     outgoing: MemoryOutgoing | None = None
 

@@ -30,7 +30,7 @@ from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.listener import Acceptor
-from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit, SocketAddress
+from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, OutgoingConnection, Permit, SocketAddress
 from iris.kernel.transport.reader import FrameReader, Framing
 from iris.kernel.transport.sp import with_length, with_type_and_length
 from iris.kernel.transport.writer import StreamOutgoing
@@ -160,11 +160,11 @@ class NetworkTransport:
         self._trio = trio.lowlevel.current_trio_token()
         _fork_guard.note_opened()
         try:
-            self._streams = FrameReader(self._limit, self._on_stream_closed)
+            self._streams = FrameReader(self._limit, self)
         except OSError as error:
             reason = str(error.strerror or error).lower()
             raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
-        self._arrivals = Acceptor(config, self._limit, self._streams, self._notify_soon)
+        self._arrivals = Acceptor(config, self._limit, self._streams, self)
         self._reached: dict[str, tuple[int, SocketAddress]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
         self._reverse: dict[int, ReverseIncoming] = {}
@@ -191,16 +191,16 @@ class NetworkTransport:
             return self._arrivals.listen_web(url)
         return self._arrivals.listen_file(url)
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> OutgoingConnection:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
             connection = await open_connection(url, self._dials, permit)
-            return self._open_outgoing(connection, url, with_length, on_broken)
+            return self._open_outgoing(connection, url, with_length, user)
         if url.startswith("ws://"):
-            return await self._dial_web(url, on_broken, permit)
-        return self._open_outgoing(await open_ipc_connection(url), url, with_type_and_length, on_broken)
+            return await self._dial_web(url, user, permit)
+        return self._open_outgoing(await open_ipc_connection(url), url, with_type_and_length, user)
 
-    async def _dial_web(self, url: str, on_broken: Callable[[], None], permit: Permit | None) -> StreamOutgoing:
+    async def _dial_web(self, url: str, user: ConnectionUser, permit: Permit | None) -> StreamOutgoing:
         from iris.kernel.transport.websocket_dial import open_web
 
         connection, messages = await open_web(url, self._limit, self._dials, permit)
@@ -209,43 +209,34 @@ class NetworkTransport:
             self._reached[url] = (connection.family, connection.getpeername())
         if len(self._reached) > _REACHED:
             del self._reached[next(iter(self._reached))]
-        return self._open_outgoing(connection, url, messages.encode, on_broken, messages)
+        return self._open_outgoing(connection, url, messages.encode, user, messages)
 
     def _open_outgoing(
         self,
         connection: socket.socket,
         url: str,
         framing: Callable[[bytes], tuple[bytes, ...]],
-        on_broken: Callable[[], None],
+        user: ConnectionUser,
         framing_in: Framing | None = None,
     ) -> StreamOutgoing:
-        def report_broken() -> None:
-            if not outgoing.closed:
-                on_broken()
-
-        def broken() -> None:  # and not now: a sender or receiver may be in the middle of it
-            with contextlib.suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(report_broken)
-
+        notice = _BrokenSoon(self._trio, user)
         try:
-            outgoing = StreamOutgoing(connection, self._streams, framing, broken, framing_in)
+            notice.outgoing = StreamOutgoing(connection, self._streams, framing, notice, framing_in)
         except (OSError, ValueError) as error:  # there is no room to watch it, or this transport is closed
             connection.close()
             raise NotSent(f"cannot connect to {url}: {error}") from None
-        return outgoing
+        return notice.outgoing
 
     # -- reverse connections --------------------------------------------------------------------------------
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> OutgoingConnection:
         """See ``Transport.accept_reverse``."""
         connection, messages = await self._arrivals.wait_reverse(token)
         with contextlib.suppress(OSError):  # it broke; the sender finds out
             prepare_to_send(connection)
-        return self._open_outgoing(
-            connection, "the dialler of a reverse connection", messages.encode, on_broken, messages
-        )
+        return self._open_outgoing(connection, "the dialler of a reverse connection", messages.encode, user, messages)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> ReverseIncoming:
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> ReverseIncoming:
         """See ``Transport.dial_reverse``."""
         if not url.startswith("ws://"):
             raise NotSent(f"no reverse connection leads from {url}: that takes a ws:// address")
@@ -254,30 +245,33 @@ class NetworkTransport:
         if self._dialling is None:
             from iris.kernel.transport.reverse_dial import ReverseDialling
 
-            self._dialling = ReverseDialling(self._streams, self._limit, self._on_reverse)
-        incoming = ReverseIncoming(self._dialling, self._streams, on_broken)
+            self._dialling = ReverseDialling(self._streams, self._limit, self)
+        incoming = ReverseIncoming(self._dialling, self._streams, user)
         self._dialling.dial(incoming, f"{url.rstrip('/')}/{token}", *self._reached[url])
         return incoming
 
-    def _on_reverse(self, incoming: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
-        number = incoming.number = self._arrivals.next_number()
+    def reverse_arrived(self, key: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
+        """See ``ReverseObserver.reverse_arrived``."""
+        number = key.number = self._arrivals.next_number()
         try:
             self._streams.add(number, connection, messages)
         except OSError:  # there is no room to watch it
             connection.close()
-            self._trio.run_sync_soon(incoming.broken)
+            self._trio.run_sync_soon(key.broken)
             return
-        self._reverse[number] = incoming
+        self._reverse[number] = key
         self._changes.append((number, partial(self._streams.hang_up, number), host))
-        self._notify_soon()
+        self.arrivals_changed()
 
     # -- connections that others open -----------------------------------------------------------------------
 
-    def _on_stream_closed(self, number: int) -> None:
+    def stream_closed(self, number: int) -> None:
+        """See ``StreamObserver.stream_closed``."""
         self._changes.append((number, None, None))
-        self._notify_soon()  # and not now: the caller may be in the middle of something
+        self.arrivals_changed()  # and not now: the caller may be in the middle of something
 
-    def _notify_soon(self) -> None:
+    def arrivals_changed(self) -> None:
+        """See ``ArrivalObserver.arrivals_changed``."""
         with contextlib.suppress(trio.RunFinishedError):
             self._trio.run_sync_soon(self._notify, idempotent=True)  # one hop, however many there are
 
@@ -376,15 +370,32 @@ class NetworkTransport:
 
 
 @final
+class _BrokenSoon:
+    """Notifies the user of a connection in a turn of its own: a sender or receiver may be in the middle of it."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken, user: ConnectionUser) -> None:
+        self._token = token
+        self._user = user
+        self.outgoing: StreamOutgoing | None = None
+
+    def connection_broken(self) -> None:
+        """See ``ConnectionUser.connection_broken``."""
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._notify)
+
+    def _notify(self) -> None:
+        if self.outgoing is not None and not self.outgoing.closed:
+            self._user.connection_broken()
+
+
+@final
 class ReverseIncoming:
     """A reverse connection that this node dials.  See ``IncomingConnection``."""
 
-    def __init__(
-        self, dialling: ReverseDialling[ReverseIncoming], streams: FrameReader, on_broken: Callable[[], None]
-    ) -> None:
+    def __init__(self, dialling: ReverseDialling[ReverseIncoming], streams: FrameReader, user: ConnectionUser) -> None:
         self._dialling = dialling
         self._streams = streams
-        self._on_broken = on_broken
+        self._user = user
         self._closed = False
         self.number: int | None = None
         """Number of the connection; None until it is there."""
@@ -393,7 +404,7 @@ class ReverseIncoming:
         """The connection was there, and is lost."""
         if not self._closed:
             self._closed = True
-            self._on_broken()
+            self._user.connection_broken()
 
     def close(self) -> None:
         """See ``IncomingConnection.close``."""

@@ -31,6 +31,17 @@ class Refused(NotSent):
     """The host answered that nobody listens there: the node that did is gone."""
 
 
+class ConnectionUser(Protocol):
+    """The user of one connection that this node dials, or that it waits for."""
+
+    def connection_broken(self) -> None:
+        """The connection is lost other than by its ``close``, and of no further use.
+
+        Called in the trio thread, at most once, perhaps before the connection was returned; must not block.
+        """
+        ...
+
+
 class OutgoingConnection(Protocol):
     """A connection to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
 
@@ -93,14 +104,13 @@ class Transport(Protocol):
         """
         ...
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> OutgoingConnection:
         """Connect to a URL.
 
         ``permit`` is asked before each attempt; by ipc there is no host, and it is not.
 
-        ``on_broken`` is called in the trio thread, at most once, when the connection is lost other than by
-        ``close``.  The connection is of no further use then.  The loss may be noticed only while somebody receives, or
-        waits for something to receive; only then does the rest follow of what the connection has not taken at once.
+        ``user`` is notified of its loss.  That may be noticed only while somebody receives, or waits for something to
+        receive; only then does the rest follow of what the connection has not taken at once.
 
         Raises:
             Refused: nobody listens there.
@@ -109,21 +119,21 @@ class Transport(Protocol):
         """
         ...
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> OutgoingConnection:
         """Wait for the node that knows ``token`` to dial a reverse connection, and return it to send by.
 
         It has no limit in time; cancelling it leaves nothing behind.  A second caller is turned away.
 
         Args:
             token: letters and digits.
-            on_broken: see ``dial``.
+            user: see ``dial``.
 
         Raises:
             NotSent: nobody can come, for this node listens at no ``ws://`` address; or the token is in use.
         """
         ...
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> IncomingConnection:
         """Have the node at ``url`` send here what it sends to ``token``; tried again until that node is ready.
 
         What comes by it comes by a connection like those that others open: the observer is notified of it.
@@ -131,8 +141,7 @@ class Transport(Protocol):
         Args:
             url: a ``ws://`` address that ``dial`` has reached.
             token: the token that the other node knows.
-            on_broken: called in the trio thread, at most once, when the connection was there and is lost other than
-                by ``close``.
+            user: notified when the connection was there and is lost.
 
         Raises:
             NotSent: the address cannot be used for that.

@@ -80,13 +80,25 @@ class _Stream:
         """Size of that frame in bytes."""
 
 
+class StreamObserver(Protocol):
+    """Notified of the streams of a reader."""
+
+    def stream_closed(self, number: int) -> None:
+        """The connection of this number has ended.
+
+        Called from within the methods of the reader, whose caller may be in the middle of something: must not block,
+        nor use the reader.
+        """
+        ...
+
+
 @final
 class FrameReader:
     """Reads frames from the stream connections of one node.
 
     Args:
         limit: bytes of the largest frame.  Who announces a larger one is hung up on before there is memory for it.
-        closed: called with the number of each connection that has ended, from within the other methods.
+        observer: notified of each connection that has ended.
 
     Other events of a connection are reported, too: see ``watch``.
 
@@ -95,11 +107,11 @@ class FrameReader:
         closed: True once ``close`` was called, or in a child of the process that it was made in.
     """
 
-    def __init__(self, limit: int, closed: Callable[[int], None]) -> None:
+    def __init__(self, limit: int, observer: StreamObserver) -> None:
         self.source = 0
         self.closed = False
         self._limit = limit
-        self._closed = closed
+        self._observer = observer
         self._poll = select.epoll()
         self.descriptor: Final = self._poll.fileno()
         """Descriptor that is readable while something can be received, until this is closed."""
@@ -193,7 +205,7 @@ class FrameReader:
             self._current = None
         if stream is self._left:
             self._left = None
-        self._closed(number)
+        self._observer.stream_closed(number)
 
     def close(self) -> None:
         """Close all connections but those that are only watched; nobody is notified."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import socket
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 import trio
 
@@ -22,10 +21,26 @@ from iris.kernel.transport.websocket import PUSH, ClientUpgrade, NotUpgraded, We
 from iris.kernel.transport.websocket_dial import PIECE
 
 K = TypeVar("K")
+K_contra = TypeVar("K_contra", contravariant=True)
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.2
 """Seconds until the next attempt."""
+
+
+class ReverseObserver(Protocol[K_contra]):
+    """Takes over reverse connections."""
+
+    def reverse_arrived(self, key: K_contra, connection: socket.socket, host: str, messages: WebSocketFraming) -> None:
+        """A connection is there.  Called from within ``FrameReader.receive_nowait``; must not block.
+
+        Args:
+            key: what it was dialled for.
+            connection: the callee's from then on.
+            host: the host at its other end.
+            messages: its messages.
+        """
+        ...
 
 
 @final
@@ -35,16 +50,13 @@ class ReverseDialling(Generic[K]):
     Args:
         streams: watches those that are being made.
         limit: bytes of the largest frame.
-        arrived: called with each that is there, from within ``FrameReader.receive_nowait``: what it was dialled for,
-            the connection, which is the callee's from then on, the host at its other end, and its messages.
+        observer: takes over those that are there.
     """
 
-    def __init__(
-        self, streams: FrameReader, limit: int, arrived: Callable[[K, socket.socket, str, WebSocketFraming], None]
-    ) -> None:
+    def __init__(self, streams: FrameReader, limit: int, observer: ReverseObserver[K]) -> None:
         self._streams = streams
         self._limit = limit
-        self._arrived = arrived
+        self._observer = observer
         self._attempts: dict[K, _Attempts] = {}
 
     def __len__(self) -> int:
@@ -122,7 +134,7 @@ class ReverseDialling(Generic[K]):
             return
         self._streams.unwatch(connection)
         del self._attempts[key]
-        self._arrived(key, connection, str(attempts.address[0]), messages)
+        self._observer.reverse_arrived(key, connection, str(attempts.address[0]), messages)
 
     def _retry(self, attempts: _Attempts) -> None:
         self._drop(attempts)

@@ -16,6 +16,7 @@ from typing import Final, final
 
 import trio
 
+from iris.kernel.transport.port import ConnectionUser
 from iris.kernel.transport.reader import FrameReader, Framing
 
 _ENDS: Final = ~select.EPOLLOUT
@@ -38,8 +39,7 @@ class StreamOutgoing:
         connection: it does not block, and belongs to this object from now on.
         streams: watches it.
         framing: makes of a frame what goes on the wire for it, in pieces.
-        broken: called at most once, from within other methods or ``FrameReader.receive_nowait``, when the connection is
-            lost other than by ``close``.
+        user: notified of the loss of the connection, from within other methods or ``FrameReader.receive_nowait``.
         framing_in: understands what comes back, where that may be something besides the end.
 
     Raises:
@@ -47,7 +47,6 @@ class StreamOutgoing:
     """
 
     __slots__ = (
-        "_broken",
         "_framing",
         "_framing_in",
         "_others",
@@ -56,6 +55,7 @@ class StreamOutgoing:
         "_room_reported",
         "_socket",
         "_streams",
+        "_user",
         "_waiting",
         "closed",
     )
@@ -65,7 +65,7 @@ class StreamOutgoing:
         connection: socket.socket,
         streams: FrameReader,
         framing: Callable[[bytes], tuple[bytes, ...]],
-        broken: Callable[[], None],
+        user: ConnectionUser,
         framing_in: Framing | None = None,
     ) -> None:
         self.closed = False
@@ -74,7 +74,7 @@ class StreamOutgoing:
         self._socket = connection
         self._streams = streams
         self._framing = framing
-        self._broken = broken
+        self._user = user
         self._framing_in = framing_in
         self._rest: list[memoryview] = []
         """The part of the last frame that the socket has not accepted: at most this much waits here."""
@@ -185,7 +185,7 @@ class StreamOutgoing:
     def _lose(self) -> None:
         self._over = True
         self._rest.clear()
-        self._broken()
+        self._user.connection_broken()
 
     async def wait_writable(self) -> None:
         """See ``OutgoingConnection.wait_writable``.  If the connection is lost, it waits until it is closed."""

@@ -315,26 +315,26 @@ class PubSub(PeerObserver):
         limits = QueueLimits(
             max_events or self._config.subscription_messages, max_bytes or self._config.subscription_bytes
         )
-        subscription = Subscription(pattern, options, limits, self, self._every.observer)
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
         self._own.check(terms)
         claim = nullcontext() if name is None else self.durable.claim(name, (pattern,), group=group, share=shards)
         with claim:
+            change = self._own.add(terms)
+            mark = self._own.mark() if change is None and realm is None and group is None else None
+            subscription = Subscription(pattern, options, limits, self, self._every.observer, self._own.version)
             self._every[subscription] = terms
             matcher = self._subscriptions if realm is None else self._other_realms
             matcher.add(pattern, subscription)
             self._turns.clear()
             try:
-                change = self._own.add(terms)
                 if change is not None:
                     self._send_to_all(change)
                     self._send_to_realm(realm)
-                elif realm is None and group is None:
+                elif mark is not None:
                     if not durable:
                         self.retention.ask(pattern)
-                    self._send_to_all(self._own.mark())  # the confirmation takes the path of the values, behind them
-                subscription.version = self._own.version
+                    self._send_to_all(mark)  # the confirmation takes the path of the values, behind them
                 await self._wait_known(self._own.version)
                 yield subscription
             finally:

@@ -793,7 +793,8 @@ class WorkerPool:
     # -- ending ---------------------------------------------------------------------------------------------
 
     async def wait_drained(self, timeout: float) -> None:
-        """Wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
+        """Take nothing new, and wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
+        self.draining = True
         with trio.move_on_after(timeout):
             while self._running or self.queued or self.broadcasts or self._tunnels_running:
                 self._drained = trio.Event()

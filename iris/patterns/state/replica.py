@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from random import Random
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 from msgspec.structs import replace
 
@@ -63,32 +63,41 @@ _MARGIN: Final = 64
 """Where entries are removed for want of room, so much of the bound more is: not at each edit."""
 
 
+class Document(Protocol):
+    """The document of a replica.  Called within a write or a merge: nothing here may wait or write."""
+
+    def check_open(self) -> None:
+        """Raise where nobody would get what is written.  Called before each write."""
+        ...
+
+    def note_edit(self) -> None:
+        """There is an edit to send."""
+        ...
+
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Entries have come or gone; see ``EntryIndex``."""
+        ...
+
+    def wall_time(self) -> float:
+        """Return seconds since 1970; they bound the numbers of writes."""
+        ...
+
+    def claimed_writers(self) -> Collection[int]:
+        """Return the numbers of writers that other members use now."""
+        ...
+
+
 @final
 class Replica:
     """One copy of a document.
 
     Args:
-        check_open: raises where nobody would get what is written.
-        note_edit: called when there is an edit to send.
-        note_changes: called with the entries that have come or gone; see ``EntryIndex``.  Like the others it is called
-            within a write or a merge, and must not wait or write.
+        document: the document that this is a copy of.
         random: draws the writer's number.
-        wall_clock: seconds since 1970; bounds the numbers of writes.
         max_bytes: of all entries; see ``Entry.size``.
-        claimed: numbers of writers that other members use now.
     """
 
-    def __init__(
-        self,
-        *,
-        check_open: Callable[[], None],
-        note_edit: Callable[[], None],
-        note_changes: Callable[[list[Entry], set[int]], None],
-        random: Random,
-        wall_clock: Callable[[], float],
-        max_bytes: int,
-        claimed: Callable[[], Collection[int]],
-    ) -> None:
+    def __init__(self, document: Document, random: Random, max_bytes: int) -> None:
         self.vector: Final[Vector] = {}
         self.contents = EntryIndex()
         """What is there, for readers: a merge may put another one in its place."""
@@ -98,13 +107,9 @@ class Replica:
         """Entries that were hidden by those of another one with this writer's number; they are written anew."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
-        self._check_open = check_open
-        self._note_edit = note_edit
-        self._note_changes = note_changes
+        self._document = document
         self._random = random
-        self._wall_clock = wall_clock
         self._max_bytes = max_bytes
-        self._claimed = claimed
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
         self.starts: Final[dict[int, int]] = {}
@@ -144,7 +149,7 @@ class Replica:
         Raises:
             Overloaded: the document is full.
         """
-        self._check_open()
+        self._document.check_open()
         self._write(group, key, payload, self.contents.at(group, key))
 
     def add(self, group: Group, name: str, number: int) -> None:
@@ -154,7 +159,7 @@ class Replica:
             OverflowError: that leaves 53 bits.
             Overloaded: the document is full.
         """
-        self._check_open()
+        self._document.check_open()
         self._add(group, name, number)
 
     def _add(self, group: Group, name: str, number: int) -> None:
@@ -177,7 +182,7 @@ class Replica:
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
-        self._check_open()
+        self._document.check_open()
         entries = self.contents.at(group, key)
         if entries:
             self._choose_writer()
@@ -201,7 +206,7 @@ class Replica:
         """Count a write, which is done."""
         self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
         self._note(*self.contents.pop_changes())
-        self._note_edit()
+        self._document.note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -214,7 +219,7 @@ class Replica:
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
-            claimed = {*self._claimed(), *self.starts}
+            claimed = {*self._document.claimed_writers(), *self.starts}
             fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
             free = fresh or [one for one in range(WRITERS) if one not in claimed]
             self.writer = self._random.choice(free or range(WRITERS))
@@ -377,12 +382,12 @@ class Replica:
 
     def _bound(self) -> float:
         """Return how many writes a writer may have: as many as microseconds have passed since 1970, and of a day."""
-        return (self._wall_clock() + _AHEAD) * 1e6
+        return (self._document.wall_time() + _AHEAD) * 1e6
 
     def _note(self, changed: list[Entry], came: set[int]) -> None:
         if self._meanwhile is not None:
             self._meanwhile += changed
-        self._note_changes(changed, came)
+        self._document.note_changes(changed, came)
 
     def leave(self, number: int) -> None:
         """Leave the number of this writer to another member, which uses it as well."""
@@ -397,7 +402,7 @@ class Replica:
         writes more tells the other one, whatever it writes until it hears of that.  Who forges such numbers again and
         again has nobody write anew more than so much a second: what is beyond that stays as it was written.
         """
-        now = self._wall_clock()
+        now = self._document.wall_time()
         self._anew = max(self._anew - max(now - self._anew_at, 0) * _ANEW_RATE, 0)
         self._anew_at = now
         for number in used:
@@ -409,7 +414,7 @@ class Replica:
             self.vector[self.writer] = max(number, min(number + _LEFT, int(self._bound()) - 8))
             self._finish_edit()
             self.writer = -1
-            self._note_edit()
+            self._document.note_edit()
 
     def _lost_of(self, mine: list[Entry]) -> Collection[Entry]:
         """Return which entries of this writer are to be written anew of those that may be gone.
@@ -454,7 +459,7 @@ class Replica:
         if not self._lost:
             self._unwanted.clear()
         if self.is_rewriting:
-            self._note_edit()
+            self._document.note_edit()
 
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""

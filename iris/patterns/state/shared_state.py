@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -121,6 +121,32 @@ _COUNTED: Final = ("edits", "received", "early", "compared", "uncompared", "unsa
 
 
 @final
+class DocumentSettings(NamedTuple):
+    """Settings of a document; see ``Node.state``."""
+
+    max_bytes: int
+    path: Path | None
+    allow: frozenset[str]
+
+
+class DocumentNode(Protocol):
+    """The node that a document is open on.  Its methods do not block."""
+
+    @property
+    def random(self) -> Random:
+        """Return what draws the numbers of writers, and the members to compare with."""
+        ...
+
+    def wall_time(self) -> float:
+        """Return seconds since 1970."""
+        ...
+
+    def check_open(self) -> None:
+        """Raise where nothing can be read or written any more, as the node is closed."""
+        ...
+
+
+@final
 class SharedState(SharedMap):
     """A document that every member of a cluster has a copy of.  Made by ``Node.state``.
 
@@ -138,31 +164,16 @@ class SharedState(SharedMap):
     def __init__(
         self,
         members: StateMembers,
-        *,
-        max_bytes: int,
-        path: Path | None,
-        allow: frozenset[str],
-        random: Random,
-        wall_clock: Callable[[], float],
-        check_open: Callable[[], None],
+        settings: DocumentSettings,
+        node: DocumentNode,
     ) -> None:
         self.name: Final = members.cluster
         """The cluster whose document this is."""
         self._members = members
-        self._path = path
-        self._allow = allow
-        self._random = random
-        self._check_open = check_open
-        self._max_bytes = max_bytes
-        replica = Replica(
-            check_open=self._check_written,
-            note_edit=self._note_edit,
-            note_changes=self._note_changes,
-            random=random,
-            wall_clock=wall_clock,
-            max_bytes=max_bytes,
-            claimed=self._claimed,
-        )
+        self._node = node
+        self._random = node.random
+        self._max_bytes, self._path, self._allow = settings
+        replica = Replica(_OwnDocument(self), node.random, settings.max_bytes)
         super().__init__(replica, "")
         self._changes = Changes(replica)
         self._claims: dict[int, list[NodeId]] = {}
@@ -215,7 +226,7 @@ class SharedState(SharedMap):
             ConfigError: it is no pattern.
         """
         check_pattern(pattern)
-        self._check_open()
+        self._node.check_open()
         return StateWatch(pattern, self._changes)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
@@ -231,7 +242,7 @@ class SharedState(SharedMap):
 
         Cancelling it leaves nothing behind.
         """
-        self._check_open()
+        self._node.check_open()
         if members is not None and (as_whole(members) or 0) < 1:
             raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
         if not as_float(timeout) > 0:
@@ -381,26 +392,6 @@ class SharedState(SharedMap):
         raise RequestTimeout(f"no member of {self.name!r} gives the document within {timeout:g} s")
 
     # -- what the replica notes -----------------------------------------------------------------------------
-
-    def _check_written(self) -> None:
-        """Make sure that others will get what is written.
-
-        Raises:
-            trio.ClosedResourceError: the block of the document or of its node was left.
-        """
-        if self._closed:
-            raise trio.ClosedResourceError(
-                f"the block of the document {self.name!r} was left: nobody gets what is written"
-            )
-        self._check_open()
-
-    def _note_edit(self) -> None:
-        """Have what was written sent when the program waits next."""
-        self._edited.wake()
-        self._note_news()
-
-    def _note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        self._changes.note(changed, came)
 
     def _note_news(self) -> None:
         self._changed.unpark_all()
@@ -677,3 +668,41 @@ class SharedState(SharedMap):
             self._is_unsaved = False
             _log.info("the document %s is saved again", self.name, extra={"cluster": self.name})
         return True
+
+
+@final
+class _OwnDocument:
+    """A document, as its replica sees it.  See ``Document``."""
+
+    def __init__(self, state: SharedState) -> None:
+        self._state = state
+
+    def check_open(self) -> None:
+        """See ``Document.check_open``.
+
+        Raises:
+            trio.ClosedResourceError: the block of the document or of its node was left.
+        """
+        state = self._state
+        if state._closed:
+            raise trio.ClosedResourceError(
+                f"the block of the document {state.name!r} was left: nobody gets what is written"
+            )
+        state._node.check_open()
+
+    def note_edit(self) -> None:
+        """Have what was written sent when the program waits next."""
+        self._state._edited.wake()
+        self._state._note_news()
+
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Let those follow who watch."""
+        self._state._changes.note(changed, came)
+
+    def wall_time(self) -> float:
+        """See ``Document.wall_time``."""
+        return self._state._node.wall_time()
+
+    def claimed_writers(self) -> Collection[int]:
+        """See ``Document.claimed_writers``."""
+        return self._state._claimed()

@@ -16,7 +16,6 @@ How nothing is lost, over links that may lose what was in flight:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast, final
 
@@ -89,7 +88,6 @@ class TunnelMachine:
         now: the time.
         window: cost that the other end may send unread; None for the window of ``config``.
         budget: budget of all tunnels that the other node has opened; None if there is none.
-        on_credit: called when credit that the budget held back may be announced.  It must not wait.
     """
 
     __slots__ = (
@@ -127,14 +125,13 @@ class TunnelMachine:
         now: float,
         window: int | None = None,
         budget: Budget | None = None,
-        on_credit: Callable[[], None] = lambda: None,
     ) -> None:
         full = max(config.tunnel_window, SMALLEST_WINDOW)
         self.state = TunnelState.OPENING if opening is not None else TunnelState.OPEN
         self.sending: Final = SendingHalf(bound=2 * full, piece=config.tunnel_chunk)
         self._window = full if window is None else window
         self.receiving: Final = ReceivingHalf(
-            window=self._window, limit=config.max_payload, budget=budget, on_credit=on_credit
+            window=self._window, limit=config.max_payload, budget=budget, number=identifier
         )
         self.accepted = opening is None
         """True once the other end has accepted it, or this one."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -21,6 +20,13 @@ from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIEC
 
 _PATIENCE: Final = 8
 """Windows of chunks out of turn that come from a loss or two; more are a peer that does not count."""
+
+
+class CreditObserver(Protocol):
+    """Has the tunnels whose memory is bounded together."""
+
+    def credit_returned(self, number: int) -> None:
+        """The tunnel of this number may announce the credit that the budget held back.  Must not block."""
 
 
 @final
@@ -31,10 +37,11 @@ class Budget:
         limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
     """
 
-    __slots__ = ("_finishing", "_line", "held", "limit")
+    __slots__ = ("_finishing", "_line", "_observer", "held", "limit")
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, observer: CreditObserver | None = None) -> None:
         self.limit: Final = limit
+        self._observer = observer
         self.held = 0
         """Cost of the chunks that wait for readers."""
         self._finishing: ReceivingHalf | None = None
@@ -72,7 +79,8 @@ class Budget:
             half, _ = self._line.popitem(last=False)
             if self.held > self.limit:
                 self._finishing = half
-            half.on_credit()
+            if self._observer is not None:
+                self._observer.credit_returned(half.number)
 
 
 @final
@@ -83,7 +91,7 @@ class ReceivingHalf:
         window: cost of what may be in flight and unread.
         limit: largest message, in bytes.
         budget: budget of all tunnels that the peer has opened; None if there is none.
-        on_credit: called when credit that the budget held back may be announced.  It must not wait.
+        number: number of the tunnel, for the observer of the budget.
     """
 
     __slots__ = (
@@ -106,7 +114,7 @@ class ReceivingHalf:
         "has_eof",
         "messages_read",
         "messages_received",
-        "on_credit",
+        "number",
         "received",
         "resends",
         "wants_resend",
@@ -118,7 +126,7 @@ class ReceivingHalf:
         window: int,
         limit: int,
         budget: Budget | None = None,
-        on_credit: Callable[[], None] = lambda: None,
+        number: int = 0,
     ) -> None:
         self.received = 0
         """Number below which everything has arrived."""
@@ -130,7 +138,7 @@ class ReceivingHalf:
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_misrouted = 0
         self._budget = budget or Budget(math.inf)
-        self.on_credit: Final = on_credit
+        self.number: Final = number
         self._window = window
         self._quarter = window // 4  # cost after which chunks are acknowledged
         self._limit = limit

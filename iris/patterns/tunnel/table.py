@@ -173,7 +173,13 @@ class _Peer:
         self.accepted = 0
         self.window = max(config.tunnel_window, SMALLEST_WINDOW)
         self.windows_left = _FULL_WINDOWS * self.window
-        self.budget = Budget(self.windows_left)
+        self.budget = Budget(self.windows_left, self)
+
+    def credit_returned(self, number: int) -> None:
+        """See ``CreditObserver``."""
+        end = self.ends.get(-number)
+        if end is not None:
+            end.offer()
 
     def gone(self, machine: TunnelMachine) -> None:
         """Release the window of a tunnel that the peer opened, and that has ended."""
@@ -370,7 +376,6 @@ class TunnelTable:
                 now=self._host.now(),
                 window=peer.next_window(),
                 budget=peer.budget,
-                on_credit=lambda: end.offer(),  # noqa: PLW0108 -- the end is made after its machine
             )
             machine.begin(opening.window, opening.limit)
             end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier, opening.cluster)

@@ -6,11 +6,11 @@ own no connection, no clock and no task.
 """
 
 from iris.security.channel.admission import Admission, UnauthenticatedConnections
-from iris.security.channel.handshake import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
+from iris.security.channel.handshake import EPHEMERAL, Established, HandshakeRules, Initiator, NotAdmitted, Responder
 from iris.security.channel.sender_key import KEY_SIZE, CopyHeader, ReceiverKey, SendingKey, read_copy_header_untrusted
 from iris.security.channel.session import Session
 
 __all__ = (
-    "EPHEMERAL", "KEY_SIZE", "Admission", "CopyHeader", "Established", "Initiator", "NotAdmitted", "ReceiverKey",
-    "Responder", "SendingKey", "Session", "UnauthenticatedConnections", "read_copy_header_untrusted",
+    "EPHEMERAL", "KEY_SIZE", "Admission", "CopyHeader", "Established", "HandshakeRules", "Initiator", "NotAdmitted",
+    "ReceiverKey", "Responder", "SendingKey", "Session", "UnauthenticatedConnections", "read_copy_header_untrusted",
 )  # fmt: skip

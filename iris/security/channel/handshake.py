@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
@@ -63,7 +64,7 @@ from iris.security.identity import (
     check_validity,
     verify_peer_untrusted,
 )
-from iris.security.noise import DHLEN, HandshakeState, Suite, preferred_suite
+from iris.security.noise import DHLEN, HandshakeState, KnownKeys, Suite, preferred_suite
 from iris.security.secret import Redacted, Secret
 
 _DEFAULTS: Final = Config()
@@ -88,6 +89,25 @@ MAX_HANDSHAKE_FRAME: Final = 24 * 1024
 
 Admit = Callable[[PeerIdentity], None]
 """Called with a verified peer; raises AuthenticationError to refuse it (revoked, for example)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandshakeRules:
+    """Rules for the other side of a handshake, and for the session that comes of it."""
+
+    admit: Admit | None = None
+    config: Config = _DEFAULTS
+    """For the lifetime of the session."""
+    expected: NodeId | None = None
+    """The handshake fails if another node answers its initiator; None: any node of the realm."""
+    realm_id: str = ""
+    """Fingerprint of the trusted realm that a responder is of; empty: this node's own."""
+    suite: Suite | None = None
+    """Cipher suite of an initiator; None: the one that suits this machine."""
+
+
+_ANYBODY: Final = HandshakeRules()
 
 
 @final
@@ -151,20 +171,17 @@ class NotAdmitted(AuthenticationError):
 class _Side:
     """The common part of both sides of a handshake."""
 
-    __slots__ = ("__weakref__", "_admit", "_config", "_identity", "_index", "_noise", "_trusted", "over")
+    __slots__ = ("__weakref__", "_identity", "_index", "_noise", "_rules", "_trusted", "over")
 
     _noise: HandshakeState | None
 
-    def __init__(
-        self, identity: NodeIdentity, index: int, noise: HandshakeState | None, admit: Admit | None, config: Config
-    ) -> None:
+    def __init__(self, identity: NodeIdentity, index: int, noise: HandshakeState | None, rules: HandshakeRules) -> None:
         if not 0 < index < 2**32:
             raise LocalProtocolError(f"session index {index} is not a number of 32 bits above 0")
         self._identity = identity
         self._index = index
         self._noise = noise
-        self._admit = admit
-        self._config = config
+        self._rules = rules
         self._trusted: TrustedRealm | None = None
         self.over = False
 
@@ -228,9 +245,9 @@ class _Side:
             raise AuthenticationError(f"node {peer.node_id}: the delegation is for another static key")
         if peer.node_id == self._identity.node_id:
             raise AuthenticationError(f"node {peer.node_id} met itself")
-        if self._admit is not None:
+        if self._rules.admit is not None:
             try:
-                self._admit(peer)
+                self._rules.admit(peer)
             except AuthenticationError as error:
                 raise NotAdmitted(str(error), peer) from None
         return peer, payload[end:]
@@ -242,12 +259,11 @@ class _Side:
         self.poison()  # the keys live on in the session only
         return Session(
             suite=suite,
-            local_index=self._index,
-            remote_index=remote_index,
+            indices=(self._index, remote_index),
             seal_key=seal.k,
             open_key=open_.k,
             established=now,
-            config=self._config,
+            config=self._rules.config,
         )
 
 
@@ -261,11 +277,7 @@ class Initiator(_Side):
         hello: the first message to the other side; anybody who knows the gate secret can read it.
         entropy: source of the ephemeral keys.
         wall_now: seconds since 1970.
-        expected: the handshake fails if another node answers; None: any node of the realm.
-        realm_id: fingerprint of the trusted realm that the other side is of; empty: this node's own.
-        suite: None: the one that suits this machine.
-        admit: refuses a verified peer by raising AuthenticationError.
-        config: for the lifetime of the session.
+        rules: rules for the other side.
 
     Raises:
         AuthenticationError: this node's own certificate or delegation is not valid at ``wall_now``; or the realm is
@@ -273,7 +285,7 @@ class Initiator(_Side):
         LocalProtocolError: the hello is longer than ``MAX_HELLO``, or the index is not one.
     """
 
-    __slots__ = ("_decapsulation_key", "_expected", "_suite", "frame")
+    __slots__ = ("_decapsulation_key", "_suite", "frame")
 
     def __init__(
         self,
@@ -283,24 +295,19 @@ class Initiator(_Side):
         hello: bytes,
         entropy: Entropy,
         wall_now: float,
-        expected: NodeId | None = None,
-        realm_id: str = "",
-        suite: Suite | None = None,
-        admit: Admit | None = None,
-        config: Config | None = None,
+        rules: HandshakeRules = _ANYBODY,
     ) -> None:
-        suite = suite or preferred_suite()
-        trusted = _trusted(identity, realm_id) if realm_id else None
+        suite = rules.suite or preferred_suite()
+        trusted = _trusted(identity, rules.realm_id) if rules.realm_id else None
         if trusted is not None:
             trusted.realm.check_time(wall_now)
         noise = _begin(identity, 0, suite, entropy, trusted, initiator=True)
-        super().__init__(identity, index, noise, admit, config or _DEFAULTS)
+        super().__init__(identity, index, noise, rules)
         self._trusted = trusted
         poison_after_fork(self)
         check_validity(identity.certificate, identity.delegation, wall_now)
         _check_hello(hello)
         self._suite = suite
-        self._expected = expected
         self._decapsulation_key = MLKEM768PrivateKey.from_seed_bytes(Secret(entropy(_KEM_SEED_SIZE)))
         encapsulation_key = self._decapsulation_key.public_key().public_bytes_raw()
         header = HEADER.pack(HANDSHAKE_INIT, VERSION, 0, 0, index)
@@ -326,8 +333,9 @@ class Initiator(_Side):
         self.over = True
         # Genuine is not yet authenticated: only the chain says which node this is, and that the static key is its own.
         peer, hello = self._read_certificates_untrusted(payload, noise.rs, remote_index, wall_now)
-        if self._expected is not None and peer.node_id != self._expected:
-            raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
+        expected = self._rules.expected
+        if expected is not None and peer.node_id != expected:
+            raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {expected}")
         # From here on the peer is authenticated.  Only now does this node say who it is: a stranger that answers at an
         # address must not learn the cluster and the permissions of those that dial it.
         header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, remote_index, self._index)
@@ -344,8 +352,7 @@ class Responder(_Side):
         identity: the identity of this node.
         index: this side's session index.
         entropy: source of the ephemeral keys.
-        admit: refuses a verified peer by raising AuthenticationError.
-        config: for the lifetime of the session.
+        rules: rules for the other side.
     """
 
     __slots__ = ("_encapsulation_key", "_entropy", "_hello", "_remote_index", "_suite")
@@ -356,10 +363,9 @@ class Responder(_Side):
         *,
         index: int,
         entropy: Entropy,
-        admit: Admit | None = None,
-        config: Config | None = None,
+        rules: HandshakeRules = _ANYBODY,
     ) -> None:
-        super().__init__(identity, index, None, admit, config or _DEFAULTS)
+        super().__init__(identity, index, None, rules)
         self._entropy = entropy
         self._encapsulation_key: MLKEM768PublicKey | None = None
 
@@ -498,8 +504,7 @@ def _begin(
             initiator=initiator,
             entropy=entropy,
             prologue=agreed,
-            s=identity.static,
-            psks={0: psk},
+            keys=KnownKeys(s=identity.static, psks={0: psk}),
         )
     return state.again(entropy)
 

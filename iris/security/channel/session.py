@@ -146,15 +146,13 @@ class Session:
         self,
         *,
         suite: Suite,
-        local_index: int,
-        remote_index: int,
+        indices: tuple[int, int],
         seal_key: bytes,
         open_key: bytes,
         established: float,
         config: Config,
     ) -> None:
-        self.local_index = local_index
-        self.remote_index = remote_index
+        self.local_index, self.remote_index = indices
         self.established = established
         self.lost_frames: int = 0
         self._reject_after = config.session_rejected

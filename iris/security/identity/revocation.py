@@ -3,7 +3,7 @@
 Use::
 
     revocations = NewestRevocations(identity.realm, load_revocations(path, identity.realm))
-    initiator = Initiator(..., admit=revocations.check)  # and Responder(...)
+    initiator = Initiator(..., rules=HandshakeRules(admit=revocations.check))  # and Responder(...)
     if revocations.receive_untrusted(signed):  # from gossip or a file; True: it is newer
         save_revocations(path, revocations.current)
         for peer in peers:  # and end the sessions that are in progress

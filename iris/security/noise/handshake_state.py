@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, final
+from typing import ClassVar, Final, Protocol, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.names import Entropy
-from iris.security.secret import Secret
+from iris.security.secret import Redacted, Secret
 
 DHLEN: Final = 32
 TAGLEN: Final = 16
@@ -232,6 +232,20 @@ class NoiseProtocol(Struct, frozen=True, kw_only=True):
 
 
 @final
+class KnownKeys(Redacted, frozen=True, kw_only=True):
+    """The keys that one side has before a handshake; names as in section 5.3."""
+
+    _unshown: ClassVar = frozenset({"s", "psks"})
+
+    s: KeyPair | None = None
+    rs: bytes | None = None
+    psks: Mapping[int, bytes] = {}
+
+
+_NO_KEYS: Final = KnownKeys()
+
+
+@final
 class HandshakeState:
     """Section 5.3: one side of one handshake.
 
@@ -248,17 +262,15 @@ class HandshakeState:
         initiator: bool,
         entropy: Entropy,
         prologue: bytes = b"",
-        s: KeyPair | None = None,
-        rs: bytes | None = None,
-        psks: Mapping[int, bytes] | None = None,
+        keys: KnownKeys = _NO_KEYS,
     ) -> None:
         self._protocol = protocol
         self._initiator = initiator
         self._entropy = entropy
         self._next = 0
-        self.psks: dict[int, bytes] = {number: Secret(psk) for number, psk in (psks or {}).items()}
-        self.s = s
-        self.rs = rs
+        self.psks: dict[int, bytes] = {number: Secret(psk) for number, psk in keys.psks.items()}
+        self.s = s = keys.s
+        self.rs = rs = keys.rs
         self.e: KeyPair | None = None
         self.re: bytes | None = None
         self.ss = SymmetricState(protocol.name, protocol.cipher, protocol.hash_name)

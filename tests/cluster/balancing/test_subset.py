@@ -175,7 +175,7 @@ class Slow:
 
     def answer(self, concurrency: int, seconds: float) -> float:
         """Return the requests per second that the caller gets done."""
-        asked = Balancer(Random(1), processor_time=lambda: 0.9 * self.now)
+        asked = Balancer(Random(1), aperture=Aperture(lambda: 0.9 * self.now))
         for number in range(self.members):
             asked.add(node(number))
         under_way: list[tuple[float, float, NodeId]] = []

@@ -163,8 +163,14 @@ class Heard:
     def __init__(self) -> None:
         self.lan = LocalNetwork(MARK, OWN)
         self.followed = FollowedAnnouncements(Random(7))
-        self.left_out: list[object] = []
-        self.sieve = RecordFilter(self.followed, self.lan.concerns, self.left_out.append)
+        self.lacking: list[str | None] = []
+        self.sieve = RecordFilter(self.followed, self)
+
+    def concerns(self, name: str) -> bool:
+        return self.lan.concerns(name)
+
+    def left_out(self, name: str | None) -> None:
+        self.lacking.append(name)
 
     def hear(self, record: object, now: float = 0.0, *, before: bool = False) -> bool:
         update = zeroconf.RecordUpdate(record, record if before else None)  # type: ignore[arg-type]
@@ -197,8 +203,8 @@ def test_of_thousands_of_announcements_few_come_through_however_often_they_are_r
     heard = Heard()
     flood = [pointer(f"{MARK}-{number}-0") for number in range(5000)]
     assert sum(map(heard.hear, flood)) == MAX_FOLLOWED + 1
-    assert len(heard.left_out) == 5000 - MAX_FOLLOWED == heard.followed.ignored
-    assert [f"{name}.{TYPE}" for name in heard.left_out if name is not None] == [
+    assert len(heard.lacking) == 5000 - MAX_FOLLOWED == heard.followed.ignored
+    assert [f"{name}.{TYPE}" for name in heard.lacking if name is not None] == [
         one.alias for one in heard.sieve.dropped
     ]
     assert len(heard.sieve.dropped) == 1

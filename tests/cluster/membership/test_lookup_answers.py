@@ -6,6 +6,7 @@ import pytest
 
 from iris.cluster.membership.lookup_answers import LookupAnswers
 from iris.cluster.swim import view_hash
+from iris.cluster.swim.records import NodeRecord
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -15,10 +16,19 @@ CLIENT, OTHER = NodeId("c" * 32), NodeId("d" * 32)
 NOTHING = bytes(8)
 
 
+class Store:
+    """Records of the members of ``store``."""
+
+    def __init__(self, count: int) -> None:
+        self._members = [record(number) for number in range(1, count + 1)]
+
+    def records_of(self, cluster: str) -> list[NodeRecord]:
+        return self._members if cluster == "store" else []
+
+
 def answers(count: int) -> LookupAnswers:
     """Return what answers of ``store`` with so many members."""
-    members = [record(number) for number in range(1, count + 1)]
-    return LookupAnswers(lambda cluster: members if cluster == "store" else [])
+    return LookupAnswers(Store(count))
 
 
 def ask(desk: LookupAnswers, cluster: str = "store", known: bytes = NOTHING, now: float = 0.0) -> list[kinds.Found]:

@@ -29,7 +29,7 @@ class Subject:
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("databases", rights)
         self.revocations = NewestRevocations(self.realm.root.public)
-        self.verifier = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
+        self.verifier = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations)
         self.signature = ProofVerifier(self.identity, lambda: self.now).sign(STATEMENT)
 
     def record(

@@ -25,7 +25,7 @@ class Watched:
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("shop")
         verifier = ProofVerifier(self.identity, lambda: WALL + trio.current_time() - began)
-        self.proofs = Proofs(verifier, self.look)
+        self.proofs = Proofs(verifier)
         self.record = NodeRecord(
             node=self.identity.node_id,
             name="shop",
@@ -36,6 +36,11 @@ class Watched:
         self.looks: list[float] = []
         self.lost: list[tuple[NodeId, str, float]] = []
         self.proofs.on_lost(lambda node, cluster: self.lost.append((node, cluster, trio.current_time())))
+
+    async def run(self) -> None:
+        while True:
+            await self.proofs.wait_end()
+            self.look()
 
     def look(self) -> None:
         self.looks.append(trio.current_time())
@@ -78,7 +83,7 @@ class Watched:
 async def test_each_cluster_is_lost_at_the_moment_when_its_proof_ends(autojump_clock: MockClock) -> None:
     async with open_background() as nursery:
         watched = Watched()
-        nursery.start_soon(watched.proofs.run)
+        nursery.start_soon(watched.run)
         watched.serves(store=50.0, depot=20.0)
         await trio.sleep(100)
         assert [(cluster, round(at, 1)) for _, cluster, at in watched.lost] == [("depot", 20.0), ("store", 50.0)]
@@ -89,7 +94,7 @@ async def test_each_cluster_is_lost_at_the_moment_when_its_proof_ends(autojump_c
 async def test_a_proof_that_ends_sooner_than_those_known_is_not_overslept(autojump_clock: MockClock) -> None:
     async with open_background() as nursery:
         watched = Watched()
-        nursery.start_soon(watched.proofs.run)
+        nursery.start_soon(watched.run)
         watched.serves(store=50.0)
         await trio.sleep(5)
         watched.serves(store=50.0, depot=10.0)
@@ -100,7 +105,7 @@ async def test_a_proof_that_ends_sooner_than_those_known_is_not_overslept(autoju
 async def test_without_proofs_nobody_is_woken_up(autojump_clock: MockClock) -> None:
     async with open_background() as nursery:
         watched = Watched()
-        nursery.start_soon(watched.proofs.run)
+        nursery.start_soon(watched.run)
         watched.serves()
         await trio.sleep(DAY / 2)
         assert watched.looks == []
@@ -110,7 +115,7 @@ async def test_proofs_that_last_are_looked_at_once_a_minute(autojump_clock: Mock
     """For the date may be set, forward or back."""
     async with open_background() as nursery:
         watched = Watched()
-        nursery.start_soon(watched.proofs.run)
+        nursery.start_soon(watched.run)
         watched.serves(store=DAY / 2)
         await trio.sleep(601)
         assert len(watched.looks) == 10

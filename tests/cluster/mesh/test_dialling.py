@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -16,10 +15,11 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.transport.memory import MemoryOutgoing
-from iris.kernel.transport.port import Permit, Refused
+from iris.kernel.transport.port import ConnectionUser, Permit, Refused
 from iris.security.channel.handshake import Initiator
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL
+from tests.support.transports import ignore
 
 
 async def add_dead(fleet: Fleet, *names: str) -> list[str]:
@@ -36,9 +36,9 @@ def count_dials(node: MeshNode) -> list[tuple[float, str]]:
     dials: list[tuple[float, str]] = []
     plain, began = node.transport.dial, trio.current_time()
 
-    async def dial(url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
+    async def dial(url: str, user: ConnectionUser, permit: Permit | None = None) -> MemoryOutgoing:
         dials.append((trio.current_time() - began, url))
-        return await plain(url, on_broken, permit)
+        return await plain(url, user, permit)
 
     node.transport.dial = dial  # type: ignore[method-assign]
     return dials
@@ -204,7 +204,7 @@ async def test_strangers_have_another_host_dialled_so_often_and_their_own_as_oft
         a = fleet["a"]
         dials = count_dials(a)
         for stranger in ("10.0.0.1", "10.0.0.2"):
-            way = await fleet.network.transport(stranger).dial(a.url, lambda: None)
+            way = await fleet.network.transport(stranger).dial(a.url, ignore)
             for index in range(1, 20):
                 identity = fleet.realm.identity("gone")
                 hello = wire.pack((identity.node_id, (told,)))

@@ -18,11 +18,12 @@ from iris.security.channel.handshake import Initiator
 from tests.support.admission import open_reading_mesh
 from tests.support.meshes import Fleet, open_meshes
 from tests.support.realms import WALL
+from tests.support.transports import ignore
 
 
 async def knock(transport: MemoryTransport, url: str, count: int) -> list[MemoryOutgoing]:
     """Open connections and say nothing."""
-    return [await transport.dial(url, lambda: None) for _ in range(count)]
+    return [await transport.dial(url, ignore) for _ in range(count)]
 
 
 def first_frame(fleet: Fleet, index: int, url: str = "mem://nobody") -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pytest
@@ -17,7 +17,13 @@ from trio.testing import MockClock
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
-from iris.kernel.transport.port import ConnectionObserver, IncomingConnection, OutgoingConnection, Permit
+from iris.kernel.transport.port import (
+    ConnectionObserver,
+    ConnectionUser,
+    IncomingConnection,
+    OutgoingConnection,
+    Permit,
+)
 
 CONFIG: Final = Config(half_open_handshakes=6, half_open_per_address=4, handshake_timeout=2.0)
 """Three unauthenticated connections from one address: three quarters of the handshakes that it may have begun."""
@@ -62,13 +68,13 @@ class Switchboard:
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         raise NotImplementedError
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> OutgoingConnection:
         raise NotImplementedError
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> OutgoingConnection:
         raise NotImplementedError
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> IncomingConnection:
         raise NotImplementedError
 
     def receive_nowait(self) -> bytes | None:

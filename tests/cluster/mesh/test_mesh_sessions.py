@@ -28,6 +28,7 @@ from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.messages import raw
 from tests.support.realms import WALL, TestRealm
 from tests.support.scheduling import seed_scheduler
+from tests.support.transports import ignore as unwatched
 
 
 def ignore(_: Peer, __: wire.Message) -> None:
@@ -165,7 +166,7 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
 async def begin_handshakes(fleet: Fleet, identity: NodeIdentity, url: str, target: str, count: int) -> None:
     """Send first frames to ``target`` that ask it to answer to ``url``."""
     transport = fleet.network.transport("stranger")
-    way = await transport.dial(target, lambda: None)
+    way = await transport.dial(target, unwatched)
     for index in range(1, count + 1):
         initiator = Initiator(
             identity,
@@ -213,7 +214,7 @@ async def test_who_claims_to_be_another_node_is_not_answered_as_it(autojump_cloc
         a, b = fleet["a"], fleet["b"]
         identity = fleet.realm.identity("x")
         transport = fleet.network.transport("stranger")
-        way = await transport.dial(a.url, lambda: None)
+        way = await transport.dial(a.url, unwatched)
         initiator = Initiator(
             identity,
             index=1,
@@ -296,11 +297,11 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
             a.transport.receive_nowait = listen  # type: ignore[method-assign]
             receive_marks(a.mesh, ignore)
             transport = fleet.network.transport("stranger")
-            stranger = await transport.dial(a.url, lambda: None)
+            stranger = await transport.dial(a.url, unwatched)
             connections = 1
             for number in range(300):
                 if stranger.closed:  # it was hung up on, for what it had sent before
-                    stranger = await transport.dial(a.url, lambda: None)
+                    stranger = await transport.dial(a.url, unwatched)
                     connections += 1
                 b.mesh.post(a.id, MARK(number), 0)
                 frame = chance.choice(genuine) if genuine and chance.random() < 0.7 else chance.randbytes(60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -13,16 +12,16 @@ from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks.happy_eyeballs import STAGGER
-from iris.kernel.transport.port import OutgoingConnection, Permit, Refused, Transport
+from iris.kernel.transport.port import ConnectionUser, OutgoingConnection, Permit, Refused, Transport
 
 
 class Line:
     """A connection that can be broken."""
 
-    def __init__(self, url: str, on_break: Callable[[], None]) -> None:
+    def __init__(self, url: str, user: ConnectionUser) -> None:
         self.url = url
         self.closed = 0
-        self.snap = on_break
+        self.snap = user.connection_broken
 
     def close(self) -> None:
         self.closed += 1
@@ -36,15 +35,15 @@ class Exchange:
         self.breaks_at_once = False
         self._refused = refused
 
-    async def dial(self, url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> Line:
         await trio.lowlevel.checkpoint()
         if permit is not None:
             permit("the host of all")
         if url in self._refused:
             raise self._refused[url]
-        self.lines.append(Line(url, on_break))
+        self.lines.append(Line(url, user))
         if self.breaks_at_once:
-            on_break()
+            user.connection_broken()
         return self.lines[-1]
 
 
@@ -54,10 +53,10 @@ class Watched:
     def __init__(self, **refused: Exception) -> None:
         self.exchange = Exchange(**refused)
         self.broken: list[tuple[str, object]] = []
-        self.ways = OutboundConnections(cast("Transport", self.exchange), self._note)
+        self.ways = OutboundConnections(cast("Transport", self.exchange), self)
 
-    def _note(self, outgoing: OutgoingConnection, owner: Peer | None) -> None:
-        self.broken.append((cast("Line", outgoing).url, owner))
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        self.broken.append((cast("Line", outgoing).url, peer))
 
     @property
     def closed(self) -> list[tuple[str, int]]:
@@ -160,8 +159,11 @@ async def test_every_connection_of_one_peer_is_closed_and_those_of_others_stay()
     assert (len(watched.ways), watched.broken) == (0, [])
 
 
-def ignore(*_: object) -> None:
-    """Nothing comes of it."""
+class Unwatched:
+    """An owner of connections of which none breaks."""
+
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        raise AssertionError(outgoing)
 
 
 class Silence(Exchange):
@@ -172,16 +174,16 @@ class Silence(Exchange):
         self.silent = silent
         self.tried: list[tuple[float, str]] = []
 
-    async def dial(self, url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> Line:
         self.tried.append((trio.current_time(), url))
         if url in self.silent:
             await trio.sleep_forever()
-        return await super().dial(url, on_break, permit)
+        return await super().dial(url, user, permit)
 
 
 async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(autojump_clock: MockClock) -> None:
     exchange = Silence("dead", "cut off")
-    ways = OutboundConnections(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), Unwatched())
     began = trio.current_time()
     outgoing = await ways.dial_any(["dead", "cut off", "there", "never tried"])
     assert trio.current_time() - began == 2 * STAGGER
@@ -195,12 +197,12 @@ async def test_of_two_addresses_that_answer_one_connection_stays(autojump_clock:
     gate = trio.Event()
     plain = exchange.dial
 
-    async def dial(url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
+    async def dial(url: str, user: ConnectionUser, permit: Permit | None = None) -> Line:
         await gate.wait()
-        return await plain(url, on_break, permit)
+        return await plain(url, user, permit)
 
     exchange.dial = dial  # type: ignore[method-assign]
-    ways = OutboundConnections(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), Unwatched())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ways.dial_any, ["one", "two", "three"])
         await trio.sleep(3 * STAGGER)
@@ -214,13 +216,13 @@ async def test_of_a_stranger_s_addresses_two_are_dialled_at_a_time(autojump_cloc
     exchange = Exchange()
     dialled: list[str] = []
 
-    async def dial(url: str, on_break: Callable[[], None], permit: Permit | None = None) -> Line:
+    async def dial(url: str, user: ConnectionUser, permit: Permit | None = None) -> Line:
         dialled.append(url)
         await trio.sleep_forever()
-        raise AssertionError(on_break)
+        raise AssertionError(user)
 
     exchange.dial = dial  # type: ignore[method-assign]
-    ways = OutboundConnections(cast("Transport", exchange), ignore)
+    ways = OutboundConnections(cast("Transport", exchange), Unwatched())
     with trio.move_on_after(0.9):
         await ways.answer([str(number) for number in range(16)])
     assert dialled == ["0", "1"]

@@ -13,6 +13,7 @@ from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
+from tests.support.transports import ignore
 
 owner: ContextVar[str] = ContextVar("owner", default="nobody")
 
@@ -27,7 +28,7 @@ class Desk:
         self.network = network
         self.way = way
         self.transport = transport
-        self.reading = InboxReader(transport, self.receive)
+        self.reading = InboxReader(transport, self)
         self.follower = InboxWaiter(self.reading)
         self.follower.keen = True
         self.frames: list[bytes] = []
@@ -35,7 +36,7 @@ class Desk:
         self.contexts: set[str] = set()
         self.on_frame: list[Callable[[], None]] = []
 
-    def receive(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes) -> None:
         self.frames.append(frame)
         self.readers.append(trio.lowlevel.current_task().name.rpartition(".")[2])
         self.contexts.add(owner.get())
@@ -66,7 +67,7 @@ async def open_desk() -> AsyncIterator[tuple[Desk, trio.Nursery]]:
     network = MemoryNetwork()
     near, far = network.transport("near"), network.transport("far")
     await far.listen(["mem://far"])
-    way = await near.dial("mem://far", lambda: None)
+    way = await near.dial("mem://far", ignore)
     owner.set("mesh")
     async with trio.open_nursery() as nursery:
         desk = Desk(network, way, far)

@@ -17,6 +17,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.kernel.transport.port import Refused
 from tests.support.realms import TestRealm
+from tests.support.transports import ignore
 
 
 def make_peer(*addresses: str, seed: int = 0) -> Peer:
@@ -164,7 +165,7 @@ async def test_a_connection_that_the_peer_opened_meanwhile_ends_the_attempts(aut
     async with open_line(*[Refused("nobody")] * 10) as line:
         line.redialling.begin(line.peer)
         await trio.sleep(PAUSES[1] / 2)
-        line.peer.link.attach(await near.dial("mem://far", lambda: None))
+        line.peer.link.attach(await near.dial("mem://far", ignore))
         await trio.sleep(10)
         assert len(line.attempts) == 1
         assert line.dropped == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -14,17 +13,19 @@ import iris
 import iris.testing
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.outbound import OutboundConnections
+from iris.cluster.mesh.peer import Peer
 from iris.cluster.routes.relayed import RelayedConnection, parse_via_url, via_url
 from iris.cluster.routes.reverse import ReverseConnection, is_two_way, reverse_url, token_untrusted
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport, _Arrival
-from iris.kernel.transport.port import Permit, Transport
+from iris.kernel.transport.port import ConnectionUser, OutgoingConnection, Permit, Transport
 from iris.kernel.wire import kinds
 from iris.node.parts import NodeParts
 from tests.support.messages import raw
 from tests.support.stages import Stage, open_stage
+from tests.support.transports import ignore
 
 NODE = NodeId("ab" * 16)
 
@@ -32,8 +33,8 @@ NODE = NodeId("ab" * 16)
 class Line:
     """One direction, which can be cut."""
 
-    def __init__(self, snap: Callable[[], None]) -> None:
-        self.snap = snap
+    def __init__(self, user: ConnectionUser) -> None:
+        self.snap = user.connection_broken
         self.sent: list[bytes] = []
         self.room = True
         self.closed = 0
@@ -54,26 +55,36 @@ class Exchange:
         self.lines: list[Line] = []
         self.asked: list[tuple[str, ...]] = []
 
-    async def dial(self, url: str, on_broken: Callable[[], None], _: Permit | None = None) -> Line:
+    async def dial(self, url: str, user: ConnectionUser, _: Permit | None = None) -> Line:
         await trio.lowlevel.checkpoint()
-        return self._line(on_broken, "dial", url)
+        return self._line(user, "dial", url)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> Line:
-        return self._line(on_broken, "reverse", url, token)
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> Line:
+        return self._line(user, "reverse", url, token)
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> Line:
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> Line:
         await trio.lowlevel.checkpoint()
-        return self._line(on_broken, "accept", token)
+        return self._line(user, "accept", token)
 
-    def _line(self, on_broken: Callable[[], None], *asked: str) -> Line:
+    def _line(self, user: ConnectionUser, *asked: str) -> Line:
         self.asked.append(asked)
-        self.lines.append(Line(on_broken))
+        self.lines.append(Line(user))
         return self.lines[-1]
+
+
+class Broken:
+    """Writes down which connections broke."""
+
+    def __init__(self, connections: list[object]) -> None:
+        self._connections = connections
+
+    def connection_broke(self, outgoing: OutgoingConnection, peer: Peer | None) -> None:
+        self._connections.append(outgoing)
 
 
 def ways_of(exchange: Exchange, broken: list[object], *, dial_only: bool) -> OutboundConnections:
     tokens = os.urandom if dial_only else None
-    return OutboundConnections(cast("Transport", exchange), lambda outgoing, _: broken.append(outgoing), tokens)
+    return OutboundConnections(cast("Transport", exchange), Broken(broken), tokens)
 
 
 async def test_the_way_back_is_dialled_when_the_first_frame_has_left() -> None:
@@ -92,7 +103,7 @@ async def test_the_way_back_is_dialled_when_the_first_frame_has_left() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_if_one_direction_breaks_both_end_and_it_is_told_once(first: int) -> None:
+async def test_if_one_directiusers_both_end_and_it_is_told_once(first: int) -> None:
     exchange, broken = Exchange(), cast("list[object]", [])
     ways = ways_of(exchange, broken, dial_only=True)
     way = await ways.dial("ws://office:1")
@@ -251,7 +262,7 @@ async def test_who_repeats_what_such_a_node_has_said_gains_nothing_and_is_sent_a
 async def repeat(memory: MemoryNetwork, frame: bytes, office: NodeParts) -> None:
     """Send a first frame a hundred times, and wait for the node that answers by the token in it."""
     stranger = memory.transport("stranger")
-    way = await stranger.dial("mem://office", lambda: None)
+    way = await stranger.dial("mem://office", ignore)
     for _ in range(100):
         while not way.send_nowait(frame):
             await way.wait_writable()

@@ -363,9 +363,16 @@ async def wait_for_outcomes() -> None:
             )
 
 
+class Unread:
+    """Receives frames, of which there are none."""
+
+    def receive_frame(self, frame: bytes) -> None:
+        raise AssertionError(frame)
+
+
 async def read_for_others() -> None:
     transport = MemoryNetwork().transport("here")
-    reading = InboxReader(transport, lambda _: None)
+    reading = InboxReader(transport, Unread())
     followers = [InboxWaiter(reading), InboxWaiter(reading, hasty=True)]
 
     async def follow(follower: InboxWaiter) -> None:

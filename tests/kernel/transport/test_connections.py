@@ -15,7 +15,7 @@ import trio
 from iris.kernel.config import KIB
 from iris.kernel.transport.port import Refused
 from tests.support.remote_listener import open_far_listener
-from tests.support.transports import SCHEMES, check_idle, fill, ignore, open_transports, receive, waiting
+from tests.support.transports import SCHEMES, Notified, check_idle, fill, ignore, open_transports, receive, waiting
 
 
 class Log:
@@ -98,9 +98,9 @@ async def test_hanging_up_ends_one_connection_and_is_seen_at_its_other_end(url: 
         far.observe(log)
         (bound,) = await far.listen([url])
         broken = trio.Event()
-        guilty = await near.dial(bound, broken.set)
+        guilty = await near.dial(bound, Notified(broken.set))
         await log.wait_open(1)
-        innocent = await near.dial(bound, lambda: pytest.fail("the wrong connection broke"))
+        innocent = await near.dial(bound, Notified(lambda: pytest.fail("the wrong connection broke")))
         await log.wait_open(2)
         far.hang_up(log.seen[0])
         async with waiting(near):
@@ -143,7 +143,7 @@ async def test_connections_hung_up_at_once_are_all_told_and_hurt_nobody(url: str
     async def knock() -> None:
         for _ in range(100):
             broken = trio.Event()
-            way = await near.dial(bound, broken.set)
+            way = await near.dial(bound, Notified(broken.set))
             while not broken.is_set():
                 way.send_nowait(bytes(100))
                 await trio.lowlevel.checkpoint()
@@ -190,7 +190,7 @@ async def test_frames_go_there_and_back_between_processes(url: str, tmp_path: Pa
 async def test_a_process_that_is_killed_is_noticed_and_refuses_from_then_on(url: str) -> None:
     async with open_far_listener(url) as (process, far), open_transports() as (transport,):
         broken = trio.Event()
-        way = await transport.dial(far, broken.set)
+        way = await transport.dial(far, Notified(broken.set))
         process.send_signal(signal.SIGKILL)
         with trio.fail_after(60):
             async with waiting(transport):
@@ -205,7 +205,7 @@ async def test_a_process_that_is_killed_is_noticed_and_refuses_from_then_on(url:
 async def test_a_process_that_is_stopped_is_felt_and_goes_on_where_it_was(url: str) -> None:
     async with open_far_listener(url) as (process, far), open_transports() as (transport,):
         (back,) = await transport.listen([url])
-        way = await transport.dial(far, lambda: pytest.fail("a stopped process does not hang up"))
+        way = await transport.dial(far, Notified(lambda: pytest.fail("a stopped process does not hang up")))
         way.send_nowait(back.encode())
         way.send_nowait(b"begin")
         assert await receive(transport) == b"begin"

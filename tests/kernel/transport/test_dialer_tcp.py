@@ -19,7 +19,7 @@ from iris.kernel.transport.dialer import DialSlots, open_connection
 from iris.kernel.transport.port import Refused
 from iris.kernel.transport.sp import ANSWER, GREETING
 from tests.support.forks import in_child
-from tests.support.transports import fill, ignore, open_transports, receive
+from tests.support.transports import Notified, fill, ignore, open_transports, receive
 
 
 class Listener:
@@ -292,7 +292,7 @@ def test_the_child_of_a_fork_touches_nothing_of_its_parents() -> None:
         async with open_transports(2) as (near, far):
             (bound,) = await far.listen(["tcp://127.0.0.1:0"])
             lost = trio.Event()
-            way = await near.dial(bound, lost.set)
+            way = await near.dial(bound, Notified(lost.set))
             assert way.send_nowait(b"before")
             assert await receive(far) == b"before"
 

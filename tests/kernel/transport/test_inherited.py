@@ -7,7 +7,7 @@ import trio
 
 from iris.kernel.transport.port import Refused
 from tests.support.forks import forked
-from tests.support.transports import SCHEMES, ignore, open_transports, receive, waiting
+from tests.support.transports import SCHEMES, Notified, ignore, open_transports, receive, waiting
 
 
 @pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
@@ -16,7 +16,7 @@ async def test_a_child_keeps_neither_the_port_of_its_parent_nor_its_connections(
         (bound,) = await parent.listen([url])
         (other,) = await peer.listen(["tcp://127.0.0.1:0"])
         broken = trio.Event()
-        to_parent = await peer.dial(bound, broken.set)
+        to_parent = await peer.dial(bound, Notified(broken.set))
         of_parent = await parent.dial(other, ignore)
         to_parent.send_nowait(b"1")
         of_parent.send_nowait(b"2")

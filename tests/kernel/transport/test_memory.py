@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport.port import Refused
+from tests.support.transports import Notified, ignore
 
 
 class Ends:
@@ -22,7 +23,7 @@ class Ends:
 
     async def connect(self, url: str = "mem://far") -> MemoryOutgoing:
         await self.far.listen([url])
-        return await self.near.dial(url, self.note)
+        return await self.near.dial(url, Notified(self.note))
 
     def note(self) -> None:
         self.broken += 1
@@ -59,7 +60,7 @@ async def test_frames_of_two_ways_mix_but_each_stays_in_order(autojump_clock: Mo
     network = MemoryNetwork(latency=(0.0, 1.0), capacity=1000)
     far = network.transport("far")
     await far.listen(["mem://far"])
-    ways = [await network.transport(name).dial("mem://far", lambda: None) for name in "ab"]
+    ways = [await network.transport(name).dial("mem://far", ignore) for name in "ab"]
     for number in range(50):
         for name, way in zip(b"ab", ways, strict=True):
             way.send_nowait(bytes([name, number]))
@@ -141,7 +142,7 @@ async def test_a_listener_that_closes_breaks_its_ways_and_loses_what_it_had_not_
     with pytest.raises(trio.ClosedResourceError):
         ends.far.receive_nowait()
     with pytest.raises(Refused, match="mem://far"):
-        await ends.near.dial("mem://far", ends.note)
+        await ends.near.dial("mem://far", Notified(ends.note))
 
 
 async def test_closing_ones_own_way_is_not_told_and_ends_every_wait(autojump_clock: MockClock) -> None:
@@ -181,8 +182,8 @@ async def test_a_crash_takes_down_all_of_a_host(autojump_clock: MockClock) -> No
     await one.listen(["mem://a", "mem://b"])
     await other.listen(["mem://c"])
     broken: list[str] = []
-    await other.dial("mem://a", lambda: broken.append("a"))
-    await other.dial("mem://b", lambda: broken.append("b"))
+    await other.dial("mem://a", Notified(lambda: broken.append("a")))
+    await other.dial("mem://b", Notified(lambda: broken.append("b")))
     network.crash("host")
     assert sorted(broken) == ["a", "b"]
     assert one.closed
@@ -197,8 +198,8 @@ async def test_an_oversize_frame_ends_its_own_connection(autojump_clock: MockClo
     near, far = network.transport("near"), network.transport("far", 1000)
     await far.listen(["mem://far"])
     broken: list[int] = []
-    one = await near.dial("mem://far", lambda: broken.append(1))
-    two = await near.dial("mem://far", lambda: broken.append(2))
+    one = await near.dial("mem://far", Notified(lambda: broken.append(1)))
+    two = await near.dial("mem://far", Notified(lambda: broken.append(2)))
     one.send_nowait(bytes(1000))
     one.send_nowait(bytes(1001))
     two.send_nowait(b"x")
@@ -215,7 +216,7 @@ async def test_the_links_between_two_hosts_break_and_no_others(autojump_clock: M
     for near in transports:
         for far in transports:
             if near != far:
-                await transports[near].dial(f"mem://{far}", lambda way=(near, far): broken.append(way))  # type: ignore[misc]
+                await transports[near].dial(f"mem://{far}", Notified(lambda way=(near, far): broken.append(way)))  # type: ignore[misc]
     network.break_links("one", "two")
     await trio.sleep(1)
     assert sorted(broken) == [("one", "two"), ("two", "one")]
@@ -227,7 +228,7 @@ async def test_a_partition_drops_silently_until_it_heals(autojump_clock: MockClo
     ends.network.partition(["near"], ["far"])
     assert way.send_nowait(b"lost")
     with trio.move_on_after(100) as scope:
-        await ends.near.dial("mem://far", ends.note)
+        await ends.near.dial("mem://far", Notified(ends.note))
     assert scope.cancelled_caught
     ends.network.heal()
     assert way.send_nowait(b"kept")
@@ -239,7 +240,7 @@ async def test_a_partition_may_be_one_way(autojump_clock: MockClock) -> None:
     ends = Ends(MemoryNetwork())
     there = await ends.connect()
     await ends.near.listen(["mem://near"])
-    back = await ends.far.dial("mem://near", lambda: None)
+    back = await ends.far.dial("mem://near", ignore)
     ends.network.partition(["near"], ["far"], one_way=True)
     there.send_nowait(b"lost")
     back.send_nowait(b"kept")
@@ -268,7 +269,7 @@ async def test_only_its_own_addresses_are_taken(url: str) -> None:
     with pytest.raises(ConfigError, match="use mem://NAME"):
         await transport.listen([url])
     with pytest.raises(ConfigError, match="use mem://NAME"):
-        await transport.dial(url, lambda: None)
+        await transport.dial(url, ignore)
 
 
 async def test_an_address_has_one_listener() -> None:
@@ -280,4 +281,4 @@ async def test_an_address_has_one_listener() -> None:
 
 async def test_nobody_at_an_address_is_a_refusal(autojump_clock: MockClock) -> None:
     with pytest.raises(NotSent, match="refused"):
-        await MemoryNetwork().transport("a").dial("mem://nobody", lambda: None)
+        await MemoryNetwork().transport("a").dial("mem://nobody", ignore)

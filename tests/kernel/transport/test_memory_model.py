@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport.port import Refused
+from tests.support.transports import Notified, ignore
 
 HOSTS = "abc"
 CAPACITY = 3
@@ -83,7 +84,7 @@ class World:
             record[0].broken += 1
 
         try:
-            way = await self.transports[source].dial(f"mem://{target}", on_broken)
+            way = await self.transports[source].dial(f"mem://{target}", Notified(on_broken))
         except Refused:
             assert target not in self.transports
             return
@@ -247,7 +248,7 @@ async def test_frames_that_were_under_way_when_a_way_was_closed_still_arrive(aut
     network = MemoryNetwork(latency=(1.0, 1.0))
     near, far = network.transport("near"), network.transport("far")
     await far.listen(["mem://far"])
-    way = await near.dial("mem://far", lambda: None)
+    way = await near.dial("mem://far", ignore)
     way.send_nowait(b"x")
     way.close()
     await trio.sleep(1)
@@ -260,10 +261,10 @@ async def test_who_hangs_up_on_a_connection_that_is_gone_does_no_harm(autojump_c
     await far.listen(["mem://far"])
     watcher = Watcher()
     broken: list[int] = []
-    one = await near.dial("mem://far", lambda: broken.append(1))
+    one = await near.dial("mem://far", Notified(lambda: broken.append(1)))
     far.observe(watcher)
     assert watcher.open == {one.number: "near"}, "the observer is told of what is there"
-    two = await near.dial("mem://far", lambda: broken.append(2))
+    two = await near.dial("mem://far", Notified(lambda: broken.append(2)))
     one.close()
     far.hang_up(one.number)
     far.hang_up(0)
@@ -280,7 +281,7 @@ async def test_a_stopped_reader_finds_everything_in_order_when_it_goes_on(autoju
     network = MemoryNetwork(latency=(0.1, 2.0), capacity=100)
     far = network.transport("far")
     await far.listen(["mem://far"])
-    way = await network.transport("near").dial("mem://far", lambda: None)
+    way = await network.transport("near").dial("mem://far", ignore)
     far.pause()
     for number in range(50):
         way.send_nowait(bytes([number]))
@@ -298,7 +299,7 @@ async def test_a_partition_catches_what_is_sent_and_not_what_is_under_way(autoju
     network = MemoryNetwork(latency=(1.0, 1.0))
     far = network.transport("far")
     await far.listen(["mem://far"])
-    way = await network.transport("near").dial("mem://far", lambda: None)
+    way = await network.transport("near").dial("mem://far", ignore)
     way.send_nowait(b"before")
     network.partition(["near"], ["far"])
     way.send_nowait(b"during")

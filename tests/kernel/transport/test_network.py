@@ -21,13 +21,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.greeting import Greeting, SpGreeting
+from iris.kernel.transport.greeting import SpGreeting
 from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
 from tests.support.ports import free_port
-from tests.support.transports import PATIENT, SCHEMES, fill, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, SCHEMES, NoDesk, Notified, fill, ignore, open_transports, receive, waiting
 
 # -- addresses ---------------------------------------------------------------------------------------------
 
@@ -164,14 +164,6 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
         way.close()
 
 
-def admit_nobody(_: socket.socket, __: str | None, ___: Greeting) -> None:
-    """Stand in for the reader of a node, which no peer reaches here."""
-
-
-def turn_nobody_away(_: int) -> None:
-    """Stand in for the reader as well, like ``admit_nobody``."""
-
-
 def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Path) -> None:
     """The other one must not take a socket that is bound and not open yet for one that is left over."""
     path = tmp_path / "s"
@@ -186,7 +178,7 @@ def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Pa
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
-        receptions = [Listener(Config(), admit_nobody, turn_nobody_away, ignore) for _ in range(2)]
+        receptions = [Listener(Config(), NoDesk()) for _ in range(2)]
         barrier, failed = threading.Barrier(2), list[OSError]()
 
         threads = [threading.Thread(target=listen, args=(one, barrier, failed)) for one in receptions]
@@ -280,7 +272,7 @@ async def test_every_socket_has_a_receive_limit(config: Config, url: str) -> Non
         assert await receive(transport) == largest
         way.close()
         broken = trio.Event()
-        way = await transport.dial(bound, broken.set)
+        way = await transport.dial(bound, Notified(broken.set))
         way.send_nowait(bytes(expected + 1))
         async with waiting(transport):
             await broken.wait()
@@ -292,8 +284,8 @@ async def test_an_oversize_frame_ends_its_own_connection_and_nothing_else(url: s
     async with open_transports(3) as (good, bad, far):
         (bound,) = await far.listen([url])
         broken = trio.Event()
-        innocent = await good.dial(bound, lambda: pytest.fail("the wrong connection broke"))
-        guilty = await bad.dial(bound, broken.set)
+        innocent = await good.dial(bound, Notified(lambda: pytest.fail("the wrong connection broke")))
+        guilty = await bad.dial(bound, Notified(broken.set))
         guilty.send_nowait(bytes(2 * MIB))
         async with waiting(far), waiting(bad):
             await broken.wait()
@@ -306,7 +298,7 @@ async def test_an_oversize_frame_ends_its_own_connection_and_nothing_else(url: s
 async def test_a_claimed_length_costs_no_memory_and_ends_the_connection() -> None:
     async with open_transports(2) as (near, far):
         (bound,) = await far.listen(["tcp://127.0.0.1:0"])
-        way = await near.dial(bound, lambda: pytest.fail("the wrong connection broke"))
+        way = await near.dial(bound, Notified(lambda: pytest.fail("the wrong connection broke")))
         before = resident()
         with socket.create_connection(("127.0.0.1", int(bound.rsplit(":", 1)[1])), timeout=60) as raw:
             raw.sendall(b"\0SP\0\0\x50\0\0")  # a PUSH says hello
@@ -456,7 +448,7 @@ async def test_closing_a_way_ends_every_wait_on_it_and_is_told_to_nobody(url: st
 
     async with open_transports(2) as (near, far):
         (bound,) = await far.listen([url])
-        way = await near.dial(bound, lambda: pytest.fail("it was closed on purpose"))
+        way = await near.dial(bound, Notified(lambda: pytest.fail("it was closed on purpose")))
         await fill(way)
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -508,7 +500,7 @@ async def test_a_reader_that_is_interrupted_looks_up_and_waits_again(url: str) -
                 far.interrupt()
                 await wait_all_tasks_blocked(0.01)
                 assert looked_up >= expected
-            way = await near.dial(bound, lambda: None)
+            way = await near.dial(bound, ignore)
             assert way.send_nowait(b"x")
         way.close()
         far.close()
@@ -527,14 +519,14 @@ async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> No
 
     async with open_transports(3) as (near, far, second):
         (bound,) = await far.listen([url])
-        way = await near.dial(bound, note)
+        way = await near.dial(bound, Notified(note))
         far.close()
         async with waiting(near):
             await news.wait()
         await second.listen([bound])
         assert not way.send_nowait(b"x")  # and nobody dials again by himself
         also_broken = trio.Event()
-        witness = await near.dial(bound, also_broken.set)
+        witness = await near.dial(bound, Notified(also_broken.set))
         witness.send_nowait(b"y")
         assert await receive(second) == b"y"
         second.close()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.transport.reader import FrameReader
+from tests.support.transports import ClosedStreams
 
 LIMIT = 1000 * KIB
 
@@ -30,8 +31,9 @@ class Ends:
     """Streams and the other ends of their connections, of which those of ``typed`` are as by ipc."""
 
     def __init__(self, stack: contextlib.ExitStack, count: int, limit: int, typed: Collection[int]) -> None:
-        self.closed: list[int] = []
-        self.streams = FrameReader(limit, self.closed.append)
+        ended = ClosedStreams()
+        self.closed = ended.numbers
+        self.streams = FrameReader(limit, ended)
         stack.callback(self.streams.close)
         self.near: dict[int, socket.socket] = {}
         self.far: dict[int, socket.socket] = {}

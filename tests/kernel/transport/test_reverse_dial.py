@@ -15,8 +15,8 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.dialer import prepare_to_send
 from iris.kernel.transport.memory import MemoryNetwork
-from iris.kernel.transport.port import IncomingConnection, OutgoingConnection, Transport
-from tests.support.transports import ignore, open_transports, receive, waiting
+from iris.kernel.transport.port import ConnectionUser, IncomingConnection, OutgoingConnection, Transport
+from tests.support.transports import Notified, ignore, open_transports, receive, waiting
 
 TOKEN = "00ff" * 8
 
@@ -74,7 +74,7 @@ class Ends:
         home.observe(self.books)
 
     async def join(
-        self, office_told: Callable[[], None] = ignore, home_told: Callable[[], None] = ignore
+        self, office_told: ConnectionUser = ignore, home_told: ConnectionUser = ignore
     ) -> tuple[OutgoingConnection, IncomingConnection]:
         """Make a reverse connection; it may be dialled before a caller waits for it."""
         incoming = self.home.dial_reverse(self.url, TOKEN, home_told)
@@ -131,7 +131,7 @@ async def test_an_end_that_closes_is_noticed_by_the_other_one_only(open_ends: Ca
     for closer in ("office", "home"):
         async with open_ends() as ends:
             told = Told()
-            outgoing, incoming = await ends.join(told.note("office"), told.note("home"))
+            outgoing, incoming = await ends.join(Notified(told.note("office")), Notified(told.note("home")))
             (outgoing if closer == "office" else incoming).close()
             async with ends.attended():
                 await ends.books.wait_open(0)
@@ -145,7 +145,7 @@ async def test_an_end_that_closes_is_noticed_by_the_other_one_only(open_ends: Ca
 async def test_a_connection_that_is_hung_up_tells_both(open_ends: Callable[[], Any]) -> None:
     async with open_ends() as ends:
         told = Told()
-        outgoing, _ = await ends.join(told.note("office"), told.note("home"))
+        outgoing, _ = await ends.join(Notified(told.note("office")), Notified(told.note("home")))
         ends.home.hang_up(next(iter(ends.books.open)))
         async with ends.attended():
             await told.wait(2)
@@ -190,7 +190,7 @@ async def test_whoever_comes_second_is_turned_away() -> None:
             (await node.dial(url, ignore)).close()
         ends = Ends(office, home, url)
         told = Told()
-        outgoing, _ = await ends.join(told.note("office"))
+        outgoing, _ = await ends.join(Notified(told.note("office")))
         theirs = thief.dial_reverse(url, TOKEN, ignore)
         async with waiting(thief):
             for number in range(50):

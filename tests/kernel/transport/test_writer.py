@@ -20,6 +20,7 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.sp import with_length
 from iris.kernel.transport.writer import StreamOutgoing
+from tests.support.transports import ClosedStreams, Notified
 
 
 class Ends:
@@ -27,7 +28,7 @@ class Ends:
 
     def __init__(self, stack: contextlib.ExitStack, *, tcp: bool = False) -> None:
         self.broke = 0
-        self.streams = FrameReader(MIB, lambda _: None)
+        self.streams = FrameReader(MIB, ClosedStreams())
         stack.callback(self.streams.close)
         near, self.far = connected() if tcp else socket.socketpair()
         stack.enter_context(near)
@@ -35,7 +36,7 @@ class Ends:
         near.setblocking(False)
         self.far.setblocking(False)
         self.near = near
-        self.way = StreamOutgoing(near, self.streams, with_length, self.note)
+        self.way = StreamOutgoing(near, self.streams, with_length, Notified(self.note))
         stack.callback(self.way.close)
         self.received = b""
 
@@ -332,6 +333,6 @@ def test_where_there_is_no_room_to_watch_one_more_it_remains_the_callers() -> No
         near, far = (stack.enter_context(one) for one in socket.socketpair())
         ends.streams.watch(near, lambda _: None)
         with pytest.raises(OSError, match="exists"):
-            StreamOutgoing(near, ends.streams, with_length, ends.note)
+            StreamOutgoing(near, ends.streams, with_length, Notified(ends.note))
         near.send(b"x")
         assert far.recv(1) == b"x"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from trio.testing import MockClock
 import iris
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.kernel.transport.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
-from iris.kernel.transport.port import ConnectionObserver, Permit
+from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, Permit
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 from iris.security.files.credential_file import CredentialWatch, save_credential
@@ -39,14 +39,14 @@ class Wires:
         bound = await self.inner.listen([f"mem://{url}" for url in urls])
         return tuple(url.removeprefix("mem://") for url in bound)
 
-    async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> MemoryOutgoing:
-        return await self.inner.dial(f"mem://{url}", on_broken, permit)
+    async def dial(self, url: str, user: ConnectionUser, permit: Permit | None = None) -> MemoryOutgoing:
+        return await self.inner.dial(f"mem://{url}", user, permit)
 
-    async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> MemoryOutgoing:
-        return await self.inner.accept_reverse(token, on_broken)
+    async def accept_reverse(self, token: str, user: ConnectionUser) -> MemoryOutgoing:
+        return await self.inner.accept_reverse(token, user)
 
-    def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> MemoryIncoming:
-        return self.inner.dial_reverse(f"mem://{url}", token, on_broken)
+    def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> MemoryIncoming:
+        return self.inner.dial_reverse(f"mem://{url}", token, user)
 
     def receive_nowait(self) -> bytes | None:
         return self.inner.receive_nowait()

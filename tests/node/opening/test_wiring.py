@@ -43,15 +43,12 @@ class Setting(NamedTuple):
 RECORDS: Final = {
     "Peer": "a linked node, as mesh, membership and sites see it",
     "InboxWaiter": "a task that waits for frames",
-    "_Run": "the events of one publisher that may still grow",
+    "TopicRun": "the events of one publisher that may still grow",
+    "_Run": "the same, with what became of them",
 }
 """Records whose constructors take what a part's do, each with what it is the record of."""
 
 LEFT: Final = frozenset({
-    Setting("Joined", "WorkerPool", "draining"),
-    Setting("PubSub", "Subscription", "version"),
-    Setting("Publisher", "EventAccounts", "count"),
-    Setting("Publisher", "EventAccounts", "run"),
 })  # fmt: skip
 """Attributes that are still set from outside."""
 

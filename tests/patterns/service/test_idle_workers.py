@@ -32,11 +32,14 @@ class Host:
 
     def __init__(self) -> None:
         self.config = Config()
-        self.reading = InboxReader(MemoryNetwork().transport("store"), lambda _: None)
+        self.reading = InboxReader(MemoryNetwork().transport("store"), self)
         self.arriving = Arriving(Counter(), NodeId("0" * 32), self.config)
         self.observer: Observer | None = None
         self.bridges: Bridges | None = None
         self.answered: list[int] = []
+
+    def receive_frame(self, frame: bytes) -> None:
+        raise AssertionError(frame)
 
     def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         self.answered.append(job.identifier)

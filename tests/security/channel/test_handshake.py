@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire.header import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, parse_header_untrusted
-from iris.security.channel.handshake import MAX_HANDSHAKE_FRAME, MAX_HELLO, Initiator, Responder
+from iris.security.channel.handshake import MAX_HANDSHAKE_FRAME, MAX_HELLO, HandshakeRules, Initiator, Responder
 from iris.security.identity.certificate import issue_certificate, issue_delegation, node_digits
 from iris.security.identity.identity import NodeIdentity, PeerIdentity
 from iris.security.identity.permissions import Rights
@@ -210,11 +210,15 @@ def test_the_honest_impostor_of_these_tests_is_let_in() -> None:
 
 def test_another_node_than_the_expected_one_is_refused() -> None:
     entropy = seeded_entropy(1)
-    initiator = Initiator(ORDERS, index=1, hello=b"", entropy=entropy, wall_now=WALL, expected=NodeId("ab" * 16))
+    initiator = Initiator(
+        ORDERS, index=1, hello=b"", entropy=entropy, wall_now=WALL, rules=HandshakeRules(expected=NodeId("ab" * 16))
+    )
     responder = Responder(BILLING, index=2, entropy=entropy)
     with pytest.raises(AuthenticationError, match=f"node {BILLING.node_id} of cluster 'billing' answered for abab"):
         finish(initiator, responder)
-    initiator = Initiator(ORDERS, index=1, hello=b"", entropy=entropy, wall_now=WALL, expected=BILLING.node_id)
+    initiator = Initiator(
+        ORDERS, index=1, hello=b"", entropy=entropy, wall_now=WALL, rules=HandshakeRules(expected=BILLING.node_id)
+    )
     finish(initiator, Responder(BILLING, index=2, entropy=entropy))
 
 

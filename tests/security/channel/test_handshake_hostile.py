@@ -16,7 +16,7 @@ from iris.kernel.wire.header import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_
 from iris.security.channel.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
 from iris.security.identity.identity import NodeIdentity
 from iris.security.noise import handshake_state as noise
-from iris.security.noise.handshake_state import HandshakeState
+from iris.security.noise.handshake_state import HandshakeState, KnownKeys
 from iris.security.noise.suites import Suite
 from tests.support.damage import damaged
 from tests.support.realms import WALL, TestRealm, seeded_entropy
@@ -232,8 +232,7 @@ def insider(*, initiator: bool) -> HandshakeState:
         initiator=initiator,
         entropy=seeded_entropy(8),
         prologue=prologue(Suite.AESGCM, REALM.root.public),
-        s=(ORDERS if initiator else BILLING).static,
-        psks={0: REALM.gate},
+        keys=KnownKeys(s=(ORDERS if initiator else BILLING).static, psks={0: REALM.gate}),
     )
 
 

@@ -18,6 +18,7 @@ from iris.security.identity.credential import Credential
 from iris.security.identity.signing import SigningKey
 from tests.support.canaries import Canaries
 from tests.support.tapped import TappedTransport, Wire
+from tests.support.transports import ignore
 
 WORDS = {
     "cluster": "zyzzyva-stock",
@@ -146,7 +147,7 @@ async def test_the_tap_sees_what_is_sent() -> None:
         wire = Wire(nursery)
         far, near = TappedTransport(Config(), wire), NetworkTransport(Config())
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
-        way = await near.dial(url, lambda: None)
+        way = await near.dial(url, ignore)
         way.send_nowait(WORDS["payload"].encode())
         while far.receive_nowait() is None:
             await far.wait_readable()

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.security.noise.handshake_state import MAX_MESSAGE, CipherState, HandshakeState, KeyPair
+from iris.security.noise.handshake_state import MAX_MESSAGE, CipherState, HandshakeState, KeyPair, KnownKeys
 from iris.security.noise.suites import Suite
 from tests.support.noise_patterns import PATTERNS, read_protocol_name
 from tests.support.realms import seeded_entropy
@@ -29,7 +29,10 @@ def pair(name: str = NAME) -> tuple[HandshakeState, HandshakeState]:
     psks = {0: bytes(32), 2: bytes(32)}
     first, second = (
         HandshakeState(
-            read_protocol_name(name), initiator=initiator, entropy=entropy, s=KeyPair(entropy(32)), psks=psks
+            read_protocol_name(name),
+            initiator=initiator,
+            entropy=entropy,
+            keys=KnownKeys(s=KeyPair(entropy(32)), psks=psks),
         )
         for initiator in (True, False)
     )

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, 
 
 from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE
-from iris.security.channel.handshake import Initiator, Responder
+from iris.security.channel.handshake import HandshakeRules, Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
-from iris.security.noise.handshake_state import CIPHERS, HandshakeState, KeyPair, next_key
+from iris.security.noise.handshake_state import CIPHERS, HandshakeState, KeyPair, KnownKeys, next_key
 from iris.security.noise.suites import Suite
 from tests.support.noise_patterns import read_protocol_name
 from tests.support.realms import WALL, TestRealm
@@ -52,9 +52,7 @@ def local(name: str, *, initiator: bool, static: KeyPair, remote_static: bytes, 
         initiator=initiator,
         entropy=os.urandom,
         prologue=PROLOGUE,
-        s=static,
-        rs=remote_static if known else None,
-        psks=dict(zip(positions, psks, strict=True)),
+        keys=KnownKeys(s=static, rs=remote_static if known else None, psks=dict(zip(positions, psks, strict=True))),
     )
 
 
@@ -131,7 +129,9 @@ def test_an_independent_responder_written_from_the_protocol_document_is_understo
     realm = TestRealm()
     us, them = realm.identity("orders"), realm.identity("billing")
     node = IndependentNode(them, suite, initiator=False)
-    initiator = Initiator(us, index=5, hello=b"hello", entropy=os.urandom, wall_now=WALL, suite=suite)
+    initiator = Initiator(
+        us, index=5, hello=b"hello", entropy=os.urandom, wall_now=WALL, rules=HandshakeRules(suite=suite)
+    )
 
     first = initiator.frame
     assert HEADER.unpack_from(first) == (HANDSHAKE_INIT, VERSION, 0, 0, 5)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from iris.security.noise.handshake_state import CipherState, HandshakeState, KeyPair
+from iris.security.noise.handshake_state import CipherState, HandshakeState, KeyPair, KnownKeys
 from tests.support.noise_patterns import read_protocol_name
 
 VECTORS = Path(
@@ -52,9 +52,11 @@ def side(vector: dict[str, Any], role: str) -> HandshakeState:
         initiator=role == "init",
         entropy=lambda _: given("ephemeral") or b"",
         prologue=given("prologue") or b"",
-        s=KeyPair(static) if static else None,
-        rs=given("remote_static"),
-        psks=dict(zip(positions, map(bytes.fromhex, vector.get(f"{role}_psks", [])), strict=True)),
+        keys=KnownKeys(
+            s=KeyPair(static) if static else None,
+            rs=given("remote_static"),
+            psks=dict(zip(positions, map(bytes.fromhex, vector.get(f"{role}_psks", [])), strict=True)),
+        ),
     )
 
 

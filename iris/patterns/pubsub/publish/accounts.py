@@ -24,7 +24,7 @@ class LossCount(Protocol):
 
 
 class TopicRun(OpenRun):
-    """A run of events of one topic, which may still grow.
+    """A run of events of one topic, which may still grow; the last one of its accounts from the moment it is made.
 
     Attributes:
         payloads: payloads of its events, in the posted message.
@@ -32,8 +32,9 @@ class TopicRun(OpenRun):
 
     __slots__ = ("payloads", "topic")
 
-    def __init__(self, topic: str, payloads: list[wire.Payload], room: int) -> None:
+    def __init__(self, accounts: EventAccounts, topic: str, payloads: list[wire.Payload], room: int) -> None:
         super().__init__(room)
+        accounts.run = self
         self.topic = topic
         self.payloads = payloads
 
@@ -52,7 +53,7 @@ class EventAccounts:
 
     def __init__(self, ledger: SendLedger) -> None:
         self.ledger: Final = ledger
-        self.run = TopicRun("", [], 0)
+        self.run = TopicRun(self, "", [], 0)
         self.run.is_open = False
         self.tally: Final = Tally()
         self.count = 0
@@ -62,6 +63,12 @@ class EventAccounts:
         """Events published so far.  The run grows no more."""
         self.run.end()
         return self.count
+
+    def add(self, count: int) -> None:
+        """Count events that are published now: the last run grows no more."""
+        if self.run.is_open:
+            self.run.end()
+        self.count += count
 
     def lose(
         self, state: LossCount | None, topic: str, reason: str, nodes: Collection[NodeId] = (NOBODY,), count: int = 1

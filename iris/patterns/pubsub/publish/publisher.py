@@ -265,7 +265,7 @@ class _Run(TopicRun):
     def __init__(
         self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
     ) -> None:
-        super().__init__(topic, payloads, room)
+        super().__init__(publishing.accounts, topic, payloads, room)
         self._publishing = publishing
         self.state = state
         self.taken = self.skipped = 0
@@ -298,7 +298,7 @@ class Publisher:
         sealed: SealedSender | None,
     ) -> None:
         config = mesh.config
-        self._accounts = accounts
+        self.accounts: Final = accounts
         self._tally = accounts.tally
         self._ledger = accounts.ledger
         self.without_subscriber = 0
@@ -343,29 +343,29 @@ class Publisher:
     @property
     def tally(self) -> Tally:
         """Counters, one for each event and node that it goes to."""
-        self._accounts.run.end()
+        self.accounts.run.end()
         return self._tally
 
     @property
     def published(self) -> int:
         """Events handed to ``publish``."""
-        return self._accounts.published
+        return self.accounts.published
 
     def routes_changed(self) -> None:
         """Resolve the routes of all topics anew: the interest, the peers or the pauses have changed."""
         self._routes_version += 1
         self._rotations.clear()
-        self._accounts.run.end()
+        self.accounts.run.end()
 
     def last_number(self, topic: str) -> int:
         """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
-        self._accounts.run.end()
+        self.accounts.run.end()
         state = self._topics.get(topic)
         return 0 if state is None else state.sequence
 
     def topics(self) -> Iterator[tuple[str, int, int]]:
         """Yield each topic that is not forgotten, with its number of published events and of lost copies."""
-        self._accounts.run.end()
+        self.accounts.run.end()
         for topic, state in self._topics.items():
             yield topic, state.sequence - state.milestones[0], state.lost
 
@@ -378,7 +378,7 @@ class Publisher:
 
     def pop_losses(self, topic: str) -> int:
         """Return how many events of a topic were lost since this was last asked, one for each subscriber."""
-        self._accounts.run.end()
+        self.accounts.run.end()
         state = self._topics.get(topic)
         if state is None:
             return 0
@@ -390,7 +390,7 @@ class Publisher:
 
     def extend(self, topic: str, payload: wire.Payload, size: int) -> bool:
         """Publish an event without key and headers, if it can go along with the one before; else do nothing."""
-        run = self._accounts.run
+        run = self.accounts.run
         if run.is_open and run.topic == topic:
             grown = run.grown + size + _EVENT_OVERHEAD
             if grown <= run.room:
@@ -416,7 +416,7 @@ class Publisher:
         flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
         check_key(key)
         state = self.resolve(topic)
-        self._accounts.run.end()  # which counts what it has grown by
+        self.accounts.run.end()  # which counts what it has grown by
         if self._since_yield >= _YIELD_BYTES:
             # Before this event, and not after it: it would go alone, while the flusher now sends a batch that is full.
             self._since_yield = 0
@@ -446,7 +446,7 @@ class Publisher:
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
-            run = self._accounts.run = _Run(self, state, topic, payloads, self._room)
+            run = _Run(self, state, topic, payloads, self._room)
         self.note_patient(state, topic)
         taken = skipped = 0
         missed: tuple[Route, ...] = ()
@@ -467,7 +467,7 @@ class Publisher:
             if owner is not None:
                 self.post_to_one(state, owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
-                self._accounts.lose(state, topic, "nobody has the shard")
+                self.accounts.lose(state, topic, "nobody has the shard")
         if not (state.every or state.linked_past):
             self.without_subscriber += 1
 
@@ -481,8 +481,7 @@ class Publisher:
 
         No run grows any more: what is posted next comes after it.
         """
-        self._accounts.run.end()
-        self._accounts.count += count
+        self.accounts.add(count)
         first = state.sequence + 1
         state.sequence += count
         return first
@@ -491,7 +490,8 @@ class Publisher:
         """Count the events that a run has grown by."""
         more = len(run.payloads) - 1
         run.state.sequence += more
-        self._accounts.count += more
+        if more:
+            self.accounts.add(more)
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
@@ -501,7 +501,7 @@ class Publisher:
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
-        self._accounts.lose(None, topic, "no link to another site yet", count=nodes)
+        self.accounts.lose(None, topic, "no link to another site yet", count=nodes)
 
     def note_patient(self, state: Topic, topic: str, count: int = 1) -> None:
         """Count events for patient subscribers: those that get them, and those that they are published past."""
@@ -519,7 +519,7 @@ class Publisher:
 
     def _pass(self, topic: str, node: NodeId, count: int) -> None:
         """Count events that were published past a subscriber which asks for a pause."""
-        self._accounts.lose(self._topics.get(topic), topic, _PAST, (node,), count)
+        self.accounts.lose(self._topics.get(topic), topic, _PAST, (node,), count)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; return whether its link accepted it."""
@@ -578,7 +578,7 @@ class Publisher:
 
     def _lose(self, route: Route, topic: str, reason: str, count: int) -> None:
         """Count events that a route did not accept."""
-        self._accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(route), count)
+        self.accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(route), count)
 
     def _book(self, state: Topic, topic: str) -> None:
         """Count in the books what the links of a topic accept, for the nodes that they lead to."""
@@ -595,11 +595,11 @@ class Publisher:
 
     def count_tree_lost(self, topic: str, copies: int) -> None:
         """See ``TreeSender``."""
-        self._accounts.lose_handed_over(self._topics.get(topic), "link full", copies)
+        self.accounts.lose_handed_over(self._topics.get(topic), "link full", copies)
 
     def count_group_lost(self, reason: str, copies: int) -> None:
         """See ``GroupSender``."""
-        self._accounts.lose_handed_over(None, reason, copies)
+        self.accounts.lose_handed_over(None, reason, copies)
 
     def send_retained(self, peer: Peer) -> None:
         """See ``TreeSender``."""

@@ -265,6 +265,7 @@ class Subscription:
         limits: QueueLimits,
         upstream: Upstream,
         observer: Observer | None = None,
+        version: int | None = None,
     ) -> None:
         self.pattern: Final = pattern
         self.group: Final = options.group
@@ -278,7 +279,7 @@ class Subscription:
         self._settling: dict[NodeId, int] = {}
         """Events that this member of a group has received, and may still be at, by publisher."""
         self._observer = observer
-        self.version: int | None = None
+        self.version = version
         """Version of the node's interest from which on publishers know of this subscription.  None if it is unknown."""
         self._holding = False
         self._runs: deque[EventRun] = _NO_RUNS

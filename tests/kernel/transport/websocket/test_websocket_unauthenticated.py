@@ -15,7 +15,7 @@ from iris.kernel.config import Config
 from iris.kernel.transport.websocket import PULL, PUSH, ClientUpgrade
 from tests.kernel.transport.test_connections import Log
 from tests.kernel.transport.websocket.test_websocket import BINARY, CLOSE, CONT, PING, TEXT, frame
-from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, Notified, ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, is_closed, send, stranger, upgrade
 
 PLACES = Config().half_open_per_address * 3 // 4
@@ -128,7 +128,7 @@ async def test_of_those_that_are_upgraded_before_anybody_looks_the_newest_stay()
 async def test_hostile_bytes_end_their_own_connection_and_nothing_else(said: bytes) -> None:
     async with open_transports(2, PATIENT) as (near, far):
         (url,) = await far.listen([HERE])
-        way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
+        way = await near.dial(url, Notified(lambda: pytest.fail("the wrong connection broke")))
         with stranger(url) as one:
             messages = upgrade(one, url)
             one.sendall(messages.encode(b"before")[0])
@@ -151,7 +151,7 @@ def test_no_bytes_harm_those_who_behave(pieces: list[bytes], after_upgrade: bool
     async def main() -> None:
         async with open_transports(2, PATIENT) as (near, far):
             (url,) = await far.listen([HERE])
-            way = await near.dial(url, lambda: pytest.fail("the wrong connection broke"))
+            way = await near.dial(url, Notified(lambda: pytest.fail("the wrong connection broke")))
             with stranger(url) as one:
                 if after_upgrade:
                     upgrade(one, url)

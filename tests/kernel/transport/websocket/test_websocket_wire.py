@@ -18,12 +18,12 @@ import trio.testing
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.network import NetworkTransport
-from iris.kernel.transport.port import OutgoingConnection, Refused
+from iris.kernel.transport.port import ConnectionUser, OutgoingConnection, Refused
 from iris.kernel.transport.websocket import PULL, PUSH, ServerUpgrade, WebSocketFraming
 from iris.kernel.transport.writer import StreamOutgoing
 from tests.kernel.transport.test_connections import Log
 from tests.kernel.transport.websocket.test_websocket import BINARY, CLOSE, PING, TEXT, frame
-from tests.support.transports import check_idle, ignore, open_transports, receive, waiting
+from tests.support.transports import Notified, check_idle, ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, TOKEN, send
 
 
@@ -41,9 +41,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_peer(
-    near: NetworkTransport, on_broken: Callable[[], None]
-) -> AsyncIterator[tuple[OutgoingConnection, Peer]]:
+async def open_peer(near: NetworkTransport, user: ConnectionUser) -> AsyncIterator[tuple[OutgoingConnection, Peer]]:
     def accept() -> Peer:
         connection, _ = server.accept()
         connection.settimeout(5)
@@ -63,7 +61,7 @@ async def open_peer(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)
-            way = await near.dial(f"ws://127.0.0.1:{server.getsockname()[1]}/x", on_broken)
+            way = await near.dial(f"ws://127.0.0.1:{server.getsockname()[1]}/x", user)
         try:
             yield way, peers[0]
         finally:
@@ -214,7 +212,7 @@ async def test_a_reverse_connection_is_dialled_again_until_somebody_listens_ther
             home.dial_reverse(url, TOKEN, ignore)
         (await home.dial(url, ignore)).close()
         former.close()
-        incoming = home.dial_reverse(url, TOKEN, lambda: pytest.fail("it was never there"))
+        incoming = home.dial_reverse(url, TOKEN, Notified(lambda: pytest.fail("it was never there")))
         async with waiting(home):
             await trio.sleep(0.05)  # some attempts
             office_log = Log()
@@ -254,7 +252,7 @@ async def test_what_comes_with_the_answer_to_a_reverse_connection_counts(end: by
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, serve)
                 (await home.dial(url, ignore)).close()
-                home.dial_reverse(url, TOKEN, broken.set)
+                home.dial_reverse(url, TOKEN, Notified(broken.set))
                 assert await receive(home) == b"first"
                 assert await receive(home) == b"second"
         async with waiting(home):
@@ -284,7 +282,7 @@ async def test_reverse_connections_that_are_given_up_leave_nothing_behind() -> N
 
 
 async def test_pings_are_answered_also_while_a_frame_is_on_its_way() -> None:
-    async with open_transports() as (near,), open_peer(near, lambda: pytest.fail("it broke")) as (way, peer):
+    async with open_transports() as (near,), open_peer(near, Notified(lambda: pytest.fail("it broke"))) as (way, peer):
         async with waiting(near):
             peer.socket.sendall(frame(PING, b"first", masked=False))
             # Its pong comes with a mask, as all that a client says.
@@ -318,7 +316,7 @@ async def test_pings_are_answered_also_while_a_frame_is_on_its_way() -> None:
 )
 async def test_who_says_anything_else_to_a_sender_loses_it(said: bytes) -> None:
     broken = trio.Event()
-    async with open_transports() as (near,), open_peer(near, broken.set) as (way, peer):
+    async with open_transports() as (near,), open_peer(near, Notified(broken.set)) as (way, peer):
         async with waiting(near):
             with contextlib.suppress(ConnectionError):
                 await trio.to_thread.run_sync(peer.socket.sendall, said)
@@ -331,7 +329,7 @@ async def test_who_says_anything_else_to_a_sender_loses_it(said: bytes) -> None:
 
 async def test_a_goodbye_to_a_sender_is_answered() -> None:
     broken = trio.Event()
-    async with open_transports() as (near,), open_peer(near, broken.set) as (_, peer):
+    async with open_transports() as (near,), open_peer(near, Notified(broken.set)) as (_, peer):
         async with waiting(near):
             peer.socket.sendall(frame(CLOSE, struct.pack(">H", 1001), masked=False))
             await broken.wait()
@@ -370,9 +368,9 @@ async def test_connections_that_break_while_they_send_harm_nobody(is_reverse: bo
 
         async def connect(number: int, broken: Callable[[], None]) -> tuple[OutgoingConnection, Callable[[], None]]:
             if not is_reverse:
-                return await near.dial(url, broken), ignore
+                return await near.dial(url, Notified(broken)), ignore.connection_broken
             incoming = far.dial_reverse(url, f"{number:032x}", ignore)
-            return await near.accept_reverse(f"{number:032x}", broken), incoming.close
+            return await near.accept_reverse(f"{number:032x}", Notified(broken)), incoming.close
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain, near)

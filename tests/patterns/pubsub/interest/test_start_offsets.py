@@ -81,8 +81,7 @@ def test_numberings_that_were_forgotten_are_not_missed_when_they_are_met_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscription, "_MAX_NUMBERINGS", 2)
-    desk = Desk()
-    desk.subscription.version = 1
+    desk = Desk(version=1)
     desk.beginnings.confirmed(NODE, 1, 0)
     taken: list[tuple[int, int]] = []
     for topic, first in (("a", 2), ("b", 2), ("c", 2), ("a", 3)):
