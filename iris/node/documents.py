@@ -49,7 +49,7 @@ class Documents(dict[str, SharedState]):
 
     def check_open(self) -> None:
         """See ``DocumentNode.check_open``."""
-        self._patterns.guard.check()
+        self._parts.patterns.guard.check()
 
     def flag(self, paused_by: str | None) -> DocumentFlag | None:
         """Return the flag that pauses a service; None if it is never paused.

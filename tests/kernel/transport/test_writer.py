@@ -144,7 +144,7 @@ def test_a_length_may_be_cut_too() -> None:
             return super().send(memoryview(piece)[:3])
 
     with open_ends() as ends:
-        way = StreamOutgoing(Miserly(fileno=os.dup(ends.near.fileno())), ends.streams, with_length, ends.note)
+        way = StreamOutgoing(Miserly(fileno=os.dup(ends.near.fileno())), ends.streams, with_length, Notified(ends.note))
         assert way.send_nowait(b"abcdefgh")
         for _ in range(4):
             assert not way.send_nowait(b"")
@@ -220,7 +220,7 @@ def test_who_says_something_back_is_hung_up_on() -> None:
 def test_the_end_of_another_connection_that_had_the_same_descriptor_is_not_its_own() -> None:
     """Two end at the same time; whoever is told of the one closes the other, and has a new one in its place."""
     with contextlib.ExitStack() as stack:
-        streams = FrameReader(MIB, lambda _: None)
+        streams = FrameReader(MIB, ClosedStreams())
         stack.callback(streams.close)
         pairs = [socket.socketpair() for _ in range(3)]
         for one in (one for pair in pairs for one in pair):
@@ -237,7 +237,7 @@ def test_the_end_of_another_connection_that_had_the_same_descriptor_is_not_its_o
                 ways.append(open_way(2, socket.socket(fileno=descriptor)))
 
         def open_way(number: int, connection: socket.socket) -> StreamOutgoing:
-            return StreamOutgoing(connection, streams, with_length, lambda: note(number))
+            return StreamOutgoing(connection, streams, with_length, Notified(lambda: note(number)))
 
         ways = [open_way(number, pairs[number][0]) for number in range(2)]
         for number in range(2):

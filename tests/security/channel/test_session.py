@@ -43,8 +43,7 @@ def short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_keys(seal_key: bytes, open_key: bytes) -> Session:
     return Session(
         suite=Suite.AESGCM,
-        local_index=RESPONDER_INDEX,
-        remote_index=INITIATOR_INDEX,
+        indices=(RESPONDER_INDEX, INITIATOR_INDEX),
         seal_key=seal_key,
         open_key=open_key,
         established=0.0,
