@@ -120,7 +120,7 @@ MEMBERS = {
         "send_eof", "send_file", "statistics", "was_finished_by_peer",
     },
     iris.Answers: {"close", "missing"},
-    iris.Watch: set[str](),
+    iris.Watch: {"missed"},
     iris.Service: {"allows", "asyncapi", "broadcast", "client", "describe", "request", "tunnel"},
 }  # fmt: skip
 
