@@ -45,7 +45,7 @@ Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 
 @final
 class Lease:
-    """The right to do something alone.  Made by ``Node.lease`` and ``Node.leader``; over when the block is cancelled.
+    """The right to do something alone.  Made by ``Bridge.lease``; over when the block is cancelled.
 
     Attributes:
         name: name of what it is for.
@@ -108,7 +108,7 @@ class _Granting:
 async def open_lease(
     ask: Ask, bridge: str, cluster: str, name: str, ttl: float, timeout: float, holder: bytes, random: Random
 ) -> AsyncIterator[Lease]:
-    """Hold a lease; see ``Node.lease``.
+    """Hold a lease; see ``Bridge.lease``.
 
     Args:
         ask: function that asks the bridge.
@@ -197,7 +197,7 @@ async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: fl
     except NoSuchCluster:
         raise NoSuchCluster(
             f"a lease needs a bridge, which keeps on its disk who has it, and no node serves {granting!r}: start one "
-            "('iris bridge'), or name another with bridge="
+            "('iris bridge'), or name another: node.bridge(NAME)"
         ) from None
     except RemoteError as error:
         if error.code == "NotAllowed":

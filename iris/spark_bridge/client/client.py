@@ -30,6 +30,7 @@ from iris.kernel.names import NodeId, is_known_cluster, is_name, is_node_id
 from iris.kernel.numerals import as_float, shown
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic, promotion_advice
+from iris.patterns.request import RequestOptions
 from iris.spark_bridge.client.offsets import Extent, number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,
@@ -423,12 +424,11 @@ class BridgeClient:
             try:
                 await self._retry(
                     partial(
-                        self._node.publish,
+                        self._node.publish_confirmed,
                         topic,
                         value,
                         key=key,
                         headers=headers or None,
-                        confirm=True,
                         timeout=self._patience,
                     )
                 )
@@ -449,7 +449,9 @@ class BridgeClient:
 
     async def _ask(self, address: str, operation: str, payload: Any, *, timeout: float = 5.0) -> Any:
         async def ask() -> Any:
-            return await self._node.request(address, payload, operation=operation, timeout=timeout, idempotent=True)
+            return await self._node.request(
+                address, payload, operation=operation, timeout=timeout, options=RequestOptions(idempotent=True)
+            )
 
         return await self._retry(ask)
 

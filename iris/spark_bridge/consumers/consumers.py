@@ -1,4 +1,4 @@
-"""Consumers: one member's side of ``Node.consume``, through a tunnel for each.
+"""Consumers: one member's side of ``Bridge.consume``, through a tunnel for each.
 
 The consumer begins with {group, topics: patterns, start, replay: bool, at: {shard: offset}}.  ``start`` says where a
 group begins that is new, or that is to be replayed: ``earliest``, ``latest``, {time: microseconds since 1970} or

@@ -160,7 +160,7 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as bridge,
             network.open_node("public") as other,
         ):
-            await node.publish("secret.jobs", b"hidden", confirm=True)
+            await node.publish_confirmed("secret.jobs", b"hidden")
             (shard,) = bridge.states
             span: dict[str, object] = {"shard": shard, "start": 0, "end": 1, "skip": 0, "topics": [], "machine": "here"}
             wanting = {name for name, row in PERMISSIONS.items() if row.topics == "wanted"}
@@ -171,7 +171,7 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
             group = {"group": "queue/secret.jobs", "start": {shard: 0}, "offsets": {shard: 1}, "topics": ["public.a"]}
             named = {"pin", "move", "consume", "take", "queue", "peek", "purge"}
             assert await refused(other, named, {**group, "most": 9}) == named, "also beside topics that it may have"
-            async with network.open_node("rightful") as rightful, rightful.queue("secret.jobs") as jobs:
+            async with network.open_node("rightful") as rightful, rightful.bridge().queue("secret.jobs") as jobs:
                 with trio.fail_after(10):
                     async with await anext(jobs.receive()) as job:
                         assert job.payload == b"hidden"

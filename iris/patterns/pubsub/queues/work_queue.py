@@ -33,7 +33,7 @@ from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe import with_expiry
 
 Publish = Callable[..., Awaitable[None]]
-"""``Node.publish``."""
+"""``Node.publish_confirmed``."""
 
 _GOODBYE: Final = 5.0
 """Seconds that leaving a queue waits for the bridge to confirm what was reported."""
@@ -41,7 +41,7 @@ _GOODBYE: Final = 5.0
 
 @final
 class WorkQueue:
-    """A queue of jobs on a bridge's log.  Made by ``Node.queue``."""
+    """A queue of jobs on a bridge's log.  Made by ``Bridge.queue``."""
 
     def __init__(
         self, name: str, members: BridgeMembers, publish: Publish, nursery: trio.Nursery, terms: Mapping[str, Any]
@@ -85,7 +85,7 @@ class WorkQueue:
             NotSent: no bridge stores the topic.
             RequestTimeout: the bridge has not confirmed; the job may be in the queue all the same.
             ConfigError: an argument is out of its range.
-            NotAllowed, PayloadTooLarge, LocalProtocolError: as for ``Node.publish``.
+            NotAllowed, PayloadTooLarge, LocalProtocolError: as for ``Node.publish_confirmed``.
 
         Cancelled while it waits, the job may be in the queue.
         """
@@ -96,7 +96,7 @@ class WorkQueue:
             own = with_expiry(own, expires)
         if priority:
             own[PRIORITY] = str(check_whole(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY))
-        await self._publish(self.name, payload, confirm=True, key=key, headers=own or None, timeout=timeout)
+        await self._publish(self.name, payload, key=key, headers=own or None, timeout=timeout)
 
     def receive(self, limit: int = 16) -> JobWorker:
         """Take jobs: ``async for job in queue.receive()``, and in it ``async with job``.
@@ -140,7 +140,7 @@ async def open_work_queue(
     dead: str | None,
     backoff: float,
 ) -> AsyncIterator[WorkQueue]:
-    """See ``Node.queue``."""
+    """See ``Bridge.queue``."""
     for text, what in ((name, "name"), (f"{name}{DEAD_SUFFIX}" if dead is None else dead, "dead")):
         if not is_own_topic(text):
             raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots, without '/', '+' or '#'")
