@@ -21,9 +21,10 @@ from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_l
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
 if TYPE_CHECKING:
+    from iris.patterns.bridge_protocol import RemoteShard
     from iris.patterns.pubsub.interest import DurableSubscriber
     from iris.spark_bridge.admin import BridgeStatus
-    from iris.spark_bridge.client import BridgeClient, Position, RemoteShard
+    from iris.spark_bridge.client import BridgeClient, Position
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 

@@ -19,6 +19,9 @@ MAX_TOKENS: Final = 32
 # C0, DEL and C1 are the controls of terminals; the others are the marks, embeddings and isolates of bidirectional text.
 _WORD: Final = r"[^\s.*>\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+"
 _TOPIC: Final = re.compile(rf"{_WORD}(?:\.{_WORD}){{0,{MAX_TOKENS - 1}}}\Z")
+TOPIC_FORM: Final = f"^{_TOPIC.pattern}"
+"""The rule for topics as a regular expression, for the types of messages; their size is a rule of its own."""
+
 _PATTERN: Final = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*)){{0,{MAX_TOKENS - 2}}}(?:\.(?:{_WORD}|\*|>))?\Z|>\Z")
 
 

@@ -6,38 +6,33 @@ Nothing is opened and nobody is asked until a block is entered; so a handle cost
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from random import Random
 from typing import Final, Protocol, final
 
 from iris.kernel.names import check_name
 from iris.node.arguments import check_between, check_flags, check_timeout
-from iris.node.environment import Environment
 from iris.node.run_guard import RunGuard
+from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL, Bridges
 from iris.patterns.pubsub.queues import (
-    BridgeCalls,
     BridgeMembers,
+    BridgeUser,
     Consumer,
     Start,
     WorkQueue,
     open_consumer,
     open_work_queue,
 )
-from iris.patterns.service import MAX_KEEP, MIN_KEEP, Ask, KeyClaims, Requester
-from iris.patterns.state import MAX_TTL, MIN_TTL, Lease, Saga, open_lease, open_saga
+from iris.patterns.service import KeyClaims, Requester
+from iris.patterns.state import Lease, Saga, open_lease, open_saga
 
 
-class BridgeUser(BridgeCalls, Requester, Protocol):
+class BridgeNode(BridgeUser, Requester, Protocol):
     """A node, as far as it is needed to use a bridge."""
 
     @property
     def name(self) -> str:
         """Cluster that the node speaks for."""
-        ...
-
-    @property
-    def publish_confirmed(self) -> Callable[..., Awaitable[None]]:
-        """See ``Node.publish_confirmed``."""
         ...
 
 
@@ -50,18 +45,19 @@ class Bridge:
     Args:
         name: cluster of the bridge.
         node: node that uses it.
-        ask: asks the bridge, with repeats.
+        bridges: asks the bridge, with repeats.
+        random: source of jitter.
         guard: guard of what the node does after it was closed.
     """
 
-    __slots__ = ("_ask", "_environment", "_guard", "_node", "name")
+    __slots__ = ("_bridges", "_guard", "_node", "_random", "name")
 
-    def __init__(self, name: str, node: BridgeUser, ask: Ask, environment: Environment, guard: RunGuard) -> None:
+    def __init__(self, name: str, node: BridgeNode, bridges: Bridges, random: Random, guard: RunGuard) -> None:
         self.name: Final = name
         """Cluster of the bridge."""
         self._node: Final = node
-        self._ask: Final = ask
-        self._environment: Final = environment
+        self._bridges: Final = bridges
+        self._random: Final = random
         self._guard: Final = guard
 
     def __repr__(self) -> str:
@@ -107,7 +103,6 @@ class Bridge:
         return open_work_queue(
             name,
             members,
-            self._node.publish_confirmed,
             lease=lease,
             attempts=attempts,
             dead=dead,
@@ -191,14 +186,13 @@ class Bridge:
         self._guard.check()
         check_name(name, "lease")
         return open_lease(
-            self._ask,
+            self._bridges,
             self.name,
             self._node.name if cluster is None else check_name(cluster, "cluster"),
             name,
             check_between(ttl, "ttl", MIN_TTL, MAX_TTL),
             check_timeout(timeout),
-            self._environment.entropy(16),
-            self._environment.random,
+            self._random,
         )
 
     def saga(
@@ -236,6 +230,6 @@ class Bridge:
         """
         self._guard.check()
         seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
-        claims = KeyClaims(self.name, self._ask)
-        holder = self._environment.entropy(16)
+        claims = KeyClaims(self.name, self._bridges)
+        holder = self._bridges.entropy(16)
         return open_saga(self._node.request, claims, self._node.name, check_name(name, "saga"), seconds, kept, holder)

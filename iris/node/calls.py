@@ -20,6 +20,7 @@ from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import check_is, check_request, check_timeout, check_wait
 from iris.node.run_guard import RunGuard
+from iris.patterns.bridge_protocol import Ask, as_fields, read_answer
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.picker import known_instead
 from iris.patterns.priority import check_priority
@@ -253,6 +254,8 @@ class Calls:
         begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
 
-    async def ask(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+    async def ask(self, bridge: str, request: Ask[T], timeout: float, /) -> T:
         """See ``Bridges``."""
-        return await self.request(bridge, dict(fields), operation=operation, timeout=within, options=REPEATED)
+        fields, operation = as_fields(request), request.operation
+        reply = await self.request(bridge, fields, operation=operation, timeout=timeout, options=REPEATED)
+        return read_answer(request, reply)

@@ -636,7 +636,7 @@ class Node:
             ConfigError: the name is malformed.
         """
         self._guard.check()
-        return Bridge(check_name(name, "cluster"), self, self._calls.ask, self._environment, self._guard)
+        return Bridge(check_name(name, "cluster"), self, self._calls, self._environment.random, self._guard)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 

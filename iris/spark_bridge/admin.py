@@ -19,15 +19,14 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
+from iris.patterns.bridge_protocol import Ask, RemoteShard
 from iris.patterns.pubsub.interest import primary_cluster
 from iris.spark_bridge.client import (
     BridgeClient,
     BridgeWatch,
-    Extent,
     Offsets,
     Position,
     Range,
-    RemoteShard,
     check_order,
     place,
     ranges_between,
@@ -37,6 +36,18 @@ from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, key_text
 from iris.spark_bridge.log import TopicFilter, open_store
+from iris.spark_bridge.protocol import (
+    CopyStatus,
+    Drop,
+    Extent,
+    ForgetCopy,
+    ListCopies,
+    ListCursors,
+    ListTiers,
+    ReadCounters,
+    Transfer,
+    Trim,
+)
 from iris.spark_bridge.tier import Storage, TierReader, TierStatus
 
 _POLL: Final = 1.0
@@ -59,18 +70,6 @@ class GroupStatus:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteCopy:
-    """A copy of a member's log, as the member sees it."""
-
-    name: str
-    state: str
-    """One of the states of ``iris.spark_bridge.copies.CopyStatus``."""
-    behind: int | None
-    """Events that the copy has not confirmed. None if it has not connected since the member was started."""
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus:
     """Snapshot of a bridge."""
 
@@ -78,7 +77,7 @@ class BridgeStatus:
     groups: Sequence[GroupStatus]
     counters: Mapping[str, Mapping[str, int]]
     """``BridgeStatistics`` by the address of each member."""
-    copies: Mapping[str, Sequence[RemoteCopy]]
+    copies: Mapping[str, Sequence[CopyStatus]]
     """Copies of each member's log, by the member's address."""
     tiers: Sequence[TierStatus]
     """Status of each shard's tier; shards without a tier are left out."""
@@ -99,16 +98,16 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     answered: dict[str, int] = {}
     owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
-    copies: dict[str, Sequence[RemoteCopy]] = {}
+    copies: dict[str, Sequence[CopyStatus]] = {}
     tiers: list[TierStatus] = []
     for address in dict.fromkeys(shard.address for shard in shards):
-        counters[address] = await client.ask(address, "status")
-        copies[address] = [RemoteCopy(**copy) for copy in await client.ask(address, "copies")]
-        tiers += [TierStatus(**tier) for tier in await client.ask(address, "tier")]
-        for cursor in await client.ask(address, "cursors"):
-            offsets.setdefault(cursor["group"], {}).update(cursor["offsets"])
-            owners[cursor["group"]] = cursor["owner"] or owners.get(cursor["group"], "")
-            answered[cursor["group"]] = max(answered.get(cursor["group"], 0), cursor["timestamp"])
+        counters[address] = await client.ask(address, ReadCounters())
+        copies[address] = await client.ask(address, ListCopies())
+        tiers += await client.ask(address, ListTiers())
+        for cursor in await client.ask(address, ListCursors()):
+            offsets.setdefault(cursor.group, {}).update(cursor.offsets)
+            owners[cursor.group] = cursor.owner or owners.get(cursor.group, "")
+            answered[cursor.group] = max(answered.get(cursor.group, 0), cursor.timestamp)
     groups = [
         GroupStatus(
             group=group,
@@ -261,8 +260,7 @@ async def trim(client: BridgeClient, shard: int, before: int) -> int:
                     f"shard {shard} ends at offset {found.next}, and {before} is beyond: give at most {found.next}, "
                     "which removes all that it holds now"
                 )
-            trimmed: int = await client.ask(found.address, "trim", {"shard": found.id, "before": before})
-            return trimmed
+            return await client.ask(found.address, Trim(shard=found.id, before=before))
     raise ConfigError(f"the bridge has no shard {shard}")
 
 
@@ -275,7 +273,7 @@ async def drop_group(client: BridgeClient, group: str) -> None:
         NotAllowed: this node speaks for another cluster.
         ConfigError: no member knows it.
     """
-    if not await _ask_all(client, "drop", {"group": group}):
+    if not await _ask_all(client, Drop(group=group)):
         raise ConfigError(f"the bridge has no group {group!r}: its status names those that it has")
 
 
@@ -289,7 +287,7 @@ async def drop_query(client: BridgeClient, query: str) -> None:
         NotAllowed: this node speaks for another cluster.
         ConfigError: no member knows it.
     """
-    if not await _ask_all(client, "drop", {"query": query}):
+    if not await _ask_all(client, Drop(query=query)):
         raise ConfigError(f"the bridge has no query {query!r}")
 
 
@@ -307,7 +305,7 @@ async def drop_shard(client: BridgeClient, number: int) -> None:
         if shard.number == number:
             raise ConfigError(f"shard {number} is at {shard.address!r}, and is not forgotten as long as it is there")
     addresses = dict.fromkeys(shard.address for shard in found.shards)
-    if not any([await client.ask(address, "drop", {"shard": number}) for address in addresses]):
+    if not any([await client.ask(address, Drop(shard=number)) for address in addresses]):
         raise ConfigError(f"the bridge knows of no shard {number}")
 
 
@@ -322,7 +320,7 @@ async def drop_copy(client: BridgeClient, shard: int, name: str) -> None:
         BridgeUnreachable: the primary is not there.
     """
     try:
-        known = await client.ask(primary_cluster(client.bridge, shard), "forget", name)
+        known = await client.ask(primary_cluster(client.bridge, shard), ForgetCopy(name=name))
     except RemoteError as error:
         raise ConfigError(error.message) from None
     if not known:
@@ -340,14 +338,15 @@ async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: 
     if realm:
         check_name(realm, "realm")
     check_name(cluster, "cluster")
-    if not await _ask_all(client, "transfer", {kind: name, "to": to}):
+    moved = Transfer(group=name, to=to) if kind == "group" else Transfer(query=name, to=to)
+    if not await _ask_all(client, moved):
         raise ConfigError(f"the bridge has no {kind} {name!r}")
 
 
-async def _ask_all(client: BridgeClient, operation: str, payload: Mapping[str, str]) -> bool:
+async def _ask_all(client: BridgeClient, request: Ask[bool]) -> bool:
     """Ask every member; return True if one of them knew the name."""
     addresses = dict.fromkeys(shard.address for shard in await client.shards())
-    return any([await client.ask(address, operation, payload) for address in addresses])
+    return any([await client.ask(address, request) for address in addresses])
 
 
 @final

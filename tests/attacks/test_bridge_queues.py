@@ -69,11 +69,11 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
             rights = random.Random(seed * 10 + worker)
             with suppress(IrisError):
                 async with node.open_tunnel("bridge", operation="take") as tunnel:
-                    await tunnel.send({**TERMS, "held": [0, rights.randrange(count), 0, rights.randrange(count)]})
+                    await tunnel.send({**TERMS, "held": [(0, rights.randrange(count)), (0, rights.randrange(count))]})
                     for _ in range(40):
 
-                        def places() -> list[int]:
-                            return [n for _ in range(rights.randrange(4)) for n in (0, rights.randrange(count))]
+                        def places() -> list[tuple[int, int]]:
+                            return [(0, rights.randrange(count)) for _ in range(rights.randrange(4))]
 
                         await tunnel.send(
                             {
@@ -148,7 +148,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
 
                 patch.setattr("iris.spark_bridge.server.member.BridgeMember.write", no_room)
                 for number in range(119, 20, -1):
-                    await tunnel.send({"done": [0, number]})
+                    await tunnel.send({"done": [[0, number]]})
                     await trio.testing.wait_all_tasks_blocked(0.001)
                     most = max(most, len(queue._late))
             assert most <= 33
@@ -204,7 +204,7 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
         await put(node, 40)
         for _ in range(60):
             async with node.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send({**TERMS, "limit": 40, "held": [n for place in range(40) for n in (0, place)]})
+                await tunnel.send({**TERMS, "limit": 40, "held": [(0, place) for place in range(40)]})
                 await tunnel.receive()
         found = await status(node)
         assert (found["waiting"], found["workers"], found["done"]) == (40, 0, 0)
@@ -216,7 +216,9 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["begun", "done", "failed", "released", "expired", "extended", "held"])
-@pytest.mark.parametrize("value", [[0], [[0, 1]], [0, -1], [0, 2**63], [True, 1], [0.0, 1], "ab", {"a": 1}, [None, 0]])
+@pytest.mark.parametrize(
+    "value", [[0], [[0]], [[0, -1]], [[0, 2**63]], [[True, 1]], [[0.0, 1]], "ab", {"a": 1}, [[None, 0]]]
+)
 async def test_a_report_of_nonsense_is_refused_and_others_go_on(tmp_path: Path, name: str, value: Any) -> None:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")

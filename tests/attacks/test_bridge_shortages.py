@@ -13,9 +13,9 @@ import trio
 
 from iris.kernel.errors import IrisError
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import Place
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log import Store
-from iris.spark_bridge.queues.machine import Place
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember

@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from iris.kernel.errors import RemoteError
-from iris.spark_bridge.queues.machine import JobState, Place, QueuedJob, QueueMachine, QueueWorker
+from iris.patterns.bridge_protocol import Place
+from iris.spark_bridge.queues.machine import JobState, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
@@ -139,9 +140,9 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
         with trio.fail_after(20):
             await trio.sleep(0.3)  # until the other one has both in hand
             async with cut.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send(terms | {"held": place})
+                await tunnel.send(terms | {"held": [place]})
                 await tunnel.receive()
-                await tunnel.send({"done": place})
+                await tunnel.send({"done": [place]})
                 while "settled" not in await tunnel.receive():
                     pass
             free.set()

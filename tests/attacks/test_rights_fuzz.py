@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from iris.kernel.errors import IrisError
+from iris.spark_bridge.protocol import PERMISSIONS
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.permissions import PERMISSIONS
 from iris.testing import open_network
 
 TUNNELS = ("read", "stage", "take", "consume")

@@ -82,7 +82,7 @@ ASKED: dict[str, Callable[[BridgeClient], Any]] = {
 
 
 def say(shard: object) -> dict[str, object]:
-    return {"shards": [shard], "known": []}
+    return {"shards": [shard], "known": {}}
 
 
 WRONG: tuple[object, ...] = (None, -1, "no name", 2**63, [], 1.5)
@@ -93,10 +93,10 @@ NONSENSE: dict[str, tuple[object, ...]] = {
         {"a": 1},
         [SHARD],
         {"shards": [SHARD]},
-        {"shards": [SHARD], "known": {}},
-        {"shards": [SHARD], "known": [[1]]},
-        {"shards": [SHARD], "known": [[-1, "bridge"]]},
-        {"shards": [SHARD], "known": [[1, "no name"]]},
+        {"shards": [SHARD], "known": []},
+        {"shards": [SHARD], "known": {"1": 1}},
+        {"shards": [SHARD], "known": {"-1": "bridge"}},
+        {"shards": [SHARD], "known": {"1": "no name"}},
         say(None),
         say([]),
         say({}),

@@ -5,17 +5,32 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import click
 import trio
+from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import POSITIVE, note, output_option, write_line, write_object
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
-from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
+from iris.patterns.bridge_protocol import (
+    GROUP,
+    Ask,
+    ListShards,
+    MemberShards,
+    PeekJobs,
+    PurgeQueue,
+    ShownJob,
+    ShowQueue,
+    as_fields,
+    read_answer,
+    read_reply,
+)
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, decode_value_untrusted
 
+R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 _QUIET: Final = 1.0
@@ -59,12 +74,17 @@ async def _addresses(
     async with connection.open(cluster) as node:
         await node.wait_for(bridge, timeout=timeout)
         found: set[str] = set()
-        async with node.survey(bridge, None, operation="shards", timeout=timeout) as answers:
+        async with node.survey(bridge, None, operation=ListShards.operation, timeout=timeout) as answers:
             async for answer in answers:
-                found |= {shard["address"] for shard in answer.payload["shards"]}
+                found |= {shard.address for shard in read_reply(MemberShards, answer.payload).shards}
         if not found:
             raise RequestTimeout(f"not every member of bridge {bridge!r} has answered")
         yield node, sorted(found)
+
+
+async def _ask(node: Node, address: str, request: Ask[R], timeout: float) -> R:
+    reply = await node.request(address, as_fields(request), operation=request.operation, timeout=timeout)
+    return read_answer(request, reply)
 
 
 @queue.command()
@@ -78,8 +98,8 @@ def status(connection: NodeOptions, name: str, bridge: str, timeout: float, outp
         async with _addresses(connection, bridge, timeout) as (node, addresses):
             found: dict[str, Any] = {}
             for address in addresses:
-                fields = await node.request(address, {"group": GROUP + name}, operation="queue", timeout=timeout)
-                for field, value in fields.items():
+                counts = await _ask(node, address, ShowQueue(group=GROUP + name), timeout)
+                for field, value in as_fields(counts).items():
                     found[field] = found.get(field, 0) + value if isinstance(value, int) else value
         if output == "json":
             write_object(found)
@@ -109,23 +129,20 @@ def peek(connection: NodeOptions, name: str, bridge: str, timeout: float, cluste
     async def ask() -> None:
         async with _addresses(connection, bridge, timeout, cluster) as (node, addresses):
             for address in addresses:
-                payload = {"group": GROUP + name, "most": most}
-                for job in await node.request(address, payload, operation="peek", timeout=timeout):
+                for job in await _ask(node, address, PeekJobs(group=GROUP + name, most=most), timeout):
                     write_object(_shown(job))
 
     return run_until_done(ask)
 
 
-def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {field: value for field, value in job.items() if field not in ("value", "encoding", "timestamp", "size")}
-    shown["put"] = datetime.datetime.fromtimestamp(job["timestamp"] / 1e6, datetime.UTC).isoformat(
-        timespec="milliseconds"
-    )
-    value = cast("bytes", job["value"])
-    if len(value) < job["size"]:
-        shown["begins_with"] = value[:256].decode("utf-8", "backslashreplace")
+def _shown(job: ShownJob) -> dict[str, Any]:
+    hidden = ("value", "encoding", "timestamp", "size")
+    shown = {field: value for field, value in structs.asdict(job).items() if field not in hidden}
+    shown["put"] = datetime.datetime.fromtimestamp(job.timestamp / 1e6, datetime.UTC).isoformat(timespec="milliseconds")
+    if len(job.value) < job.size:
+        shown["begins_with"] = job.value[:256].decode("utf-8", "backslashreplace")
     else:
-        payload = decode_value_untrusted(value, job["encoding"])
+        payload = decode_value_untrusted(job.value, job.encoding)
         shown["payload"] = payload.decode("utf-8", "backslashreplace") if isinstance(payload, bytes) else payload
     return shown
 
@@ -180,9 +197,7 @@ def purge(connection: NodeOptions, name: str, bridge: str, timeout: float, clust
         async with _addresses(connection, bridge, timeout, cluster) as (node, addresses):
             count = 0
             for address in addresses:
-                count += await node.request(
-                    address, {"group": GROUP + name}, operation="purge", timeout=max(60, timeout)
-                )
+                count += await _ask(node, address, PurgeQueue(group=GROUP + name), max(60, timeout))
         note(f"{count} jobs of queue {name} are forgotten")
 
     return run_until_done(forget)

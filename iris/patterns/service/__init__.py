@@ -8,7 +8,7 @@ whichever member, which a bridge keeps.  Not here: what a handler has done outsi
 
 from iris.patterns.service.handlers import InThread, is_async
 from iris.patterns.service.outcomes import (
-    MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Ask, KeyClaims, Outcomes,
+    KeyClaims, Outcomes,
 )  # fmt: skip
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
@@ -17,7 +17,6 @@ from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import PauseFlag, ServiceStatistics, WorkerPools
 
 __all__ = (
-    "DESCRIBE", "MAX_EVENTS", "MAX_KEEP", "MAX_KEY", "MAX_OUTCOME", "MIN_KEEP", "Ask", "InThread", "KeyClaims",
-    "Limits", "Outcomes", "PauseFlag", "Requester", "Server", "Service", "ServiceStatistics", "Tunnels", "WorkerPools",
-    "callers", "handler_name", "is_async",
+    "DESCRIBE", "InThread", "KeyClaims", "Limits", "Outcomes", "PauseFlag", "Requester", "Server", "Service",
+    "ServiceStatistics", "Tunnels", "WorkerPools", "callers", "handler_name", "is_async",
 )  # fmt: skip

@@ -22,10 +22,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast, final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import trio
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from iris.kernel import wire
 from iris.kernel.config import KIB
@@ -39,26 +39,37 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
 )
-from iris.kernel.names import check_key, check_name, is_name
+from iris.kernel.names import check_key, check_name
 from iris.kernel.numerals import as_float, shown
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
+from iris.patterns.bridge_protocol import (
+    MAX_BUDGET,
+    MAX_EVENTS,
+    MAX_KEEP,
+    MAX_OUTCOME,
+    MIN_KEEP,
+    Bridges,
+    ClaimKey,
+    KeyAnswer,
+    KeyAsk,
+    KeyCounts,
+    NoteKey,
+    OutboxEvent,
+    RecordKey,
+    ReleaseKey,
+    StepName,
+)
 from iris.patterns.messages import Outbox
 from iris.patterns.payloads import encoded
 from iris.patterns.request import IN_DOUBT, NO_SUCH_OPERATION, OF_HANDLER, UNDO, UNDOES
 from iris.patterns.service.reply_cache import Outcome
 
+A = TypeVar("A", KeyAnswer, KeyCounts)
+
 _log: Final = logging.getLogger("iris")
 
-MAX_KEY: Final = 256
-"""Bytes of an idempotency key."""
-MAX_OUTCOME: Final = 256 * KIB
-"""Bytes of a reply that is kept."""
-MAX_EVENTS: Final = 64
-"""Events of an outbox; together they have as many bytes as an outcome at most."""
 MAX_HEADERS: Final = 8 * KIB
-MIN_KEEP: Final = 1.0
-MAX_KEEP: Final = 366 * 24 * 3600.0
 
 NOT_KEPT: Final = "no_outcomes"
 """Code of the error when a service is asked with a key, and keeps no outcomes."""
@@ -75,31 +86,9 @@ _LONGEST_PAUSE: Final = 1.0
 _GOODBYE: Final = 1.0
 _PASSING: Final = frozenset({"not_stored", "no_shard_0"})
 """Codes of a bridge that may record the outcome later."""
-_MAX_BUDGET: Final = 2.0**32 / 1000
 _REFUSED: Final = b"f"
 _FAILED: Final = b"e"
 """First byte of the record of an error: the handler says that it has had no effect, or it may have had one."""
-
-_ANSWER: Final[Mapping[str, tuple[type, ...]]] = {
-    "attempt": (int,), "busy": (int, float), "doubt": (str,), "notes": (bytes,), "outcome": (bytes,),
-    "undone": (bytes, type(None)),
-}  # fmt: skip
-"""Fields of a bridge's answer to a claim, and their types."""
-
-Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
-"""Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
-
-
-class Bridges(Protocol):
-    """The bridges of the realm, as a node asks them."""
-
-    async def ask(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-        """Ask a bridge for an operation, for so many seconds at most; raises as ``Node.request``."""
-        ...
-
-    def entropy(self, size: int, /) -> bytes:
-        """Return random bytes for the names of claims."""
-        ...
 
 
 @final
@@ -175,20 +164,20 @@ def undone_step(key: str, headers: Mapping[str, str]) -> UndoneStep | None:
 
 @final
 class KeyClaims:
-    """Claims of keys at a bridge, and what becomes of them; see ``iris.spark_bridge.outcomes.keeper`` for the fields.
+    """Claims of keys at a bridge, and what becomes of them; see ``iris.patterns.bridge_protocol``.
 
     Args:
         bridge: cluster of the bridge.
-        ask: function that asks it.
+        bridges: asks it.
     """
 
-    def __init__(self, bridge: str, ask: Ask) -> None:
+    def __init__(self, bridge: str, bridges: Bridges) -> None:
         self.bridge: Final = bridge
-        self._ask = ask
+        self._bridges = bridges
         self._at = bridge
         """Cluster that is asked: the bridge's own, until its member is known."""
 
-    async def claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    async def claim(self, claim: ClaimKey, deadline: float) -> KeyAnswer:
         """Claim a key until that is settled; the caller's scope ends it.
 
         Raises:
@@ -196,76 +185,73 @@ class KeyClaims:
         """
         pause = _PAUSE
         while True:
-            budget = min(_MAX_BUDGET, max(0.0, deadline - trio.current_time()))
+            budget = min(MAX_BUDGET, max(0.0, deadline - trio.current_time()))
+            asked = structs.replace(claim, budget=budget, wait=_WAIT)
             try:
-                answer = await self._asked("key.claim", {**claim, "budget": budget, "wait": _WAIT}, _WAIT + _PATIENCE)
+                answer = await self._ask_member(asked, _WAIT + _PATIENCE)
             except (RemoteError, NotAllowed):
                 raise
+            except RemoteProtocolError:
+                raise self._no_bridge() from None
             except NoSuchCluster:
                 if self._at == self.bridge:
                     raise
                 self._at = self.bridge
                 continue
-            except (DeliveryError, RemoteProtocolError):
+            except DeliveryError:
                 self._at = self.bridge
             else:
-                if not _is_answer(answer):
-                    raise RemoteError(NO_BRIDGE, f"cluster {self.bridge!r} is no bridge")
-                if "busy" not in answer:
+                if answer.elsewhere is None and answer.busy is None:
                     return answer
-                pause = _PAUSE  # it has waited there
+                pause = pause if answer.busy is None else _PAUSE  # it has waited there
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def record(self, record: Mapping[str, Any]) -> bool:
-        """Record an outcome, until the bridge has it; return whether it counts, and nobody has taken over.
+    async def write(self, report: RecordKey | NoteKey) -> bool:
+        """Record an outcome, or leave notes for the next one that claims the key, until the bridge has it.
+
+        Returns:
+            Whether it counts: nobody has taken over.
 
         Raises:
-            RemoteError, NotAllowed: the bridge refuses.
+            RemoteError, NotAllowed: the bridge refuses, or what answers is none.
         """
-        return await self._write("key.record", {**record, "budget": 0.0})
-
-    async def note(self, notes: Mapping[str, Any]) -> bool:
-        """Leave notes for the next one that claims the key, as ``record`` records an outcome."""
-        return await self._write("key.note", notes)
-
-    async def _write(self, operation: str, fields: Mapping[str, Any]) -> bool:
         pause = _PAUSE
         while True:
             try:
-                answer = await self._asked(operation, fields, _PATIENCE)
-                return answer.get("counts") is True
+                answer = await self._ask_member(report, _PATIENCE)
+                if answer.elsewhere is None:
+                    return answer.counts is True
             except NotAllowed:
                 raise
             except RemoteError as error:
                 if error.code not in _PASSING:
                     raise
-            except (DeliveryError, RemoteProtocolError):
+            except RemoteProtocolError:
+                raise self._no_bridge() from None
+            except DeliveryError:
                 self._at = self.bridge
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def release(self, release: Mapping[str, Any], *, begun: bool) -> None:
+    def _no_bridge(self) -> RemoteError:
+        return RemoteError(NO_BRIDGE, f"cluster {self.bridge!r} is no bridge")
+
+    async def release(self, release: ReleaseKey) -> None:
         """Release a claim, if the bridge can be reached within a second."""
         with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
             last.shield = True
-            await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
+            await self._ask_member(release, _GOODBYE)
 
-    async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        answer: object = await self._ask(self._at, operation, fields, timeout)
-        match answer:
-            case {"elsewhere": str(other)} if is_name(other):
-                self._at = other
-                answer = await self._ask(other, operation, fields, timeout)
-            case _:
-                pass
-        match answer:
-            case {"elsewhere": object()}:
-                raise RemoteProtocolError("the members of the bridge do not agree on where keys are kept")
-            case dict():
-                return cast("dict[str, Any]", answer)
-            case _:
-                return {"counts": answer}
+    async def _ask_member(self, request: KeyAsk[A], timeout: float) -> A:
+        """Ask the member that keeps keys.  If the members do not agree on who that is, the answer says so."""
+        answer = await self._bridges.ask(self._at, request, timeout)
+        if answer.elsewhere is not None:
+            self._at = answer.elsewhere
+            answer = await self._bridges.ask(self._at, request, timeout)
+            if answer.elsewhere is not None:
+                self._at = self.bridge
+        return answer
 
 
 @final
@@ -281,7 +267,7 @@ class KeptOutcomes:
 
     def __init__(self, outcomes: Outcomes, cluster: str, bridges: Bridges, nursery: trio.Nursery) -> None:
         self._outcomes, self._cluster, self._entropy = outcomes, cluster, bridges.entropy
-        self._claims = KeyClaims(outcomes.bridge, bridges.ask)
+        self._claims = KeyClaims(outcomes.bridge, bridges)
         self._nursery = nursery
         self.replayed = 0
         """Requests that were answered with a recorded outcome."""
@@ -299,27 +285,19 @@ class KeptOutcomes:
 
         Cancelled while the handler runs, the key is in doubt; before that, as if nothing had been asked.
         """
-        named = {
-            "cluster": self._cluster,
-            "caller": caller,
-            "operation": request.operation,
-            "key": key,
-        }
+        step = request.undoes
+        named: dict[str, Any] = {"cluster": self._cluster, "caller": caller, "on": request.operation, "key": key}
         terms: dict[str, Any] = {
             **named,
             "fingerprint": _fingerprint(request.payload),
             "keep": self._outcomes.keep,
             "rerun": self._outcomes.rerun,
+            "undoes": None if step is None else StepName(operation=step.operation, key=step.key),
         }
-        step = request.undoes
-        if step is not None:
-            terms["undoes"] = {"operation": step.operation, "key": step.key}
         while True:
             holder = self._entropy(16)
-            claim = {**terms, "holder": holder}
-            release = {**named, "holder": holder}
             try:
-                answer = await self._claims.claim(claim, request.deadline)
+                answer = await self._claims.claim(ClaimKey(**terms, holder=holder), request.deadline)
             except RemoteError as error:
                 if error.code == NO_SUCH_OPERATION:
                     return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
@@ -333,44 +311,46 @@ class KeptOutcomes:
             except NotAllowed as error:
                 return _failure(request, "not_allowed", str(error))
             except BaseException:  # it may have been granted just now
-                await self._claims.release(release, begun=False)
+                await self._claims.release(ReleaseKey(**named, holder=holder, begun=False))
                 raise
-            match answer:
-                case {"attempt": int(attempt)} if "doubt" not in answer:
-                    events: list[dict[str, Any]] = []
-                    outcome: Outcome
-                    if step is not None and step.needs_no_undo(answer.get("undone", b"")):
-                        nothing = wire.encode_payload(None, MAX_OUTCOME)
-                        outcome, size = kinds.Reply(request.identifier, nothing), wire.payload_size(nothing)
-                    else:
-                        try:
-                            outcome, size = await run(attempt, Outbox(partial(_add, events)))
-                        except BaseException:
-                            await self._claims.release(release, begun=True)
-                            raise
-                    outcome, size = _bounded(outcome, size)
-                    data = _encoded(outcome, refused=request.refused)
-                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": data}
-                    if isinstance(outcome, kinds.Reply) and events:
-                        record["events"] = events
-                    counts = await self._recorded(record, request)
-                    if isinstance(counts, IrisError):
-                        await self._claims.release(release, begun=True)
-                        code = counts.code if isinstance(counts, RemoteError) else type(counts).__name__
-                        text = f"the handler ran, and its outcome is not kept: {counts}"
-                        return kinds.Failure(request.identifier, code, text[:1024], OF_HANDLER), len(text)
-                    if counts:
-                        return outcome, size
-                case {"outcome": bytes() as data}:
-                    self.replayed += 1
-                    return _decoded_untrusted(data, request.identifier)
-                case {"doubt": str(node), "attempt": int(attempt)}:
-                    text = f"node {node:.64} had it, as attempt {attempt} of key {key!r:.100}"
-                    return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
-                case _:
-                    raise AssertionError(answer)
+            if answer.outcome is not None:
+                self.replayed += 1
+                return _decoded_untrusted(answer.outcome, request.identifier)
+            attempt = answer.attempt or 1
+            if answer.doubt is not None:
+                text = f"node {answer.doubt:.64} had it, as attempt {attempt} of key {key!r:.100}"
+                return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
+            release = ReleaseKey(**named, holder=holder, begun=True)
+            events: list[OutboxEvent] = []
+            outcome: Outcome
+            undone = b"" if answer.undone is UNSET else answer.undone
+            if step is not None and step.needs_no_undo(undone):
+                nothing = wire.encode_payload(None, MAX_OUTCOME)
+                outcome, size = kinds.Reply(request.identifier, nothing), wire.payload_size(nothing)
+            else:
+                try:
+                    outcome, size = await run(attempt, Outbox(partial(_add, events)))
+                except BaseException:
+                    await self._claims.release(release)
+                    raise
+            outcome, size = _bounded(outcome, size)
+            record = RecordKey(
+                **terms,
+                holder=holder,
+                attempt=attempt,
+                outcome=_encoded(outcome, refused=request.refused),
+                events=tuple(events) if isinstance(outcome, kinds.Reply) else (),
+            )
+            counts = await self._recorded(record, request)
+            if isinstance(counts, IrisError):
+                await self._claims.release(release)
+                code = counts.code if isinstance(counts, RemoteError) else type(counts).__name__
+                text = f"the handler ran, and its outcome is not kept: {counts}"
+                return kinds.Failure(request.identifier, code, text[:1024], OF_HANDLER), len(text)
+            if counts:
+                return outcome, size
 
-    async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
+    async def _recorded(self, record: RecordKey, request: Keyed) -> bool | IrisError:
         """Record an outcome, and wait for that; it goes on when this is cancelled.
 
         Returns:
@@ -383,10 +363,10 @@ class KeptOutcomes:
         return counted[0]
 
     async def _record(
-        self, record: Mapping[str, Any], operation: str | None, counted: list[bool | IrisError], done: trio.Event
+        self, record: RecordKey, operation: str | None, counted: list[bool | IrisError], done: trio.Event
     ) -> None:
         try:
-            counted.append(await self._claims.record(record))
+            counted.append(await self._claims.write(record))
         except trio.ClosedResourceError:  # the node ends
             return
         except IrisError as error:
@@ -397,14 +377,6 @@ class KeptOutcomes:
             )
             counted.append(error)
         done.set()
-
-
-def _is_answer(answer: Mapping[str, Any]) -> bool:
-    """Return whether an answer to a claim has the form of one."""
-    known = {name: value for name, value in answer.items() if name in _ANSWER}
-    if not all(isinstance(value, _ANSWER[name]) for name, value in known.items()):
-        return False
-    return 1 <= known.get("attempt", 1) < 2**31 and not known.keys().isdisjoint(("attempt", "busy", "outcome"))
 
 
 def not_kept(cluster: str, identifier: int) -> kinds.Failure:
@@ -421,7 +393,7 @@ def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
 
 
 def _add(
-    events: list[dict[str, Any]], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+    events: list[OutboxEvent], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
 ) -> None:
     """Add an event to an outbox."""
     if not is_own_topic(topic):
@@ -429,9 +401,9 @@ def _add(
     check_key(key)
     data, packed = wire.split_payload(encoded(payload, MAX_OUTCOME))
     wire.encode_headers(headers, MAX_HEADERS)
-    if len(events) >= MAX_EVENTS or len(data) + sum(len(event["data"]) for event in events) > MAX_OUTCOME:
+    if len(events) >= MAX_EVENTS or len(data) + sum(len(event.data) for event in events) > MAX_OUTCOME:
         raise PayloadTooLarge(f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes together at most")
-    events.append({"topic": topic, "key": key, "headers": dict(headers or {}), "data": data, "packed": packed})
+    events.append(OutboxEvent(topic=topic, key=key, headers=dict(headers or {}), data=data, packed=packed))
 
 
 def _fingerprint(payload: wire.Payload) -> bytes:

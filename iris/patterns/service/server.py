@@ -18,6 +18,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.books import BROADCAST, Bookkeeper
+from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
 from iris.patterns.observer import Observer
@@ -36,7 +37,7 @@ from iris.patterns.request import (
     PAUSED,
     TOO_LARGE,
 )
-from iris.patterns.service.outcomes import Bridges, not_kept
+from iris.patterns.service.outcomes import not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PauseFlag, PendingRequest, WorkerPool, WorkerPools

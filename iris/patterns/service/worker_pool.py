@@ -24,6 +24,7 @@ from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import account_of
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
+from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.latency import LatencyStatistics, LatencyTable
 from iris.patterns.messages import Message, Outbox, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
@@ -48,7 +49,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
-from iris.patterns.service.outcomes import Bridges, KeptOutcomes, UndoneStep, undone_step
+from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST

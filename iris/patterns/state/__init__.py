@@ -5,7 +5,7 @@ or write waits for nobody; what others send is checked before it touches the doc
 all writes.  Leases are never a matter of members among themselves: a bridge grants them, or nobody.
 """
 
-from iris.patterns.state.lease import ELSEWHERE, MAX_TTL, MIN_TTL, Lease, open_lease
+from iris.patterns.state.lease import ELSEWHERE, Lease, open_lease
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.saga import Saga, open_saga
 from iris.patterns.state.shared_state import MAX_BYTES, SharedState, StateStatistics
@@ -13,6 +13,6 @@ from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.watch import StateChange, StateWatch
 
 __all__ = (
-    "ELSEWHERE", "MAX_BYTES", "MAX_TTL", "MIN_TTL", "Lease", "Saga", "SharedCounter", "SharedMap", "SharedSet",
+    "ELSEWHERE", "MAX_BYTES", "Lease", "Saga", "SharedCounter", "SharedMap", "SharedSet",
     "SharedState", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease", "open_saga",
 )  # fmt: skip

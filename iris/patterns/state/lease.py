@@ -8,10 +8,10 @@ from a former holder.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
-from typing import Any, Final, final
+from typing import Final, final
 
 import trio
 
@@ -21,13 +21,13 @@ from iris.kernel.errors import (
     NoSuchCluster,
     NotAllowed,
     RemoteError,
+    RemoteProtocolError,
     RequestTimeout,
 )
 from iris.kernel.names import is_name
 from iris.kernel.tasks import open_background, protected_context
+from iris.patterns.bridge_protocol import Ask, AskLease, Bridges, LeaseAnswer, ReleaseLease, RenewLease
 
-MIN_TTL: Final = 1.0
-MAX_TTL: Final = 3600.0
 ELSEWHERE: Final = "elsewhere"
 """Code of the error of a bridge's member that is asked for leases which another one grants; the message is where."""
 
@@ -38,9 +38,6 @@ _ASK_AGAIN: Final = 0.5
 _RELEASE: Final = 1.0
 _HOPS: Final = 3
 """Questions until the member that grants leases is found: by its former name, by that of the bridge, by its own."""
-
-Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
-"""Function that asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
 
 
 @final
@@ -79,22 +76,22 @@ class _Granting:
     """The member of a bridge that grants leases.  It may get another name, and another member its own.
 
     Args:
-        ask: function that asks it.
+        bridges: asks it.
         bridge: cluster of the bridge.
         at: cluster of this member alone.
     """
 
-    def __init__(self, ask: Ask, bridge: str, at: str) -> None:
-        self._ask, self._bridge, self._at = ask, bridge, at
+    def __init__(self, bridges: Bridges, bridge: str, at: str) -> None:
+        self._bridges, self._bridge, self._at = bridges, bridge, at
 
-    async def ask(self, operation: str, fields: Mapping[str, Any], timeout: float) -> object:
+    async def ask(self, request: Ask[bool], timeout: float) -> bool:
         """Ask it; after an error another one is asked the next time, if this one has another name by now.
 
         Raises:
-            DeliveryError: as ``Node.request``.
+            DeliveryError, RemoteProtocolError: see ``Bridges.ask``.
         """
         try:
-            return await self._ask(self._at, operation, fields, timeout)
+            return await self._bridges.ask(self._at, request, timeout)
         except NoSuchCluster:
             self._at = self._bridge
             raise
@@ -106,38 +103,37 @@ class _Granting:
 
 @protected_context
 async def open_lease(
-    ask: Ask, bridge: str, cluster: str, name: str, ttl: float, timeout: float, holder: bytes, random: Random
+    bridges: Bridges, bridge: str, cluster: str, name: str, ttl: float, timeout: float, random: Random
 ) -> AsyncIterator[Lease]:
     """Hold a lease; see ``Bridge.lease``.
 
     Args:
-        ask: function that asks the bridge.
+        bridges: asks the bridge.
         bridge: cluster of the bridge.
         cluster: cluster that the lease belongs to.
         name: name of the lease.
         ttl: seconds for which it is granted at a time.
         timeout: seconds to wait for it.
-        holder: 16 random bytes.
         random: source of the jitter that spreads out the nodes that ask.
     """
-    fields = {"name": name, "cluster": cluster, "holder": holder}
+    release = ReleaseLease(name=name, cluster=cluster, holder=bridges.entropy(16))
     deadline = trio.current_time() + timeout
     try:
-        at, token, asked = await _acquire(ask, bridge, fields, ttl, deadline, random)
+        at, token, asked = await _acquire(bridges, bridge, release, ttl, deadline, random)
     except TimeoutError:
         raise RequestTimeout(f"the lease {name!r} of cluster {cluster!r} was not free within {timeout:g} s") from None
-    granting = _Granting(ask, bridge, at)
+    granting = _Granting(bridges, bridge, at)
     scope = trio.CancelScope(deadline=asked + ttl)
     lease = Lease(name, token, ttl, scope)
     expired = False
     try:
         async with open_background() as nursery:
-            nursery.start_soon(_keep, granting, fields, lease, ttl, asked)
+            nursery.start_soon(_keep, granting, release, lease, ttl, asked)
             with scope:
                 yield lease
             expired = lease.left == 0
     finally:
-        await _release(granting, fields)
+        await _release(granting, release)
     if expired:
         raise LeaseLost(
             f"the lease {name!r} of cluster {cluster!r} was lost: the bridge {bridge!r} could not be told for {ttl:g} "
@@ -146,7 +142,7 @@ async def open_lease(
 
 
 async def _acquire(
-    ask: Ask, bridge: str, fields: Mapping[str, Any], ttl: float, deadline: float, random: Random
+    bridges: Bridges, bridge: str, release: ReleaseLease, ttl: float, deadline: float, random: Random
 ) -> tuple[str, int, float]:
     """Wait for a lease; return the cluster that renews it, the token, and when this node asked.
 
@@ -161,31 +157,29 @@ async def _acquire(
             asked = trio.current_time()
             wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
             try:
-                answer = await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0)
+                wanted = AskLease(name=release.name, cluster=release.cluster, holder=release.holder, ttl=ttl, wait=wait)
+                answer = await _asked(bridges, granting, wanted, wait + 1.0)
             except NoSuchCluster:
                 if granting == bridge:
                     raise
-                granting, answer = bridge, None  # that member may have another name by now
-            match answer:
-                case {"token": int() as token, "at": str() as at} if is_name(at) and trio.current_time() < asked + ttl:
-                    return at, token, asked
-                case {"elsewhere": str() as other} if is_name(other) and granting == bridge:
-                    granting = other
+                granting, answer = bridge, LeaseAnswer()  # that member may have another name by now
+            if answer.token is not None and answer.at is not None and trio.current_time() < asked + ttl:
+                return answer.at, answer.token, asked
+            if answer.elsewhere is not None:
+                found = granting == bridge
+                granting = answer.elsewhere if found else bridge  # else it was there a moment ago
+                if found:
                     continue
-                case {"elsewhere": object()}:  # it was there a moment ago
-                    granting = bridge
-                case _:
-                    pass
             if (now := trio.current_time()) >= deadline:
                 raise TimeoutError
             await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
     except BaseException:
-        await _release(_Granting(ask, bridge, granting), fields)  # it may have been granted just now
+        await _release(_Granting(bridges, bridge, granting), release)  # it may have been granted just now
         raise
 
 
-async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: float) -> object:
-    """Ask for a lease; return the answer, or None if there is none now.
+async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: float) -> LeaseAnswer:
+    """Ask for a lease; return the answer, an empty one if there is none now.
 
     Raises:
         NoSuchCluster: there is no bridge.
@@ -193,7 +187,7 @@ async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: fl
         RemoteError: the bridge cannot grant it.
     """
     try:
-        return await ask(granting, "lease", fields, timeout)
+        return await bridges.ask(granting, wanted, timeout)
     except NoSuchCluster:
         raise NoSuchCluster(
             f"a lease needs a bridge, which keeps on its disk who has it, and no node serves {granting!r}: start one "
@@ -207,19 +201,20 @@ async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: fl
         raise
     except NotAllowed:
         raise
-    except DeliveryError:
-        return None
+    except (DeliveryError, RemoteProtocolError):
+        return LeaseAnswer()
 
 
-async def _keep(granting: _Granting, fields: Mapping[str, Any], lease: Lease, ttl: float, asked: float) -> None:
+async def _keep(granting: _Granting, release: ReleaseLease, lease: Lease, ttl: float, asked: float) -> None:
     """Renew a lease until it is lost."""
+    renew = RenewLease(name=release.name, cluster=release.cluster, holder=release.holder)
     pause = max(0.0, asked + ttl / 3 - trio.current_time())
     while True:
         await trio.sleep(pause)
         asked = trio.current_time()
         try:
-            kept = await granting.ask("renew", fields, ttl / 3)
-        except DeliveryError:
+            kept = await granting.ask(renew, ttl / 3)
+        except (DeliveryError, RemoteProtocolError):
             pause = ttl / 20
             continue
         if not kept:
@@ -228,13 +223,13 @@ async def _keep(granting: _Granting, fields: Mapping[str, Any], lease: Lease, tt
         pause = ttl / 3
 
 
-async def _release(granting: _Granting, fields: Mapping[str, Any]) -> None:
+async def _release(granting: _Granting, release: ReleaseLease) -> None:
     with trio.move_on_after(_RELEASE) as last:
         last.shield = True
         for _ in range(_HOPS):
-            with suppress(DeliveryError):
-                await granting.ask("release", fields, _RELEASE)
+            with suppress(DeliveryError, RemoteProtocolError):
+                await granting.ask(release, _RELEASE)
                 return
 
 
-__all__ = ("ELSEWHERE", "MAX_TTL", "MIN_TTL", "Ask", "Lease", "open_lease")
+__all__ = ("ELSEWHERE", "Lease", "open_lease")

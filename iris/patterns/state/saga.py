@@ -42,9 +42,10 @@ from iris.kernel.errors import (
 from iris.kernel.names import check_address, check_name
 from iris.kernel.numerals import as_float
 from iris.kernel.tasks import protected_context
+from iris.patterns.bridge_protocol import MAX_OUTCOME, ClaimKey, KeyAnswer, NoteKey, RecordKey, ReleaseKey
 from iris.patterns.payloads import encoded
 from iris.patterns.request import UNDO, UNDOES, RequestOptions
-from iris.patterns.service import MAX_OUTCOME, KeyClaims
+from iris.patterns.service import KeyClaims
 
 _log: Final = logging.getLogger("iris")
 
@@ -222,13 +223,13 @@ async def open_saga(
         keep: seconds for which its key is remembered.
         holder: 16 random bytes.
     """
-    named = {"cluster": cluster, "caller": cluster, "operation": OPERATION, "key": name, "holder": holder}
-    terms = {**named, "fingerprint": bytes(16), "keep": keep, "rerun": True}
+    named: dict[str, Any] = {"cluster": cluster, "caller": cluster, "on": OPERATION, "key": name, "holder": holder}
+    terms: dict[str, Any] = {**named, "fingerprint": bytes(16), "keep": keep, "rerun": True}
     deadline = trio.current_time() + timeout
-    answer = await _claimed(claims, terms, name, timeout, deadline)
+    answer = await _claimed(claims, ClaimKey(**terms), timeout, deadline)
     try:
-        end = _END.decode(answer["outcome"]) if "outcome" in answer else None
-        noted = _LIST.decode(answer["notes"]) if "notes" in answer else []
+        end = None if answer.outcome is None else _END.decode(answer.outcome)
+        noted = _LIST.decode(answer.notes) if answer.notes else []
     except (msgspec.MsgspecError, TypeError) as error:
         raise RemoteProtocolError(f"what is kept of saga {name!r} is of another version of Iris: {error}") from None
     if end is not None and end.undo is not None:
@@ -236,11 +237,11 @@ async def open_saga(
         raise SagaUndone(f"saga {name!r} was undone: {end.error}", failed=failed)
 
     async def note(notes: bytes) -> None:
-        if not await claims.note({**named, "notes": notes, "room": _ROOM}):
+        if not await claims.write(NoteKey(**named, notes=notes, room=_ROOM)):
             raise LeaseLost(f"saga {name!r} was taken over by another node")
 
     most = MAX_STEPS if end is None else end.steps
-    saga = Saga(name, answer.get("attempt", 1), request, noted, note if end is None else None, most)
+    saga = Saga(name, answer.attempt or 1, request, noted, note if end is None else None, most)
     scope = trio.CancelScope(deadline=deadline)
     try:
         with scope:
@@ -258,30 +259,31 @@ async def open_saga(
         failed = await _compensate(request, name, undo)
         raise SagaUndone(f"saga {name!r} was undone: {why}", failed=failed) from error
     except BaseException:
-        await claims.release(named, begun=True)
+        await claims.release(ReleaseKey(**named, begun=True))
         raise
     if scope.cancelled_caught:
-        await claims.release(named, begun=True)
+        await claims.release(ReleaseKey(**named, begun=True))
         raise RequestTimeout(f"saga {name!r} has not ended within {timeout:g} s: it goes on when it is run again")
     if end is None:
         await _record(claims, terms, name, saga.attempt, _End(None, steps=saga._steps))
 
 
-async def _claimed(
-    claims: KeyClaims, terms: Mapping[str, Any], name: str, timeout: float, deadline: float
-) -> dict[str, Any]:
+async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline: float) -> KeyAnswer:
     with trio.move_on_at(deadline):
         try:
-            return await claims.claim(terms, deadline)
+            return await claims.claim(claim, deadline)
         except NoSuchCluster:
             raise NoSuchCluster(
                 f"a saga needs a bridge, which keeps how far it is, and no node serves {claims.bridge!r}: start one "
                 "('iris bridge'), or name another: node.bridge(NAME)"
             ) from None
         except BaseException:
-            await claims.release(terms, begun=False)
+            release = ReleaseKey(
+                cluster=claim.cluster, caller=claim.caller, on=claim.on, key=claim.key, holder=claim.holder, begun=False
+            )
+            await claims.release(release)
             raise
-    raise RequestTimeout(f"saga {name!r} is run by another node, and has not ended within {timeout:g} s")
+    raise RequestTimeout(f"saga {claim.key!r} is run by another node, and has not ended within {timeout:g} s")
 
 
 async def _record(claims: KeyClaims, terms: Mapping[str, Any], name: str, attempt: int, end: _End) -> None:
@@ -290,7 +292,7 @@ async def _record(claims: KeyClaims, terms: Mapping[str, Any], name: str, attemp
     Raises:
         LeaseLost: another node has taken over.
     """
-    if not await claims.record({**terms, "attempt": attempt, "outcome": msgspec.msgpack.encode(end)}):
+    if not await claims.write(RecordKey(**terms, attempt=attempt, outcome=msgspec.msgpack.encode(end))):
         raise LeaseLost(f"saga {name!r} was taken over by another node while it ended here")
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, final
 
 import trio
+from msgspec import structs
 
 from iris.spark_bridge.client.client import BridgeClient, one_error
-from iris.spark_bridge.client.offsets import Extent, divide, number_of
+from iris.spark_bridge.client.offsets import divide, number_of
 from iris.spark_bridge.log import EVERYTHING, TopicFilter
+from iris.spark_bridge.protocol import Extent
 
 _SURVEY: Final = 10.0
 """Seconds after which members are looked for again, at the next question; so a new one is seen within some 20 s."""
@@ -137,7 +138,7 @@ class BridgeWatch:
                 )
                 if behind:
                     at = max(known.get(shard, 0), extents[shard].earliest)
-                    extents[shard] = dataclasses.replace(extents[shard], next=at, first=at, count=0, upto=at)
+                    extents[shard] = structs.replace(extents[shard], next=at, first=at, count=0, upto=at)
 
     async def count(self, client: BridgeClient, known: Mapping[str, int], most: int) -> int:
         """Return how many wanted events are behind ``known``, about ``most`` at most; nothing is noted.
@@ -186,4 +187,4 @@ class BridgeWatch:
                         upto = again[shard].upto if shard in again else extents[shard].first
                     else:
                         upto = extents[shard].first
-                    extents[shard] = dataclasses.replace(extents[shard], count=share, upto=upto)
+                    extents[shard] = structs.replace(extents[shard], count=share, upto=upto)

@@ -1,17 +1,16 @@
-"""Bridge client: the operations of ``iris.spark_bridge.server.operations`` from the caller's side.
+"""Bridge client: the operations of ``iris.spark_bridge.protocol`` from the caller's side.
 
 No state outlives a call and ranges of a log never change, so every call may be retried.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
-from typing import IO, Any, Final, TypeVar, cast, final
+from typing import IO, Any, Final, TypeVar, final
 
 import trio
 
@@ -26,12 +25,22 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
-from iris.kernel.names import NodeId, is_known_cluster, is_name, is_node_id
+from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, shown
 from iris.node.node import Node
-from iris.patterns.pubsub.interest import is_topic, promotion_advice
-from iris.patterns.request import RequestOptions
-from iris.spark_bridge.client.offsets import Extent, number_of
+from iris.patterns.bridge_protocol import (
+    Ask,
+    ListShards,
+    MemberShards,
+    RemoteShard,
+    as_fields,
+    read_answer,
+    read_refusal,
+    read_reply,
+)
+from iris.patterns.pubsub.interest import promotion_advice
+from iris.patterns.request import REPEATED
+from iris.spark_bridge.client.offsets import number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,
     DataLost,
@@ -52,9 +61,23 @@ from iris.spark_bridge.log import (
     FileRange,
     TopicFilter,
     decode_frames,
-    file_range_untrusted,
     frame_size,
     machine,
+)
+from iris.spark_bridge.protocol import (
+    Abort,
+    Commit,
+    CountDamage,
+    Extent,
+    FindTimes,
+    ListedPart,
+    ListGaps,
+    Locate,
+    Move,
+    Pin,
+    PollOffsets,
+    ReadLog,
+    StagePart,
 )
 from iris.spark_bridge.staging import StagedPart
 
@@ -76,44 +99,8 @@ _COMMIT: Final = 60.0
 _UNCONFIRMED: Final = 1024
 """Events that Spark publishes directly and that wait for their confirmation, in each task."""
 
+R = TypeVar("R")
 T = TypeVar("T")
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteShard:
-    """A shard of a bridge, and the cluster through which it is reached."""
-
-    id: str
-    number: int
-    address: str
-    earliest: int
-    next: int
-    size: int
-    timestamp: int
-    of: int
-    """Number of shards of the bridge if its members divide the events; else 0."""
-    gap: int
-    """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
-    term: int
-    """Term of the primary that answered: each promotion of a copy begins a new term."""
-    grown: Sequence[int] = ()
-    """Number of shards in each generation of the bridge, if its members divide the events."""
-    marks: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
-    """Begin of each generation after the first, an offset by number of shards: moved keys have no events after it."""
-    after: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    """Other shards that have to be read before this one: the offset up to which, by shard id."""
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MemberShards:
-    """The shards of a bridge, as its members report them."""
-
-    shards: Sequence[RemoteShard]
-    """Shards that the members have."""
-    known: Mapping[int, str]
-    """Number of every shard that the bridge is known to have, with the cluster that served it last."""
 
 
 @final
@@ -249,16 +236,16 @@ class BridgeClient:
     async def _survey(self) -> tuple[frozenset[NodeId], MemberShards]:
         shards: list[RemoteShard] = []
         known: dict[int, str] = {}
-        async with self._node.survey(self._bridge, None, operation="shards", timeout=2.0) as answers:
+        async with self._node.survey(self._bridge, None, operation=ListShards.operation, timeout=2.0) as answers:
             async for answer in answers:
-                found = shards_untrusted(answer.payload)
+                found = read_reply(MemberShards, answer.payload)
                 shards += found.shards
                 known |= found.known
         for error in answers.errors.values():
             raise error
         if answers.missing:
             raise trio.TooSlowError
-        return frozenset(answers.asked), MemberShards(shards=shards, known=known)
+        return frozenset(answers.asked), MemberShards(shards=tuple(shards), known=known)
 
     async def wait_offsets(
         self,
@@ -282,9 +269,13 @@ class BridgeClient:
         Raises:
             NotAllowed: this node may not subscribe to one of the topics.
         """
-        fields = {"known": dict(known), "timeout": timeout, "limit": limit, **_selection(wanted)}
-        reply = await self._ask(address, "offsets", fields, timeout=timeout + 5)
-        return {shard: _extent_untrusted(extent) for shard, extent in _by_shard_untrusted(reply).items()}
+        topics, regex = _selection(wanted)
+        poll = PollOffsets(known=dict(known), timeout=timeout, limit=limit, topics=topics, regex=regex)
+        found = await self.ask(address, poll, timeout=timeout + 5)
+        for extent in found.values():
+            if max(extent.earliest, extent.first or 0, extent.upto or 0) > extent.next:
+                raise RemoteProtocolError(f"a member of the bridge answered in a form that is not understood: {extent}")
+        return found
 
     async def gaps(
         self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
@@ -297,8 +288,8 @@ class BridgeClient:
         """
         skip = 0
         while True:
-            fields = {"shard": shard, "start": start, "end": end, "topics": list(topics), "skip": skip}
-            found = _gaps_untrusted(await self._ask(address, "gaps", fields))
+            asked = ListGaps(shard=shard, start=start, end=end, topics=tuple(topics), skip=skip)
+            found = await self.ask(address, asked)
             for gap in found:
                 yield gap
             if len(found) < GAPS_AT_ONCE:
@@ -314,14 +305,18 @@ class BridgeClient:
             DataLost: the log was wiped.
             NotAllowed: this node may not subscribe to one of the topics.
         """
-        fields = {"shard": shard, "start": start, "end": end, **_selection(wanted)}
-        return damage_untrusted(await self._ask(address, "damage", fields), number_of(shard))
+        topics, regex = _selection(wanted)
+        found = await self.ask(address, CountDamage(shard=shard, start=start, end=end, topics=topics, regex=regex))
+        number = number_of(shard)
+        return found.count, [
+            Damage(shard=number, offset=offset, end=end, reason=reason) for offset, end, reason in found.places
+        ]
 
     async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
         """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
         found: dict[str, int] = {}
         for address in addresses:
-            found |= _offsets_untrusted(await self._ask(address, "times", {"timestamp": timestamp}))
+            found |= await self.ask(address, FindTimes(timestamp=timestamp))
         return found
 
     async def locate(
@@ -335,20 +330,18 @@ class BridgeClient:
         here = machine()
         if here is None:
             return None
-        fields = {"shard": shard, "start": start, "end": end, "machine": here, **_selection(wanted)}
-        found = await self._ask(address, "locate", fields)
-        return None if found is None else file_range_untrusted(found)
+        topics, regex = _selection(wanted)
+        return await self.ask(
+            address, Locate(shard=shard, start=start, end=end, machine=here, topics=topics, regex=regex)
+        )
 
     async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
         """Return where a group began on a member: at ``start``, if it is new there."""
-        reply = await self._ask(address, "pin", {"group": group, "start": dict(start)})
-        if not isinstance(reply, dict):
-            raise _not_understood()
-        return _offsets_untrusted(cast("dict[str, object]", reply).get("start"))
+        return (await self.ask(address, Pin(group=group, start=dict(start)))).start
 
     async def move(self, address: str, group: str, offsets: Mapping[str, int]) -> None:
         """Record a group's progress."""
-        await self._ask(address, "move", {"group": group, "offsets": dict(offsets)})
+        await self.ask(address, Move(group=group, offsets=dict(offsets)))
 
     async def stage(self, address: str, part: StagedPart, file: IO[bytes]) -> None:
         """Send what a task of Spark has written; it is on the member's disk when this returns.
@@ -361,8 +354,8 @@ class BridgeClient:
 
         async def send() -> None:
             file.seek(0)
-            async with self._node.open_tunnel(address, operation="stage") as tunnel:
-                await tunnel.send(dataclasses.asdict(part))
+            async with self._node.open_tunnel(address, operation=StagePart.operation) as tunnel:
+                await tunnel.send(as_fields(part))
                 answer: object = None
                 with one_error():
                     async with trio.open_nursery() as nursery:
@@ -379,7 +372,7 @@ class BridgeClient:
                             await tunnel.send(piece)
                         await tunnel.send_eof()
                 if answer != file.tell():
-                    raise _error_of(answer)
+                    raise read_refusal(answer) or _no_answer(answer)
 
         await self._retry(send)
 
@@ -401,14 +394,14 @@ class BridgeClient:
             carried: of those that are not staged, the Arrow IPC streams: 512 KiB in all.
         """
         rows = carried or {}
-        listed = [[part.partition, part.attempt, *([rows[part]] if part in rows else [])] for part in parts]
-        payload = {"query": query, "batch": batch, "parts": listed}
-        committed: int | None = await self._ask(address, "commit", payload, timeout=_COMMIT)
-        return committed
+        listed = tuple(
+            ListedPart(partition=part.partition, attempt=part.attempt, rows=rows.get(part)) for part in parts
+        )
+        return await self.ask(address, Commit(query=query, batch=batch, parts=listed), timeout=_COMMIT)
 
     async def abort(self, address: str, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""
-        await self._ask(address, "abort", {"query": query, "batch": batch})
+        await self.ask(address, Abort(query=query, batch=batch))
 
     async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Publish rows of SINK_SCHEMA, each confirmed by every durable subscriber.
@@ -443,17 +436,14 @@ class BridgeClient:
                     payload = payload_of(row["value"], encoding_of(row["headers"]))
                     nursery.start_soon(one, row["topic"], payload, *texts)
 
-    async def ask(self, address: str, operation: str, payload: Any = None) -> Any:
-        """Ask one member anything; see ``iris.spark_bridge.server.operations``."""
-        return await self._ask(address, operation, payload)
+    async def ask(self, address: str, request: Ask[R], *, timeout: float = 5.0) -> R:
+        """Ask one member anything; see ``iris.spark_bridge.protocol``."""
+        fields, operation = as_fields(request), request.operation
 
-    async def _ask(self, address: str, operation: str, payload: Any, *, timeout: float = 5.0) -> Any:
-        async def ask() -> Any:
-            return await self._node.request(
-                address, payload, operation=operation, timeout=timeout, options=RequestOptions(idempotent=True)
-            )
+        async def ask() -> object:
+            return await self._node.request(address, fields, operation=operation, timeout=timeout, options=REPEATED)
 
-        return await self._retry(ask)
+        return read_answer(request, await self._retry(ask))
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry until it works, or the time for a bridge that is down is over."""
@@ -462,7 +452,7 @@ class BridgeClient:
             try:
                 return await attempt()
             except RemoteError as error:
-                translated = _translate(error.code, error.message)
+                translated = error_of(error.code, error.message)
                 if not isinstance(translated, _LATER) or trio.current_time() + _PAUSE > deadline:
                     raise translated from None
             except NotAllowed:
@@ -529,7 +519,7 @@ class BridgeClient:
             except NotAllowed:
                 raise
             except RemoteError as error:
-                translated = _translate(error.code, error.message)
+                translated = error_of(error.code, error.message)
                 if not isinstance(translated, _LATER) or trio.current_time() + _PAUSE > deadline:
                     raise translated from None
                 await trio.sleep(_PAUSE)
@@ -541,9 +531,10 @@ class BridgeClient:
     async def _read_once(
         self, address: str, shard: str, start: int, end: int, wanted: TopicFilter, pass_damage: bool
     ) -> AsyncGenerator[list[Chunk]]:
-        async with self._node.open_tunnel(address, operation="read") as tunnel:
-            fields = {"shard": shard, "start": start, "end": end, "pass_damage": pass_damage}
-            await tunnel.send(fields | _selection(wanted))
+        async with self._node.open_tunnel(address, operation=ReadLog.operation) as tunnel:
+            topics, regex = _selection(wanted)
+            asked = ReadLog(shard=shard, start=start, end=end, pass_damage=pass_damage, topics=topics, regex=regex)
+            await tunnel.send(as_fields(asked))
             frames = FrameBuffer()
             async for payload in tunnel:
                 if isinstance(payload, bytes):
@@ -551,12 +542,16 @@ class BridgeClient:
                     if chunks:
                         yield chunks
                 else:
-                    raise _error_of(payload)
+                    raise read_refusal(payload) or _no_answer(payload)
 
 
-def _selection(wanted: TopicFilter) -> dict[str, object]:
-    """Return the fields that name the wanted topics to a bridge: all topics if it does not match the expression."""
-    return {"topics": list(wanted.patterns), "regex": wanted.regex if wanted.is_linear else None}
+def _selection(wanted: TopicFilter) -> tuple[tuple[str, ...], str | None]:
+    """Return the patterns and the expression to send: all topics if a bridge does not match the expression."""
+    return tuple(wanted.patterns), wanted.regex if wanted.is_linear else None
+
+
+def _no_answer(message: object) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a member of the bridge sent a {type(message).__name__} where its answer was due")
 
 
 def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
@@ -628,151 +623,7 @@ def _without_member(number: int, known: Mapping[int, str]) -> str:
     return f"shard {number} has no member: start the one that has its log"
 
 
-def _error_of(answer: object) -> RemoteError:
-    """Return the error that a member sends through a tunnel."""
-    fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
-    return RemoteError(str(fields.get("error")), str(fields.get("message", "")))
-
-
-def _translate(code: str, message: str) -> IrisError:
+def error_of(code: str, message: str) -> IrisError:
+    """Return the error that a member has answered with: of the class that its code names, if there is one."""
     error = _ERRORS.get(code)
     return RemoteError(code, message) if error is None else error(message)
-
-
-def shards_untrusted(payload: object) -> MemberShards:
-    """Read what a member says of its shards.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
-    if not isinstance(payload, dict):
-        raise _not_understood()
-    fields = cast("dict[str, object]", payload)
-    listed, pairs = fields.get("shards"), fields.get("known")
-    if not isinstance(listed, list) or not isinstance(pairs, list):
-        raise _not_understood()
-    return MemberShards(
-        shards=[shard_untrusted(shard) for shard in cast("list[object]", listed)],
-        known=dict(_known_untrusted(pair) for pair in cast("list[object]", pairs)),
-    )
-
-
-def _known_untrusted(pair: object) -> tuple[int, str]:
-    match pair:
-        case [int(number), str(address)] if 0 <= number < 2**63 and is_name(address):
-            return number, address
-        case _:
-            raise _not_understood()
-
-
-_SHARD_FIELDS: Final = tuple(
-    field.name for field in dataclasses.fields(RemoteShard) if field.name not in {"grown", "marks", "after"}
-)
-"""Fields that members of every version report."""
-
-
-def shard_untrusted(fields: Any) -> RemoteShard:
-    """Read what a member says of a shard.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
-    try:
-        known = {name: fields[name] for name in _SHARD_FIELDS}
-        marks = dict(cast("list[tuple[int, int]]", fields.get("marks", [])))
-        shard = RemoteShard(**known, grown=tuple(fields.get("grown", ())), marks=marks, after=fields.get("after", {}))
-    except (KeyError, TypeError, ValueError):
-        raise _not_understood() from None
-    if type(shard.gap) is not int or not -1 <= shard.gap < 2**63:
-        raise _not_understood()
-    _offsets_untrusted(shard.after)
-    numbers = (
-        *(shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of, shard.term),
-        *(*shard.grown, *shard.marks, *shard.marks.values()),
-    )
-    if not (
-        all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-        and shard.earliest <= shard.next
-        and isinstance(shard.id, str)
-        and shard.id.startswith(f"{shard.number}@")
-        and is_name(shard.address)
-    ):
-        raise _not_understood()
-    return shard
-
-
-def _by_shard_untrusted(reply: object) -> dict[str, object]:
-    if not isinstance(reply, dict):
-        raise _not_understood()
-    found = cast("dict[str, object]", reply)
-    if not all(shard.partition("@")[0].isdecimal() for shard in found):
-        raise _not_understood()
-    return found
-
-
-def _offsets_untrusted(reply: object) -> dict[str, int]:
-    found = _by_shard_untrusted(reply)
-    if not all(type(offset) is int and 0 <= offset < 2**63 for offset in found.values()):
-        raise _not_understood()
-    return cast("dict[str, int]", found)
-
-
-def _extent_untrusted(extent: object) -> Extent:
-    match extent:
-        case [int(earliest), int(following), int(gap), int(first), int(count), int(upto)] if (
-            0 <= earliest <= following < 2**63
-            and -1 <= gap < 2**63
-            and 0 <= count < 2**63
-            and 0 <= first <= following
-            and 0 <= upto <= following
-        ):
-            return Extent(earliest=earliest, next=following, gap=gap, first=first, count=count, upto=upto)
-        case _:
-            raise _not_understood()
-
-
-def _gaps_untrusted(reply: object) -> list[Gap]:
-    listed = cast("list[dict[str, Any]]", reply) if isinstance(reply, list) else None
-    if listed is None or len(listed) > GAPS_AT_ONCE:
-        raise _not_understood()
-    found: list[Gap] = []
-    for fields in listed:
-        try:
-            gap = Gap(**{field.name: fields[field.name] for field in dataclasses.fields(Gap)})
-        except (KeyError, TypeError):
-            raise _not_understood() from None
-        numbers = (gap.shard, gap.offset, gap.upto, gap.count, gap.timestamp)
-        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise _not_understood()
-        if not (is_topic(gap.topic) and is_known_cluster(gap.cluster) and is_node_id(gap.publisher)):
-            raise _not_understood()
-        found.append(gap)
-    return found
-
-
-def damage_untrusted(reply: object, shard: int) -> tuple[int, Sequence[Damage]]:
-    """Read what a member says of damage.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
-    fields = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
-    count, listed = fields.get("count"), fields.get("places")
-    if type(count) is not int or not 0 <= count < 2**63 or not isinstance(listed, list):
-        raise _not_understood()
-    places = cast("list[object]", listed)
-    if len(places) > GAPS_AT_ONCE:
-        raise _not_understood()
-    return count, [_place_untrusted(place, shard) for place in places]
-
-
-def _place_untrusted(place: object, shard: int) -> Damage:
-    match place:
-        case [int(offset), int(end), str(reason)] if 0 <= offset < end < 2**63:
-            return Damage(shard=shard, offset=offset, end=end, reason=reason)
-        case _:
-            raise _not_understood()
-
-
-def _not_understood() -> RemoteProtocolError:
-    return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")

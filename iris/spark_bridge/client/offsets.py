@@ -30,6 +30,7 @@ from typing import Any, Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import DataLost
+from iris.spark_bridge.protocol import Extent
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -176,31 +177,6 @@ def _are_offsets(value: object) -> bool:
         isinstance(shard, str) and "@" in shard and type(offset) is int and offset >= 0
         for shard, offset in offsets.items()
     )
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Range of a shard's events for a query: ``earliest`` up to but not including ``next``.
-
-    If the query reads only some topics, wanted events below ``earliest`` may have been removed.
-    """
-
-    earliest: int
-    next: int
-    gap: int = -1
-    """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
-    first: int | None = None
-    """First offset whose event is wanted and was not read; ``next`` if there is none. None: not known."""
-    count: int | None = None
-    """Events to be read up to ``upto``; 1 may stand for any number. None: as many as there are offsets."""
-    upto: int | None = None
-    """End of the next batch at the latest, an offset. None: ``next``."""
-
-    @property
-    def has_news(self) -> bool:
-        """True if there are events to be read."""
-        return self.first is None or self.first < self.next
 
 
 @final

@@ -1,30 +1,12 @@
-"""Consumers: one member's side of ``Bridge.consume``, through a tunnel for each.
-
-The consumer begins with {group, topics: patterns, start, replay: bool, at: {shard: offset}}.  ``start`` says where a
-group begins that is new, or that is to be replayed: ``earliest``, ``latest``, {time: microseconds since 1970} or
-{offset: number}.  ``at`` says how far this consumer has come since it began.  It is answered when no other consumer of
-the group is served here: {at: {shard: offset}}, where it begins.
-
-========== =========================================================================================
-consumer   {commit: {shard: offset}, taken: batches}: progress of the group, and number of batches that the program has
-           received through this tunnel; one of the two may be missing
-member     {committed: {shard: offset}}: that is on the disk
-member     {shard: id, end: offset, lag: events, missed: events, gaps: events, expired: events, events: a list of
-           lists of offset, topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
-========== =========================================================================================
-
-``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read,
-``gaps`` how many the bridge never got, and ``expired`` how many had expired.  A value of more than 64 KiB is a number,
-its size; the bytes follow as messages of their own.
-"""
+"""Consumers: one member's side of ``Bridge.consume``, through a tunnel for each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Final, final
 from weakref import WeakValueDictionary
 
 import trio
@@ -32,20 +14,28 @@ import trio
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteError, TunnelBroken
 from iris.kernel.tasks import open_background, run_in_thread
-from iris.patterns.pubsub.interest import is_pattern
+from iris.patterns.bridge_protocol import (
+    Consume,
+    ConsumerReport,
+    Consuming,
+    LogNews,
+    SentBatch,
+    SentEvent,
+    StartOffset,
+    StartTime,
+    as_fields,
+    read_request,
+)
 from iris.patterns.tunnel import Tunnel
-from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.errors import DataLost, StoreFull, TierUnreachable
 from iris.spark_bridge.log import ShardState, TopicFilter
-from iris.spark_bridge.queues import JobRow, LogMember, rows_of
+from iris.spark_bridge.queues import LARGE, JobRow, LogMember, pieces_of, rows_of
 
 _READ_BYTES: Final = 256 * KIB
 _AT_ONCE: Final = 1024
 """Events of one batch."""
 _AHEAD: Final = 8
 """Most batches that were sent and that the program has not received.  Confirmations of its commits follow them."""
-_LARGE: Final = 64 * KIB
-_PIECE: Final = 256 * KIB
 _TIER_PAUSE: Final = 1.0
 """Seconds between attempts to read what lies in a tier that does not answer."""
 
@@ -65,32 +55,32 @@ class Consumers:
         self._member = member
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
+    async def consume(self, tunnel: Tunnel, asked: Consume, look_again: Callable[[], None]) -> None:
         """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
 
         Args:
             tunnel: tunnel to the consumer.
-            fields: first message of the consumer.
+            asked: first message of the consumer.
             look_again: raises NotAllowed when it may not have these events any more.
         """
-        group, topics = cast("str", fields["group"]), _topics(fields)
-        turn = self._turns.setdefault(group, trio.Lock())
+        if not asked.topics:
+            raise RemoteError("bad_request", "topics: use one or more topic patterns")
+        turn = self._turns.setdefault(asked.group, trio.Lock())
         async with turn:
             with suppress(TunnelBroken):  # it has gone
-                await _Reading(self._member, group, topics, tunnel, look_again).run(fields)
+                await _Reading(self._member, asked, tunnel, look_again).run()
 
 
 @final
 class _Reading:
     """Stream of a group's events to one consumer."""
 
-    def __init__(
-        self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel, look_again: Callable[[], None]
-    ) -> None:
+    def __init__(self, member: LogMember, asked: Consume, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         self._member = member
         self._look_again = look_again
-        self._group = group
-        self._filter = TopicFilter(topics)
+        self._asked = asked
+        self._group = asked.group
+        self._filter = TopicFilter(asked.topics)
         self._tunnel = tunnel
         self._at: dict[str, int] = {}
         """Next offset to read in each shard."""
@@ -109,44 +99,44 @@ class _Reading:
         self._gaps: dict[tuple[int, int, str, str], int] = {}
         """Events reported to the consumer of each gap, which grows when it is merged with others."""
 
-    async def run(self, fields: Mapping[str, object]) -> None:
+    async def run(self) -> None:
         """Read until the consumer leaves."""
         member = self._member
         states = {state.id: state for state in member.states.values()}
         start: Mapping[str, int]
-        if fields.get("replay") is True:
-            start = await run_in_thread(self._start, fields, states)
+        if self._asked.replay:
+            start = await run_in_thread(self._start, states)
             await self._move(start)
         elif any(cursor.group == self._group for cursor in await run_in_thread(member.store.cursors)):
             start = {}  # it goes on where it was: where it began may have been trimmed
         elif await member.wait_begun(self._group):
             start = {shard: state.earliest for shard, state in states.items()}
         else:
-            start = await run_in_thread(self._start, fields, states)
+            start = await run_in_thread(self._start, states)
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
         cursor = await run_in_thread(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
-        since = _offsets(fields.get("at"))
+        since = self._asked.at
         self._at = {
             shard: min(max(offset, since.get(shard, 0)), states[shard].next)
             for shard, offset in self._committed.items()
         }
         self._sent, self._reported = dict(self._committed), dict(self._at)
-        await self._tunnel.send({"at": self._at})
+        await self._tunnel.send(as_fields(Consuming(at=self._at)))
         async with open_background() as nursery:
             nursery.start_soon(self._send)
             async for message in self._tunnel:
                 await self._receive_commit(message)
 
-    def _start(self, fields: Mapping[str, object], states: Mapping[str, ShardState]) -> dict[str, int]:
-        match fields.get("start"):
+    def _start(self, states: Mapping[str, ShardState]) -> dict[str, int]:
+        match self._asked.start:
             case "earliest":
                 return {shard: state.earliest for shard, state in states.items()}
             case "latest":
                 return {shard: state.next for shard, state in states.items()}
-            case {"time": int(time)}:
+            case StartTime(time):
                 return {shard: self._member.store.offset_at(state.number, time) for shard, state in states.items()}
-            case {"offset": int(offset)}:
+            case StartOffset(offset):
                 for shard, state in states.items():
                     if not state.earliest <= offset <= state.next:
                         raise RemoteError(
@@ -154,14 +144,12 @@ class _Reading:
                             f"start is offset {offset}: shard {shard} holds {state.earliest} to {state.next}",
                         )
                 return dict.fromkeys(states, offset)
-            case start:
-                raise RemoteError("bad_request", f"start is {start!r}: use earliest, latest, a time or an offset")
 
     async def _receive_commit(self, message: object) -> None:
-        fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
-        commit, taken = _offsets(fields.get("commit")), fields.get("taken", self._taken)
-        known = {shard: offset for shard, offset in commit.items() if shard in self._at}
-        if type(taken) is not int or not self._taken <= taken <= self._batches or not (known or "taken" in fields):
+        report = read_request(ConsumerReport, message)
+        known = {shard: offset for shard, offset in report.commit.items() if shard in self._at}
+        taken = self._taken if report.taken is None else report.taken
+        if not self._taken <= taken <= self._batches or not (known or report.taken is not None):
             raise RemoteError(
                 "bad_request", "a consumer's message is not understood: use {commit: offsets by shard, taken: batches}"
             )
@@ -178,7 +166,7 @@ class _Reading:
                 for shard, offset in known.items()
             }
         )
-        await self._tunnel.send({"committed": known})
+        await self._tunnel.send(as_fields(LogNews(committed=known)))
 
     async def _move(self, offsets: Mapping[str, int]) -> None:
         """Record the group's progress; on a full disk, retry until there is room."""
@@ -240,23 +228,22 @@ class _Reading:
                 await self._room.park()
             self._batches += 1
             self._look_again()
-            await self._tunnel.send(
-                {
-                    "shard": shard,
-                    "end": last,
-                    "lag": state.next - last,
-                    "missed": self._missed.pop(shard, 0),
-                    "gaps": self._count_gaps(state.number, self._reported.get(shard, at), last),
-                    "expired": self._expired,
-                    "events": [_event(row) for row in part],
-                }
+            batch = SentBatch(
+                shard=shard,
+                end=last,
+                lag=state.next - last,
+                missed=self._missed.pop(shard, 0),
+                gaps=self._count_gaps(state.number, self._reported.get(shard, at), last),
+                expired=self._expired,
+                events=tuple(map(_event, part)),
             )
+            await self._tunnel.send(as_fields(LogNews(batch=batch)))
             self._expired = 0
             self._reported[shard] = last
             for row in part:
-                if len(row.value) > _LARGE:
-                    for begin in range(0, len(row.value), _PIECE):
-                        await self._tunnel.send(row.value[begin : begin + _PIECE])
+                if len(row.value) > LARGE:
+                    for piece in pieces_of(row.value):
+                        await self._tunnel.send(piece)
         self._at[shard] = end
 
     def _count_gaps(self, shard: int, start: int, end: int) -> int:
@@ -277,23 +264,6 @@ class _Reading:
         return rows, min(chunks[-1].end, state.next)
 
 
-def _event(row: JobRow) -> list[Any]:
-    value = len(row.value) if len(row.value) > _LARGE else row.value
-    return [row.offset, row.topic, row.key, row.headers, row.sender, row.encoding, row.timestamp, value]
-
-
-def _topics(fields: Mapping[str, object]) -> list[str]:
-    value = fields.get("topics")
-    patterns = cast("list[object]", value) if isinstance(value, list) else []
-    if not patterns or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
-        raise RemoteError("bad_request", f"topics: use a list of topic patterns, {MAX_PATTERNS} at most")
-    return cast("list[str]", patterns)
-
-
-def _offsets(value: object) -> dict[str, int]:
-    if value is None:
-        return {}
-    found = cast("dict[str, object]", value) if isinstance(value, dict) else {"": None}
-    if not all(type(offset) is int and 0 <= offset < 2**63 for offset in found.values()):
-        raise RemoteError("bad_request", "offsets are no whole numbers by shard")
-    return cast("dict[str, int]", found)
+def _event(row: JobRow) -> SentEvent:
+    value = len(row.value) if len(row.value) > LARGE else row.value
+    return SentEvent(row.offset, row.topic, row.key, row.headers, row.sender, row.encoding, row.timestamp, value)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Final, final
 
 import msgspec
 import trio
@@ -29,6 +29,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background, protected_context, run_in_thread
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import as_fields, read_reply, read_request
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import copies_cluster, primary_cluster
 from iris.patterns.service import Service
@@ -41,7 +42,20 @@ from iris.spark_bridge.copies.terms import (
     decode_state_untrusted,
     encode_state,
 )
-from iris.spark_bridge.copies.wire import data, number, receive_change, receive_fields, send_bytes
+from iris.spark_bridge.copies.wire import (
+    CopyState,
+    Follow,
+    FollowAnswer,
+    FromCopy,
+    OnDisk,
+    Promise,
+    Promote,
+    ToCopy,
+    receive_change,
+    receive_message,
+    send_bytes,
+    send_message,
+)
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log import LogChange, Position, Store, existing_store, open_store
 
@@ -116,23 +130,24 @@ class BridgeCopy:
         service.request("promote")(self._answer_promote)
         return service
 
-    async def _answer_state(self, _request: Request) -> dict[str, Any]:
-        return await self._describe()
+    async def _answer_state(self, _request: Request) -> object:
+        return as_fields(await self._describe())
 
-    async def _describe(self) -> dict[str, Any]:
+    async def _describe(self, *, granted: bool = False) -> CopyState:
         held = await run_in_thread(self._store.replication.held)
-        return {
-            "copy": self._name,
-            "term": self._term,
-            "number": self._position.number,
-            "whole": self._position.whole,
-            "promised": self._state.promised,
-            "revision": self._state.revision,
-            "copies": list(self._state.copies),
-            "min_copies": self._state.settings.min_copies,
-            "next": [[shard.number, shard.next] for shard in held],
-            "problem": self._problem,
-        }
+        return CopyState(
+            copy=self._name,
+            term=self._term,
+            number=self._position.number,
+            whole=self._position.whole,
+            promised=self._state.promised,
+            revision=self._state.revision,
+            copies=tuple(self._state.copies),
+            min_copies=self._state.settings.min_copies,
+            next={shard.number: shard.next for shard in held},
+            problem=self._problem,
+            granted=granted,
+        )
 
     def _check(self, sender: Sender) -> None:
         if sender.cluster != self._bridge:
@@ -142,33 +157,32 @@ class BridgeCopy:
                 f"{sender.cluster!r}",
             )
 
-    async def _answer_promise(self, request: Request) -> dict[str, Any]:
+    async def _answer_promise(self, request: Request) -> object:
         """Promise to follow no primary of a term below the one that is asked for, if that was not promised before."""
         self._check(request.sender)
-        term = number(_fields(request.payload), "term")
+        term = read_request(Promise, request.payload).term
         async with self._turn:
             granted = term > self._state.promised and not self._promoted.is_set()
             if granted:
                 await self._put(msgspec.structs.replace(self._state, promised=term))
                 if self._following is not None and self._followed < term:
                     self._following.cancel()
-        return {**await self._describe(), "granted": granted}
+        return as_fields(await self._describe(granted=granted))
 
     async def _answer_promote(self, request: Request) -> bool | None:
         """Become the primary of the term that was promised; None: another copy is meant."""
         self._check(request.sender)
-        fields = _fields(request.payload)
-        if fields.get("copy") != self._name:
+        order = read_request(Promote, request.payload)
+        if order.copy != self._name:
             return None
-        term = number(fields, "term")
-        min_copies = None if fields.get("min_copies") is None else number(fields, "min_copies")
+        term = order.term
         async with self._turn:
             if self._promoted.is_set() or term != self._state.promised or term <= self._term:
                 return False
             held = await run_in_thread(self._store.replication.held)
             offsets = {shard.number: shard.next for shard in held}
             # From here on this log is the bridge's, whatever becomes of this process.
-            await self._put(self._state.promoted(self._name, term, offsets, min_copies))
+            await self._put(self._state.promoted(self._name, term, offsets, order.min_copies))
             self._promoted.set()
         return True
 
@@ -218,23 +232,19 @@ class BridgeCopy:
     async def _follow(self) -> None:
         held = msgspec.msgpack.encode(await run_in_thread(self._store.replication.held))
         async with self._node.open_tunnel(primary_cluster(self._bridge, self._shard), operation="follow") as tunnel:
-            await tunnel.send(
-                {
-                    "copy": self._name,
-                    "term": self._term,
-                    "promised": self._state.promised,
-                    "revision": self._state.revision,
-                    "held": len(held),
-                }
+            state = self._state
+            follow = Follow(
+                copy=self._name, term=self._term, promised=state.promised, revision=state.revision, held=len(held)
             )
+            await send_message(tunnel, follow)
             await send_bytes(tunnel, held)
-            fields = await receive_fields(tunnel)
-            term = number(fields, "term")
+            answer = await receive_message(tunnel, FollowAnswer)
+            term = answer.term
             if term < self._state.promised:
-                await tunnel.send({"promised": self._state.promised})
+                await send_message(tunnel, FromCopy(promised=self._state.promised))
                 raise RemoteProtocolError(f"a primary of term {term}, which was promised not to be followed any more")
             self._followed = term
-            await self._learn(data(fields, "state"), term)
+            await self._learn(answer.state, term)
             self._pending.clear()
             self._size = 0
             with one_error():
@@ -256,17 +266,16 @@ class BridgeCopy:
 
     async def _receive(self, tunnel: Tunnel, term: int) -> None:
         while True:
-            fields = await receive_fields(tunnel)
-            if "state" in fields:
-                await self._learn(data(fields, "state"), term)
+            message = await receive_message(tunnel, ToCopy)
+            if message.state is not None:
+                await self._learn(message.state, term)
                 await self._confirm(tunnel)
+            # A promise that is on its way to the disk is not given yet: no promotion is before this answer.
+            if message.asked is not None and self._state.promised <= term:
+                await send_message(tunnel, FromCopy(follows=message.asked))
+            if message.change is None:
                 continue
-            if "asked" in fields:
-                # A promise that is on its way to the disk is not given yet: no promotion is before this answer.
-                if self._state.promised <= term:
-                    await tunnel.send({"follows": number(fields, "asked")})
-                continue
-            change = await receive_change(tunnel, fields)
+            change = await receive_change(tunnel, message.change)
             self._pending.append(change)
             self._size += change.size
             self._arrived.wake()
@@ -299,20 +308,13 @@ class BridgeCopy:
         """Tell the primary what is on the disk."""
         position, revision = self._position, self._state.revision
         shards = self._store.shards()  # a look at the index
-        await tunnel.send(
-            {
-                "number": position.number if position.term == self._followed else 0,
-                "whole": position.whole and position.term == self._followed,
-                "next": [[shard.number, shard.next] for shard in shards],
-                "revision": revision,
-            }
+        on_disk = OnDisk(
+            number=position.number if position.term == self._followed else 0,
+            whole=position.whole and position.term == self._followed,
+            next={shard.number: shard.next for shard in shards},
+            revision=revision,
         )
-
-
-def _fields(payload: object) -> Mapping[str, object]:
-    if not isinstance(payload, dict):
-        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
-    return cast("dict[str, object]", payload)
+        await send_message(tunnel, FromCopy(on_disk=on_disk))
 
 
 @protected_context
@@ -369,8 +371,8 @@ async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
     Raises:
         ConfigError: one has.
     """
-    for learned in await ask_copies(node, bridge, shard, "state"):
-        if learned.get("copy") == name:
+    for state in await ask_copies(node, bridge, shard, "state"):
+        if state.copy == name:
             raise ConfigError(
                 f"shard {shard} of bridge {bridge!r} has a copy {name!r} already: give this one another name by --copy"
             )
@@ -378,18 +380,17 @@ async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
 
 async def ask_copies(
     node: Node, bridge: str, shard: int, operation: str, payload: object = None
-) -> Sequence[Mapping[str, Any]]:
+) -> Sequence[CopyState]:
     """Ask every reachable copy of a shard; return their answers.
 
     Raises:
         NotAllowed: this node may not ask that.
+        RemoteProtocolError: one tells of itself in a form that is not understood.
     """
-    answers: list[Mapping[str, Any]] = []
+    answers: list[CopyState] = []
     try:
         async with node.survey(copies_cluster(bridge, shard), payload, operation=operation, timeout=5.0) as survey:
-            answers += [
-                cast("dict[str, Any]", answer.payload) async for answer in survey if isinstance(answer.payload, dict)
-            ]
+            answers += [read_reply(CopyState, answer.payload) async for answer in survey]
     except NoSuchCluster:
         return answers
     for error in survey.errors.values():

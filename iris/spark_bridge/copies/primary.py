@@ -11,21 +11,20 @@ stored; confirmations and readers wait.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import msgspec
 import trio
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, IrisError, NotAllowed, RemoteError, RemoteProtocolError, TunnelBroken
-from iris.kernel.names import is_name
 from iris.kernel.tasks import Wakeup, run_in_thread
+from iris.patterns.bridge_protocol import read_request
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import primary_cluster
 from iris.patterns.service import Service
@@ -37,9 +36,19 @@ from iris.spark_bridge.copies.terms import (
     encode_state,
     needed_acceptances,
 )
-from iris.spark_bridge.copies.wire import number, receive_bytes, receive_fields, send_change
+from iris.spark_bridge.copies.wire import (
+    Follow,
+    FollowAnswer,
+    FromCopy,
+    ToCopy,
+    receive_bytes,
+    receive_message,
+    send_change,
+    send_message,
+)
 from iris.spark_bridge.errors import NotCopied
 from iris.spark_bridge.log import ABANDONED, HeldShard, LogChange, Store
+from iris.spark_bridge.protocol import CopyStatus, ForgetCopy
 
 _log: Final = logging.getLogger("iris")
 
@@ -56,21 +65,6 @@ _STALLED: Final = 10.0
 """Seconds without progress after which a copy is cut off."""
 
 _HELD: Final = msgspec.msgpack.Decoder(list[HeldShard])
-
-_MOST_HELD: Final = 256 * MIB
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CopyStatus:
-    """A copy as its primary sees it."""
-
-    name: str
-    state: str
-    """``away``, ``catching up``, ``in step`` (has a part in confirmations), or ``not counted`` (others must know of it
-    first)."""
-    behind: int | None
-    """Events that the copy has not confirmed. None if it has not connected since the primary was started."""
 
 
 @final
@@ -409,11 +403,9 @@ class PrimaryCopies:
             self._check(request.sender)
         except NotAllowed as error:
             raise RemoteError("NotAllowed", str(error)) from None
-        name = cast("object", request.payload)
-        if not is_name(name):
-            raise RemoteError("bad_request", "give the name of a copy")
+        asked = read_request(ForgetCopy, request.payload)
         try:
-            return await self.forget(str(name))
+            return await self.forget(asked.name)
         except ConfigError as error:
             raise RemoteError("ConfigError", str(error)) from None
 
@@ -433,18 +425,11 @@ class PrimaryCopies:
                 await tunnel.send_eof()
 
     async def _follow(self, tunnel: Tunnel) -> None:
-        fields = await receive_fields(tunnel)
-        name = fields.get("copy")
-        if not is_name(name):
-            raise RemoteProtocolError(f"a copy calls itself {name!r}")
-        name = str(name)
-        term, promised, size = number(fields, "term"), number(fields, "promised"), number(fields, "held")
-        revision = number(fields, "revision")
-        if size > _MOST_HELD:
-            raise RemoteProtocolError(f"a copy says what it has in {size} bytes: at most {_MOST_HELD} are taken")
-        held = _held_untrusted(await receive_bytes(tunnel, size))
-        if promised > self.term:
-            self._deposed = promised
+        asked = await receive_message(tunnel, Follow)
+        name, term = asked.copy, asked.term
+        held = _held_untrusted(await receive_bytes(tunnel, asked.held))
+        if asked.promised > self.term:
+            self._deposed = asked.promised
             self._notify()
             raise RemoteError("Deposed", f"this primary is of term {self.term}")
         former = self._followers.get(name)
@@ -455,12 +440,12 @@ class PrimaryCopies:
         follower = self._followers[name] = _Follower(name, tunnel)
         try:
             with follower.scope:
-                self._revisions[name] = revision
+                self._revisions[name] = asked.revision
                 await self._write(
                     lambda state: {} if name in state.copies else {"copies": {**state.copies, name: state.revision + 1}}
                 )
                 follower.state = None
-                await tunnel.send({"term": self.term, "state": encode_state(self._state)})
+                await send_message(tunnel, FollowAnswer(term=self.term, state=encode_state(self._state)))
                 await self._send_all(follower, term, held)
             raise follower.reason
         finally:
@@ -501,10 +486,10 @@ class PrimaryCopies:
                     await follower.queued.wait()
                 if follower.asked != self._asked:
                     follower.asked = self._asked
-                    await follower.tunnel.send({"asked": follower.asked})
+                    await send_message(follower.tunnel, ToCopy(asked=follower.asked))
                 if follower.state is not None:
                     state, follower.state = follower.state, None
-                    await follower.tunnel.send({"state": state})
+                    await send_message(follower.tunnel, ToCopy(state=state))
                 if follower.queue:
                     await send_change(follower.tunnel, follower.queue.popleft())
 
@@ -539,23 +524,19 @@ class PrimaryCopies:
     async def _receive(self, follower: _Follower) -> None:
         name = follower.name
         while True:
-            fields = await receive_fields(follower.tunnel)
-            if "promised" in fields:
-                self._deposed = max(self._deposed, number(fields, "promised"))
-                self._notify()
-                continue
-            if "follows" in fields:
-                follower.follows = min(number(fields, "follows"), follower.asked)
-                self._notify()
-                continue
-            confirmed, revision = number(fields, "number"), number(fields, "revision")
-            follower.confirmed(confirmed)
-            self._revisions[name] = max(revision, self._revisions.get(name, 0))
-            self._next[name] = _next_untrusted(fields.get("next"))
-            if fields.get("whole") is True and follower.participates:
-                self._confirmed[name] = confirmed
-            await self._count()
-            self._note_copied()
+            message = await receive_message(follower.tunnel, FromCopy)
+            if message.promised is not None:
+                self._deposed = max(self._deposed, message.promised)
+            if message.follows is not None:
+                follower.follows = min(message.follows, follower.asked)
+            if (disk := message.on_disk) is not None:
+                follower.confirmed(disk.number)
+                self._revisions[name] = max(disk.revision, self._revisions.get(name, 0))
+                self._next[name] = disk.next
+                if disk.whole and follower.participates:
+                    self._confirmed[name] = disk.number
+                await self._count()
+                self._note_copied()
             self._notify()
 
     def _note_copied(self) -> None:
@@ -585,17 +566,3 @@ def _held_untrusted(data: bytes) -> list[HeldShard]:
         return _HELD.decode(data)
     except msgspec.MsgspecError as error:
         raise RemoteProtocolError(f"what a copy has cannot be read: {error}") from None
-
-
-def _next_untrusted(value: object) -> Mapping[int, int]:
-    if not isinstance(value, list):
-        raise RemoteProtocolError("a copy does not say how far it is")
-    pairs = cast("list[object]", value)
-    found: dict[int, int] = {}
-    for pair in pairs:
-        match pair:
-            case [int(shard), int(offset)] if shard >= 0 and offset >= 0:
-                found[shard] = offset
-            case _:
-                raise RemoteProtocolError("a copy does not say how far it is")
-    return found

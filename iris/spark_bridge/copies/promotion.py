@@ -8,42 +8,19 @@ of an earlier one confirms nothing any more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Sequence
+from typing import Final, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.errors import ConfigError
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import copies_cluster
 from iris.spark_bridge.copies.follower import ask_copies, later_term
 from iris.spark_bridge.copies.terms import needed_promises
+from iris.spark_bridge.copies.wire import CopyState, Promise, Promote
 
 _PAUSE: Final = 0.2
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CopyState:
-    """State of a copy as the copy reports it."""
-
-    copy: str
-    term: int
-    number: int
-    """Number of the last change that the copy has, in this term."""
-    whole: bool
-    promised: int
-    revision: int
-    copies: Sequence[str]
-    min_copies: int
-    next: Mapping[int, int]
-    problem: str
-    granted: bool = False
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Term and number of the copy's last change; copies of one log compare by this pair."""
-        return self.term, self.number
 
 
 @final
@@ -86,7 +63,7 @@ async def promote(
     """
     deadline = trio.current_time() + patience
     while True:
-        states = _states(await ask_copies(node, bridge, shard, "state"))
+        states = await ask_copies(node, bridge, shard, "state")
         named = [state for state in states if copy in (None, state.copy)]
         if named and not objections_to(_most(named), states):
             break
@@ -101,7 +78,7 @@ async def promote(
     if (objections := objections_to(chosen, states)) and not force:
         raise _refused(chosen, objections)
     term = max(max(state.promised, state.term) for state in states) + 1
-    promised = _states(await ask_copies(node, bridge, shard, "promise", {"term": term}))
+    promised = await ask_copies(node, bridge, shard, "promise", Promise(term))
     refusing = [state.copy for state in promised if not state.granted]
     if refusing:
         raise ConfigError(
@@ -112,7 +89,7 @@ async def promote(
     chosen = _choose(promised, chosen.copy, bridge, shard)
     if (objections := objections_to(chosen, promised)) and not force:
         raise _refused(chosen, objections)
-    order = {"copy": chosen.copy, "term": term, "min_copies": min_copies}
+    order = Promote(copy=chosen.copy, term=term, min_copies=min_copies)
     answers = await _order(node, bridge, shard, order)
     if True not in answers:
         raise ConfigError(
@@ -127,24 +104,9 @@ async def promote(
     )
 
 
-async def _order(node: Node, bridge: str, shard: int, order: Mapping[str, object]) -> list[object]:
+async def _order(node: Node, bridge: str, shard: int, order: Promote) -> list[object]:
     async with node.survey(copies_cluster(bridge, shard), order, operation="promote", timeout=5.0) as survey:
         return [answer.payload async for answer in survey]
-
-
-def _states(answers: Sequence[Mapping[str, Any]]) -> list[CopyState]:
-    return [_state_untrusted(answer) for answer in answers]
-
-
-def _state_untrusted(fields: Mapping[str, Any]) -> CopyState:
-    try:
-        known: dict[str, Any] = {
-            field.name: fields[field.name] for field in dataclasses.fields(CopyState) if field.name in fields
-        }
-        known["next"] = {int(shard): int(at) for shard, at in fields["next"]}
-        return CopyState(**known)
-    except (KeyError, TypeError, ValueError):
-        raise RemoteProtocolError("a copy of the bridge tells of itself in a form that is not understood") from None
 
 
 def _most(states: Sequence[CopyState]) -> CopyState:

@@ -1,30 +1,25 @@
-"""Wire of copies: the tunnel ``follow`` between a copy and its primary.
+"""Wire of copies: the tunnel ``follow`` between a copy and its primary, and what a promotion asks the copies.
 
-========== ======================================================= ===================================================
-from       message                                                 meaning
-========== ======================================================= ===================================================
-copy       {copy, term, promised, revision, held: size}, bytes     who it is, the term of its log, and what it has
-primary    {term, state: bytes}                                    which term it is of; how the bridge was started
-primary    {change: bytes of the head, size: bytes of all}, bytes  a change to repeat
-primary    {state: bytes}                                          other copies are known now
-copy       {number, whole, next: {shard: offset}, revision}        what is on its disk, and which state it knows
-copy       {promised}                                              it follows a later term: this primary is none now
-either     {error: code, message: text}                            why it ends
-========== ======================================================= ===================================================
+The copy sends ``Follow`` and, as bytes, what it has.  The primary answers with ``FollowAnswer``.  From then on it sends
+``ToCopy``, and the copy ``FromCopy``.  Either may end it by {error: code, message: text}.
 """
 
-from __future__ import annotations
+# Not ``from __future__ import annotations``, see ``iris.patterns.bridge_protocol``.
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Final, TypeVar, cast
 
 import trio
+from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.tasks import run_in_thread
+from iris.patterns.bridge_protocol import Name, Number, Offset, as_fields, read_reply
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
+
+T = TypeVar("T")
 
 _PIECE: Final = 256 * KIB
 """Size of one message, in bytes: a chunk of the tunnel, and a frame, where nodes have ``BRIDGE_CONFIG``."""
@@ -34,6 +29,106 @@ _SMALL: Final = 16 * KIB
 
 _MOST: Final = 1024 * MIB
 """Largest change, in bytes: the tables of a log that is at every limit, and 8 MiB of chunks."""
+
+
+_MOST_HELD: Final = 256 * MIB
+
+
+class Follow(Struct, kw_only=True):
+    """Who a copy is, and what it has."""
+
+    copy: Name
+    term: Number
+    """Term of its log."""
+    promised: Number
+    revision: Number
+    held: Annotated[int, Meta(ge=0, le=_MOST_HELD)]
+    """Size of the bytes that follow."""
+
+
+class FollowAnswer(Struct, kw_only=True):
+    """Which term the primary is of, and how it was started."""
+
+    term: Number
+    state: bytes
+
+
+class AnnouncedChange(Struct, kw_only=True):
+    """A change to repeat, in the bytes that follow."""
+
+    head: Number
+    """Size of its head, in bytes."""
+    size: Annotated[int, Meta(ge=0, le=_MOST)]
+    """Size of all."""
+
+    def __post_init__(self) -> None:
+        if self.head > self.size:
+            raise ValueError(f"a change of {self.size} bytes has a head of {self.head}")
+
+
+class ToCopy(Struct, omit_defaults=True, kw_only=True):
+    """What a primary sends to a copy: one of these."""
+
+    change: AnnouncedChange | None = None
+    state: bytes | None = None
+    """Other copies are known now."""
+    asked: Number | None = None
+    """Number of a question whether the copy still follows."""
+
+
+class OnDisk(Struct, kw_only=True):
+    """What a copy has on its disk, and which state it knows."""
+
+    number: Number
+    whole: bool
+    next: dict[Number, Offset]
+    revision: Number
+
+
+class FromCopy(Struct, omit_defaults=True, kw_only=True):
+    """What a copy sends to its primary: one of these."""
+
+    on_disk: OnDisk | None = None
+    promised: Number | None = None
+    """It follows a later term: this primary is none now."""
+    follows: Number | None = None
+    """Number of a question that it answers: it still follows."""
+
+
+class CopyState(Struct, kw_only=True):
+    """What a copy tells of itself to a promotion."""
+
+    copy: Name
+    term: Number
+    number: Number
+    whole: bool
+    promised: Number
+    revision: Number
+    copies: tuple[Name, ...]
+    min_copies: Number
+    next: dict[Number, Offset]
+    problem: str = ""
+    granted: bool = False
+    """True if it has made the promise that it was asked for."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Term and number of the copy's last change; copies of one log compare by this pair."""
+        return self.term, self.number
+
+
+class Promise(Struct):
+    """Follow no primary of a term below this one."""
+
+    term: Number
+
+
+class Promote(Struct, kw_only=True):
+    """Become the primary of a term that was promised, if this copy is meant."""
+
+    copy: Name
+    term: Number
+    min_copies: Number | None = None
 
 
 async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
@@ -53,7 +148,7 @@ async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
     while left > 0:
         part = await _receive(tunnel)
         if not isinstance(part, bytes):
-            raise_error_of(part)
+            _raise_refusal(part)
             raise RemoteProtocolError("a copy's tunnel carries a value where bytes were announced")
         parts.append(part)
         left -= len(part)
@@ -65,7 +160,8 @@ async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
 async def send_change(tunnel: Tunnel, change: LogChange) -> None:
     """Send a change."""
     head = encode_head(change.head)
-    await tunnel.send({"change": len(head), "size": len(head) + sum(map(len, change.data))})
+    announced = AnnouncedChange(head=len(head), size=len(head) + sum(map(len, change.data)))
+    await send_message(tunnel, ToCopy(change=announced))
     await _send(tunnel, (head, *change.data))
 
 
@@ -90,34 +186,34 @@ def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]
         yield small
 
 
-async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> LogChange:
-    """Receive the change that ``fields`` have announced.
+async def receive_change(tunnel: Tunnel, announced: AnnouncedChange) -> LogChange:
+    """Receive the change that was announced.
 
     Raises:
         LogDamaged, RemoteProtocolError, RemoteError: it is none.
     """
-    head, size = number(fields, "change"), number(fields, "size")
-    if not head <= size <= _MOST:
-        raise RemoteProtocolError(f"a change of {size} bytes: at most {_MOST} are taken")
-    data = await receive_bytes(tunnel, size)
-    if head < _PIECE:
-        return decode_change_untrusted(data, head)
-    return await run_in_thread(decode_change_untrusted, data, head)
+    data = await receive_bytes(tunnel, announced.size)
+    if announced.head < _PIECE:
+        return decode_change_untrusted(data, announced.head)
+    return await run_in_thread(decode_change_untrusted, data, announced.head)
 
 
-async def receive_fields(tunnel: Tunnel) -> Mapping[str, object]:
-    """Receive a message that has fields.
+async def send_message(tunnel: Tunnel, message: Struct) -> None:
+    """Send one of the messages above."""
+    await tunnel.send(as_fields(message))
+
+
+async def receive_message(tunnel: Tunnel, kind: type[T]) -> T:
+    """Receive a message.
 
     Raises:
-        RemoteProtocolError: it has none.
+        RemoteProtocolError: it is another one.
         RemoteError: the other end says why it ends.
         TunnelBroken: it has ended.
     """
     message = await _receive(tunnel)
-    raise_error_of(message)
-    if not isinstance(message, dict):
-        raise RemoteProtocolError("a copy's tunnel carries something else than was announced")
-    return cast("dict[str, object]", message)
+    _raise_refusal(message)
+    return read_reply(kind, message)
 
 
 async def _receive(tunnel: Tunnel) -> object:
@@ -127,33 +223,9 @@ async def _receive(tunnel: Tunnel) -> object:
         raise TunnelBroken("the other end of a copy's tunnel has left") from None
 
 
-def raise_error_of(message: Any) -> None:
-    """Raise the error that a message reports, if it reports one."""
-    if isinstance(message, dict):
-        fields = cast("dict[str, object]", message)
-        if "error" in fields:
-            raise RemoteError(str(fields["error"]), str(fields.get("message", "")))
-
-
-def number(fields: Mapping[str, object], name: str) -> int:
-    """Return a whole number of a message.
-
-    Raises:
-        RemoteProtocolError: it is none.
-    """
-    value = fields.get(name)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise RemoteProtocolError(f"a copy's tunnel carries {value!r} for {name}")
-    return value
-
-
-def data(fields: Mapping[str, object], name: str) -> bytes:
-    """Return bytes of a message.
-
-    Raises:
-        RemoteProtocolError: they are none.
-    """
-    value = fields.get(name)
-    if not isinstance(value, bytes):
-        raise RemoteProtocolError(f"a copy's tunnel carries {type(value).__name__} for {name}")
-    return value
+def _raise_refusal(message: object) -> None:
+    match message:
+        case {"error": str(code), "message": str(text)}:
+            raise RemoteError(code, text)
+        case _:
+            pass

@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn, final
 
 import pyarrow as pa
 import trio
+from msgspec import structs
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -42,7 +43,6 @@ from iris.spark_bridge.client import (
     BlockingPortal,
     BridgeClient,
     BridgeWatch,
-    Extent,
     Offsets,
     Range,
     TopicSelection,
@@ -73,6 +73,7 @@ from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.events.schema import columns, spark_schema
 from iris.spark_bridge.log import TopicFilter
+from iris.spark_bridge.protocol import Extent
 
 _FIRST_POLL: Final = 0.25
 _HELD_LOOK: Final = 0.25
@@ -445,7 +446,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A shard that only the checkpoint named has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
-                shard: dataclasses.replace(extents[shard], next=min(extents[shard].next, target.next))
+                shard: structs.replace(extents[shard], next=min(extents[shard].next, target.next))
                 for shard, target in self._target.items()
                 if shard in extents
             }
@@ -480,7 +481,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watch, rows = self._past, limit.max_rows if isinstance(limit, ReadMaxRows) else None
         self._portal.call(lambda client: watch.wait(client, position.next, 0.0, rows))
         extents = {
-            shard: dataclasses.replace(extent, next=min(extent.next, marks[shard]))
+            shard: structs.replace(extent, next=min(extent.next, marks[shard]))
             for shard, extent in watch.extents.items()
             if shard in marks
         }

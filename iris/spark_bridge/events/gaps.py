@@ -18,6 +18,7 @@ from typing import Any, Final, final
 
 from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
+from iris.patterns.bridge_protocol import Cluster, NodeName, Number, Offset, Topic
 from iris.spark_bridge.errors import LogDamaged
 
 GAPS_AT_ONCE: Final = 256
@@ -35,19 +36,19 @@ MAX_OF_CLUSTER: Final = 4096
 class Gap:
     """A gap: consecutive missing events of one publisher and topic."""
 
-    shard: int
-    offset: int
+    shard: Number
+    offset: Offset
     """The events are missing before the event with this offset ..."""
-    upto: int
+    upto: Offset
     """... or, if several gaps were merged, offset of the last such event."""
-    topic: str
-    cluster: str
+    topic: Topic
+    cluster: Cluster
     """Cluster of the publishers."""
-    publisher: str
+    publisher: NodeName
     """Publishing node; the last one if there were several."""
-    count: int
+    count: Number
     """Number of missing events."""
-    timestamp: int
+    timestamp: Number
     """Time at which the last of them was noticed, in microseconds since 1970."""
 
     def spans(self, start: int, end: int) -> bool:

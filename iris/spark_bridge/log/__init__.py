@@ -8,7 +8,7 @@ from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, crc32, decode_frames
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.log.replication.journal import ABANDONED, LogChange, decode_change_untrusted, encode_head
 from iris.spark_bridge.log.index import IndexView
-from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
+from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
 from iris.spark_bridge.log.checked_table import record_size
 from iris.spark_bridge.log.recovery import existing_store, open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
@@ -23,6 +23,6 @@ __all__ = (
     "Appended", "LogChange", "Chunk", "Cut", "FileRange", "HeldShard", "IndexView", "News", "Position", "Replication",
     "Retention", "SealedSegment", "ShardState", "Store", "TierObject", "TierPart", "Tiering", "TopicFilter",
     "TopicRetention", "crc32", "decode_change_untrusted", "decode_frames", "encode_head", "existing_store",
-    "file_range_untrusted", "frame_header", "frame_size", "is_full", "machine", "open_store", "parse_rule",
+    "frame_header", "frame_size", "is_full", "machine", "open_store", "parse_rule",
     "read_file_range", "record_size", "sync_directory",
 )  # fmt: skip

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Annotated, Final, final
 
 import pyarrow as pa
+from msgspec import Meta
 
-from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.bridge_protocol import Number, Offset
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import MAX_DATA, Chunk, decode_frames
 
@@ -40,11 +40,11 @@ class FileRange:
     """Chunks of one segment file that hold the wanted events of a range of offsets."""
 
     path: str
-    device: int
-    inode: int
-    end: int
+    device: Number
+    inode: Number
+    end: Offset
     """End of the range of offsets in which these chunks hold all wanted events."""
-    pieces: Sequence[Sequence[int]]
+    pieces: Sequence[tuple[Offset, Number, Annotated[int, Meta(gt=0, le=2 * MAX_DATA)]]]
     """Pieces to read at a time, whole chunks each: offset of the first one, position and size in bytes.  Empty if no
     event of the range is wanted: there is no file then."""
 
@@ -56,38 +56,6 @@ def machine() -> str | None:
         return _BOOT_ID.read_text().strip() or None
     except OSError:
         return None
-
-
-def file_range_untrusted(fields: Any) -> FileRange:
-    """Read what a member says of a file.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
-    try:
-        found = FileRange(**{field.name: fields[field.name] for field in dataclasses.fields(FileRange)})
-    except (KeyError, TypeError):
-        raise _not_understood() from None
-    numbers = (found.device, found.inode, found.end, *itertools.chain.from_iterable(_whole(found.pieces)))
-    if not isinstance(found.path, str) or not all(type(number) is int and number >= 0 for number in numbers):
-        raise _not_understood()
-    return found
-
-
-def _whole(pieces: object) -> Sequence[Sequence[int]]:
-    if not isinstance(pieces, list):
-        raise _not_understood()
-    for piece in cast("list[object]", pieces):
-        match piece:
-            case [int(), int(), int(size)] if 0 < size <= 2 * MAX_DATA:
-                continue
-            case _:
-                raise _not_understood()
-    return cast("list[list[int]]", pieces)
-
-
-def _not_understood() -> RemoteProtocolError:
-    return RemoteProtocolError("a member of the bridge told of a file in a form that is not understood")
 
 
 def _is_it(found: FileRange, status: os.stat_result) -> bool:

@@ -1,22 +1,5 @@
 """Keeper: answers the members that claim keys, record outcomes, and release what they cannot finish.
 
-=========== =============================================== ==========================================================
-operation   payload                                         reply
-=========== =============================================== ==========================================================
-key.claim   {cluster, caller, operation: text or None, key, {attempt: number, notes: bytes if there are any, undone:
-            fingerprint: 16 bytes, holder: 16 bytes,        bytes, None if that never began}: the caller is to run it;
-            budget: s, keep: s, rerun: flag, wait: s,       {outcome: bytes};
-            undoes: {operation, key}, or None}              {busy: seconds, at most, until it is over};
-                                                            {doubt: node that began it, attempt: number}
-key.note    {cluster, caller, operation, key, holder,       whether it counts: no other member has taken over
-            notes: bytes}
-key.record  {... as of the claim, attempt, outcome: bytes,  whether it counts: no other member has taken over
-            events: a list of {topic, key, headers, data,
-            packed}, or None}
-key.release {cluster, caller, operation, key, holder,       the same
-            begun: flag}
-=========== =============================================== ==========================================================
-
 One member of a bridge keeps them, the one that has shard 0, as with leases (``iris.spark_bridge.server.leases``); the
 others answer {elsewhere: cluster}.  A key is that of a cluster, a caller's cluster and an operation.  Only members of
 the cluster may name it.
@@ -29,22 +12,34 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Protocol, TypeVar, cast, final
+from typing import Any, Final, Protocol, TypeVar, final
 
 import msgspec
 import trio
+from msgspec import UNSET
 
 from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
-from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import join_payload
-from iris.patterns.messages import Request, Sender
+from iris.patterns.bridge_protocol import (
+    Ask,
+    ClaimKey,
+    KeyAnswer,
+    KeyAsk,
+    KeyCounts,
+    KeyTerms,
+    NoteKey,
+    OutboxEvent,
+    RecordKey,
+    ReleaseKey,
+    StepName,
+)
+from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun, single_run
-from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView, Store
 from iris.spark_bridge.outcomes.records import (
@@ -70,16 +65,12 @@ _log: Final = logging.getLogger("iris")
 
 _WAITING: Final = 64
 """Most members that wait here for another one's outcome: they use places that readers need."""
-_MAX_WAIT: Final = 5.0
 _LOOK: Final = 0.2
 """Seconds between two looks whether the member that has a claim is still there."""
 _MEETING: Final = 5.0
 """Seconds after its start in which a bridge calls no member gone."""
 _SWEEPING: Final = 30.0
 _OPENING: Final = 8
-_FRAMING: Final = 16
-"""Size of an outcome beside the reply, in bytes."""
-_MAX_BUDGET: Final = 2.0**32 / 1000
 
 
 @final
@@ -146,17 +137,6 @@ class OutcomePeers(Protocol):
 
 
 @final
-class SentEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event as a member sends it with an outcome."""
-
-    topic: Annotated[str, msgspec.Meta(max_length=1024)]
-    key: Annotated[str, msgspec.Meta(max_length=MAX_KEY)] | None
-    headers: Annotated[dict[str, str], msgspec.Meta(max_length=512)]
-    data: bytes
-    packed: bool
-
-
-@final
 class OutcomeKeeper:
     """The outcomes that one member of a bridge keeps, or knows where to ask for.
 
@@ -180,12 +160,12 @@ class OutcomeKeeper:
     def __repr__(self) -> str:
         return f"<OutcomeKeeper of {self._address}>"
 
-    def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
+    def requests(self) -> Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]]:
         """Return what answers the members of a cluster, which is known to be theirs."""
-        handlers = {
-            "key.claim": self._claim, "key.note": self._note, "key.record": self._record, "key.release": self._release,
+        handlers: Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]] = {
+            ClaimKey: self._claim, NoteKey: self._note, RecordKey: self._record, ReleaseKey: self._release,
         }  # fmt: skip
-        return {operation: partial(self._answer, handler) for operation, handler in handlers.items()}
+        return {kind: partial(self._answer, handler) for kind, handler in handlers.items()}
 
     def report(self) -> OutcomeStatistics:
         """Return the counters."""
@@ -239,44 +219,43 @@ class OutcomeKeeper:
 
     # -- operations -----------------------------------------------------------------------------------------
 
-    async def _answer(self, handler: Callable[[Request], Awaitable[object]], request: Request) -> object:
+    async def _answer(
+        self, handler: Callable[[Sender, Any], Awaitable[object]], sender: Sender, asked: KeyAsk[Any]
+    ) -> object:
         keeping = self._member.known.get(0, "")
         if keeping == self._address:
-            return await handler(request)
+            return await handler(sender, asked)
         if keeping == "":
             text = "no member of this bridge is known to have shard 0: that one keeps outcomes"
             raise RemoteError("no_shard_0", text)
         await trio.lowlevel.checkpoint()
-        return {"elsewhere": keeping}
+        return KeyAnswer(elsewhere=keeping)
 
-    async def _claim(self, request: Request) -> dict[str, Any]:
-        fields = _fields(request.payload)
-        claim = self._read_claim(request, fields)
-        wait = _seconds(fields, "wait", 0.0, _MAX_WAIT)
+    async def _claim(self, sender: Sender, asked: ClaimKey) -> KeyAnswer:
+        claim = _claim_of(sender, asked)
         verdict = await self._apply(claim)
-        if isinstance(verdict, Held) and wait and self._waiting < _WAITING:
+        if isinstance(verdict, Held) and asked.wait and self._waiting < _WAITING:
             self._waiting += 1
             try:
-                verdict = await self._wait(claim, verdict, trio.current_time() + wait)
+                verdict = await self._wait(claim, verdict, trio.current_time() + asked.wait)
             finally:
                 self._waiting -= 1
         match verdict:
             case Granted(attempt, notes, undone):
                 self._claimed += 1
                 self._retaken += attempt > 1
-                beside: dict[str, Any] = {"notes": notes} if notes else {}
-                return {"attempt": attempt, **beside, **({"undone": undone} if claim.undoes else {})}
+                return KeyAnswer(attempt=attempt, notes=notes, undone=undone if claim.undoes else UNSET)
             case Known(outcome):
                 self._replayed += 1
-                return {"outcome": outcome}
+                return KeyAnswer(outcome=outcome)
             case Held(_, _, left):
-                return {"busy": left}
+                return KeyAnswer(busy=left)
             case Doubtful(node, attempt):
                 self._doubtful += 1
-                return {"doubt": node, "attempt": attempt}
+                return KeyAnswer(doubt=node, attempt=attempt)
             case ClaimRefused("key_reused", _):
                 self._reused += 1
-                text = f"idempotency key {_text(fields, 'key')!r:.100} stands for another payload: take a new key"
+                text = f"idempotency key {asked.key!r:.100} stands for another payload: take a new key"
                 raise RemoteError("key_reused", text)
             case ClaimRefused(code, text):
                 raise RemoteError(code, text)
@@ -306,38 +285,23 @@ class OutcomeKeeper:
     def _is_gone(self, cluster: str, held: Held) -> bool:
         return trio.current_time() >= self._started + _MEETING and not self._peers.is_there(cluster, held.node)
 
-    async def _note(self, request: Request) -> bool:
-        fields = _fields(request.payload)
-        verdict = await self._apply(KeyNotes(_key(fields), _bytes(fields, "holder"), _kept(fields, "notes")))
+    async def _note(self, _sender: Sender, asked: NoteKey) -> KeyCounts:
+        verdict = await self._apply(KeyNotes(_key(asked), asked.holder, asked.notes))
         if isinstance(verdict, ClaimRefused):
             raise RemoteError(verdict.code, verdict.text)
-        return verdict is True
+        return KeyCounts(counts=verdict is True)
 
-    async def _record(self, request: Request) -> bool:
-        fields = _fields(request.payload)
-        claim, outcome, attempt = self._read_claim(request, fields), _kept(fields, "outcome"), fields.get("attempt")
-        if type(attempt) is not int or not 1 <= attempt < 2**31:
-            raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
-        events = self._read_events(request.sender, fields.get("events"))
-        verdict = await self._apply(KeyOutcome(claim, attempt, outcome, events))
+    async def _record(self, sender: Sender, asked: RecordKey) -> KeyCounts:
+        events = self._read_events(sender, asked.events)
+        verdict = await self._apply(KeyOutcome(_claim_of(sender, asked), asked.attempt, asked.outcome, events))
         if isinstance(verdict, ClaimRefused):
             raise RemoteError(verdict.code, verdict.text)
         counted = isinstance(verdict, Accepted)
         self._recorded += counted
-        return counted
+        return KeyCounts(counts=counted)
 
-    def _read_events(self, sender: Sender, value: object) -> list[EventRun]:
-        if value is None:
-            return []
-        try:
-            events = msgspec.convert(value, list[SentEvent])
-        except msgspec.ValidationError as error:
-            raise RemoteError("bad_request", f"events: {error}") from None
-        if len(events) > MAX_EVENTS or sum(len(event.data) for event in events) > MAX_OUTCOME:
-            raise RemoteError("bad_request", f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes at most")
+    def _read_events(self, sender: Sender, events: Sequence[OutboxEvent]) -> list[EventRun]:
         for event in events:
-            if not is_own_topic(event.topic):
-                raise RemoteError("bad_request", f"topic is {event.topic!r:.100}: use tokens joined by dots")
             if not self._peers.may_publish(sender, event.topic):
                 raise RemoteError(
                     "NotAllowed", f"nodes of cluster {sender.cluster!r} may not publish on {event.topic!r}"
@@ -347,86 +311,34 @@ class OutcomeKeeper:
             raise RemoteError("no_outbox", text)
         return [_run(event, sender) for event in events]
 
-    async def _release(self, request: Request) -> bool:
-        fields = _fields(request.payload)
-        return await self._apply(KeyRelease(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
-
-    @staticmethod
-    def _read_claim(request: Request, fields: Mapping[str, object]) -> KeyClaim:
-        key, undoes = _key(fields), b""
-        if fields.get("undoes") is not None:
-            other = _fields(fields["undoes"])  # of the same cluster: it is that to which the sender has a right
-            undoes = _key({**fields, "operation": other.get("operation"), "key": other.get("key")})
-        if undoes == key:
-            raise RemoteError("bad_request", "a request undoes another one, and not itself")
-        return KeyClaim(
-            key=key,
-            cluster=_text(fields, "cluster"),
-            owner=request.sender.cluster,
-            fingerprint=_bytes(fields, "fingerprint"),
-            holder=_bytes(fields, "holder"),
-            node=request.sender.node,
-            budget=_seconds(fields, "budget", 0.0, _MAX_BUDGET),
-            keep=_seconds(fields, "keep", MIN_KEEP, MAX_KEEP),
-            rerun=_flag(fields, "rerun"),
-            undoes=undoes,
-        )
+    async def _release(self, _sender: Sender, asked: ReleaseKey) -> KeyCounts:
+        return KeyCounts(counts=await self._apply(KeyRelease(_key(asked), asked.holder, asked.begun)) is True)
 
 
-def _run(event: SentEvent, sender: Sender) -> EventRun:
+def _claim_of(sender: Sender, asked: KeyTerms[Any]) -> KeyClaim:
+    return KeyClaim(
+        key=_key(asked),
+        cluster=asked.cluster,
+        owner=sender.cluster,
+        fingerprint=asked.fingerprint,
+        holder=asked.holder,
+        node=sender.node,
+        budget=asked.budget,
+        keep=asked.keep,
+        rerun=asked.rerun,
+        undoes=b"" if asked.undoes is None else _key(asked, asked.undoes),
+    )
+
+
+def _run(event: OutboxEvent, sender: Sender) -> EventRun:
     payload = join_payload(event.data, packed=event.packed)
     return single_run(sender, event.topic, event.headers, event.key, payload)
 
 
-# -- payloads of peers -----------------------------------------------------------------------------------------
-
-
-def _fields(payload: object) -> Mapping[str, object]:
-    if not isinstance(payload, dict):
-        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
-    return cast("dict[str, object]", payload)
-
-
-def _text(fields: Mapping[str, object], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_KEY:
-        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use 1 to {MAX_KEY} bytes of text")
-    return value
-
-
-def _bytes(fields: Mapping[str, object], name: str) -> bytes:
-    value = fields.get(name)
-    if not isinstance(value, bytes) or len(value) != 16:
-        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use 16 bytes")
-    return value
-
-
-def _kept(fields: Mapping[str, object], name: str) -> bytes:
-    value = fields.get(name)
-    if not isinstance(value, bytes) or len(value) > MAX_OUTCOME + _FRAMING:
-        raise RemoteError("bad_request", f"{name} is none of {MAX_OUTCOME} bytes at most")
-    return value
-
-
-def _flag(fields: Mapping[str, object], name: str) -> bool:
-    value = fields.get(name)
-    if not isinstance(value, bool):
-        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use True or False")
-    return value
-
-
-def _seconds(fields: Mapping[str, object], name: str, least: float, most: float) -> float:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use {least:g} to {most:g} seconds")
-    return float(value)
-
-
-def _key(fields: Mapping[str, object]) -> bytes:
-    operation = fields.get("operation")
-    if operation is not None:
-        operation = _text(fields, "operation")
-    named = [_text(fields, "cluster"), _text(fields, "caller"), operation, _text(fields, "key")]
+def _key(asked: KeyAsk[Any], step: StepName | None = None) -> bytes:
+    """Return the key of a request, or of the step of the same cluster and caller that it undoes."""
+    operation, key = (asked.on, asked.key) if step is None else (step.operation, step.key)
+    named = [asked.cluster, asked.caller, operation, key]
     return hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=32).digest()
 
 

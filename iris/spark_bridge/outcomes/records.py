@@ -36,8 +36,8 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
+from iris.patterns.bridge_protocol import MAX_OUTCOME
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.service import MAX_OUTCOME
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import IndexView, record_size
 

@@ -6,11 +6,11 @@ in the order of the log.  Not here: the worker's side (iris.patterns.pubsub.queu
 done (iris.spark_bridge.log).
 """
 
-from iris.spark_bridge.queues.queue import LogMember, QueueStatus
+from iris.spark_bridge.queues.queue import LogMember
 from iris.spark_bridge.queues.queues import Queues
 from iris.spark_bridge.queues.records import read_date
-from iris.spark_bridge.queues.rows import JobRow, rows_of
+from iris.spark_bridge.queues.rows import LARGE, JobRow, pieces_of, rows_of
 
 __all__ = (
-    "JobRow", "LogMember", "QueueStatus", "Queues", "read_date", "rows_of",
+    "LARGE", "JobRow", "LogMember", "Queues", "pieces_of", "read_date", "rows_of",
 )  # fmt: skip

@@ -35,11 +35,11 @@ import heapq
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from iris.patterns.bridge_protocol import MAX_BACKOFF, Place
 from iris.spark_bridge.queues.rows import JobRow
 
-MOST_BACKOFF: Final = 3600.0
 """Longest delay of a retry, in seconds."""
 
 _JOB: Final = 512
@@ -47,13 +47,6 @@ _JOB: Final = 512
 
 _STALE: Final = 1024
 """Stale entries, beyond as many as wait, at which a heap is made anew."""
-
-
-class Place(NamedTuple):
-    """Place of a job in the log."""
-
-    shard: int
-    offset: int
 
 
 class JobState(enum.Enum):
@@ -492,7 +485,7 @@ class QueueMachine:
             self._settling(job, JobVerdict.DEAD)
         else:
             self.retried += 1
-            job.due = now + min(MOST_BACKOFF, worker.backoff * 2.0 ** (job.attempts - 1))
+            job.due = now + min(MAX_BACKOFF, worker.backoff * 2.0 ** (job.attempts - 1))
             self._settling(job, JobVerdict.RETRY)
 
     def _settling(self, job: QueuedJob, verdict: JobVerdict) -> None:

@@ -7,7 +7,6 @@ now and then.  Each worker's tunnel has two more.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,21 +20,24 @@ import trio
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, TunnelBroken
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
-from iris.patterns.pubsub.queues import MAX_LIMIT
+from iris.patterns.bridge_protocol import (
+    MAX_ERROR,
+    MAX_LIMIT,
+    JobFailure,
+    JobNews,
+    JobReport,
+    Place,
+    QueueStatus,
+    as_fields,
+    read_request,
+)
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
-from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import (
-    JobFailure,
-    JobReport,
-    encode_jobs,
-    encode_places,
-    encode_settled,
-    read_report_untrusted,
-)
+from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
+from iris.spark_bridge.queues.messages import encode_jobs, encode_settled
 from iris.spark_bridge.queues.progress import ShardProgress
 from iris.spark_bridge.queues.records import Crowded, QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
@@ -116,32 +118,6 @@ class LogMember(Protocol):
     async def wait_parents(self, group: str) -> None:
         """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
         ...
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatus:
-    """Status of a queue on one member of a bridge."""
-
-    queue: str
-    unread: int
-    """Events of the log that were not read yet; some may be on other topics."""
-    waiting: int
-    """Jobs that may be assigned, or wait for another one of their key."""
-    delayed: int
-    """Delayed jobs, including those that wait for a retry."""
-    in_hand: int
-    """Jobs at workers."""
-    workers: int
-    done: int
-    dead: int
-    """Dead letters that were written."""
-    expired: int
-    """Jobs that nobody got because they had expired."""
-    retried: int
-    """Attempts that were followed by another one, since the bridge was started."""
-    lapsed: int
-    """Failed attempts whose lease ran out or whose worker was lost."""
 
 
 @final
@@ -504,7 +480,7 @@ class OpenQueue:
                             len(self._late) >= _UNREPORTED
                         ):  # of a full disk, say: what is not looked at yet has no end
                             await self._written.park()
-                        self._receive_report(worker, read_report_untrusted(message))
+                        self._receive_report(worker, read_request(JobReport, message))
                         if len(worker.settled) > _UNREPORTED:
                             raise RemoteError("bad_request", "a worker reports without reading what it is answered")
         except TunnelBroken:
@@ -537,12 +513,14 @@ class OpenQueue:
         self._changed.wake()
 
     def _receive_failure(self, worker: QueueWorker, failure: JobFailure) -> None:
-        place, attempt, error, permanent = failure
+        place, error = Place(failure.shard, failure.offset), failure.error[:MAX_ERROR]
         if place.shard not in self._shards:
             return  # as with those that are done
         if place not in self._machine.jobs and not self.looked.is_set() and len(self._early) < MAX_LIMIT:
             self._early.append((worker, failure))
-        elif not self._machine.fail(worker, place, error, trio.current_time(), attempt=attempt, permanent=permanent):
+        elif not self._machine.fail(
+            worker, place, error, trio.current_time(), attempt=failure.attempt, permanent=failure.permanent
+        ):
             worker.settled.append(place)
 
     def _receive_early(self) -> None:
@@ -600,9 +578,9 @@ class OpenQueue:
             late, worker.late = worker.late, set()
             confirmed, worker.confirmed = worker.confirmed, []
             for settled_message in encode_settled(settled, taken, late):
-                await tunnel.send(settled_message)
+                await tunnel.send(as_fields(settled_message))
             if confirmed:
-                await tunnel.send(encode_places("confirmed", confirmed))
+                await tunnel.send(as_fields(JobNews(confirmed=tuple(confirmed))))
             rows = await self._rows(jobs)
             again = {*worker.assigned}
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD and job not in again]

@@ -9,26 +9,34 @@ reports its lag, and retention that spares what is unread spares its jobs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import trio
 
 from iris.kernel.config import MIB
-from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.errors import NotAllowed
 from iris.kernel.names import account_of
-from iris.kernel.topic_syntax import is_own_topic, is_topic
+from iris.patterns.bridge_protocol import (
+    PeekJobs,
+    PurgeQueue,
+    QueueAsk,
+    QueueStatus,
+    ShownJob,
+    ShowQueue,
+    TakeAnswer,
+    TakeJobs,
+    as_fields,
+)
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
+from iris.patterns.pubsub.queues import DEAD_SUFFIX
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import QuotaExceeded
-from iris.spark_bridge.queues.machine import MOST_BACKOFF, QueuedJob, QueueWorker
-from iris.spark_bridge.queues.messages import read_places_untrusted
-from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
+from iris.spark_bridge.queues.machine import QueuedJob, QueueWorker
+from iris.spark_bridge.queues.queue import LogMember, OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_QUEUES: Final = 256
@@ -42,8 +50,6 @@ BYTES_OF_CLUSTER: Final = 256 * MIB
 
 _FORGOTTEN: Final = 60.0
 """Seconds, up to twice as many, after which an unused queue without a record in the log closes."""
-
-MOST_PEEKED: Final = 256
 
 MayPublish = Callable[[Sender, str], bool]
 """Tells whether a node may publish on a topic."""
@@ -79,20 +85,20 @@ class Queues:
             queue.close()
 
     @asynccontextmanager
-    async def _using(self, sender: Sender, payload: object) -> AsyncIterator[OpenQueue]:
+    async def _using(self, sender: Sender, asked: QueueAsk[Any]) -> AsyncIterator[OpenQueue]:
         """Have a queue open for a block.
 
         Raises:
             QuotaExceeded: it would be one too many, and all others are in use.
         """
-        name = _name(payload)
+        name = asked.name
         async with self._opening:
             queue = self._open.pop(name, None)
             if queue is None:
                 cluster = account_of(sender.cluster)
                 await self._make_room(name, cluster)
                 share = partial(self._share, cluster)
-                queue = OpenQueue(name, GROUP + name, self._member, cluster=cluster, share=share)
+                queue = OpenQueue(name, asked.group, self._member, cluster=cluster, share=share)
                 await self._nursery.start(queue.run)
                 self._nursery.start_soon(self._retire, queue)
             self._open[name] = queue  # behind those that were used before
@@ -137,98 +143,70 @@ class Queues:
                 if over and self._open.get(queue.name) is queue and queue.is_idle() and not queue.is_kept:
                     await self._close(queue)
 
-    async def serve(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
+    async def serve(self, tunnel: Tunnel, asked: TakeJobs, look_again: Callable[[], None]) -> None:
         """Serve a worker.
 
         Args:
             tunnel: tunnel to the worker.
-            fields: first message of the worker.
+            asked: first message of the worker.
             look_again: raises NotAllowed when it may not have the queue's jobs any more.
         """
-        limit = _whole(fields, "limit", 1, MAX_LIMIT)
-        attempts = _whole(fields, "attempts", 1, MAX_ATTEMPTS)
-        lease = _seconds(fields, "lease", 0.1, MAX_LEASE)
-        backoff = _seconds(fields, "backoff", 0.0, MOST_BACKOFF)
-        name, dead, sender = _name(fields), fields.get("dead"), tunnel.sender
-        if not isinstance(dead, str) or not is_own_topic(dead) or dead == name:
-            raise RemoteError("bad_request", f"dead is {dead!r}: use a topic, another one than that of the queue")
+        sender = tunnel.sender
         # The bridge writes dead letters with its own rights, so a caller must not reach a topic through it alone.
-        own = name + DEAD_SUFFIX
+        own = asked.name + DEAD_SUFFIX
 
         def letters() -> str:
-            return dead if dead == own or self._may_publish(sender, dead) else own
+            return asked.dead if asked.dead == own or self._may_publish(sender, asked.dead) else own
 
-        if letters() != dead:
+        if letters() != asked.dead:
             raise NotAllowed(
-                f"nodes of cluster {sender.cluster!r} may not publish on {dead!r}, and so have no dead letters put "
-                f"there: use {own!r}"
+                f"nodes of cluster {sender.cluster!r} may not publish on {asked.dead!r}, and so have no dead letters "
+                f"put there: use {own!r}"
             )
-        async with self._using(sender, fields) as queue:
+        async with self._using(sender, asked) as queue:
             logs = {state.number: state.id for state in self._member.states.values()}
-            held = read_places_untrusted(fields.get("held"))
-            known = fields.get("shards")
-            if isinstance(known, list):  # the places of another log mean other jobs
-                held = [place for place in held if logs.get(place.shard, "") in known]
-            await tunnel.send({"now": trio.current_time(), "shards": [*logs.values()]})
-            worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=letters, backoff=backoff)
+            held = asked.held
+            if asked.shards is not None:  # the places of another log mean other jobs
+                held = tuple(place for place in held if logs.get(place.shard, "") in asked.shards)
+            await tunnel.send(as_fields(TakeAnswer(now=trio.current_time(), shards=tuple(logs.values()))))
+            worker = QueueWorker(
+                limit=asked.limit, lease=asked.lease, attempts=asked.attempts, dead=letters, backoff=asked.backoff
+            )
             await queue.serve(worker, tunnel, held, look_again)
 
-    async def status(self, sender: Sender, payload: object) -> dict[str, Any]:
+    async def status(self, sender: Sender, asked: ShowQueue) -> QueueStatus:
         """Answer what goes on in a queue."""
-        async with self._using(sender, payload) as queue:
+        async with self._using(sender, asked) as queue:
             await queue.looked.wait()
-            return dataclasses.asdict(queue.status())
+            return queue.status()
 
-    async def peek(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
+    async def peek(self, sender: Sender, asked: PeekJobs) -> list[ShownJob]:
         """Answer with the jobs of a queue that come first in the log."""
-        most = _whole(cast("Mapping[str, object]", payload), "most", 0, MOST_PEEKED)
-        async with self._using(sender, payload) as queue:
+        async with self._using(sender, asked) as queue:
             await queue.looked.wait()
             now = trio.current_time()
-            return await queue.peek(most, partial(_shown, now=now))
+            return await queue.peek(asked.most, partial(_shown, now=now))
 
-    async def purge(self, sender: Sender, payload: object) -> int:
+    async def purge(self, sender: Sender, asked: PurgeQueue) -> int:
         """Forget the jobs of a queue."""
-        async with self._using(sender, payload) as queue:
+        async with self._using(sender, asked) as queue:
             return await queue.purge()
 
 
-def _shown(job: QueuedJob, row: JobRow, *, now: float) -> dict[str, Any]:
-    return {
-        "shard": job.place.shard,
-        "offset": job.place.offset,
-        "state": job.state.value,
-        "attempts": job.attempts,
-        "error": job.error,
-        "due_in": max(0.0, job.due - now),
-        "expires_in": None if math.isinf(job.expires) else job.expires - now,
-        "key": row.key,
-        "headers": row.headers,
-        "sender": row.sender,
-        "timestamp": row.timestamp,
-        "encoding": row.encoding,
-        "value": row.value[:4096],
-        "size": len(row.value),
-    }
-
-
-def _name(payload: object) -> str:
-    group = cast("dict[str, object]", payload).get("group") if isinstance(payload, dict) else None
-    name = group.removeprefix(GROUP) if isinstance(group, str) and group.startswith(GROUP) else ""
-    if not is_topic(name):
-        raise RemoteError("bad_request", f"group is {group!r}: use {GROUP}NAME, and a topic as the queue's name")
-    return name
-
-
-def _whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int:
-    value = fields.get(name)
-    if type(value) is not int or not least <= value <= most:
-        raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number from {least} to {most}")
-    return value
-
-
-def _seconds(fields: Mapping[str, object], name: str, least: float, most: float) -> float:
-    value = fields.get(name)
-    if not isinstance(value, int | float) or not least <= value <= most:
-        raise RemoteError("bad_request", f"{name} is {value!r}: use {least:g} to {most:g} seconds")
-    return float(value)
+def _shown(job: QueuedJob, row: JobRow, *, now: float) -> ShownJob:
+    return ShownJob(
+        shard=job.place.shard,
+        offset=job.place.offset,
+        state=job.state.value,
+        attempts=job.attempts,
+        error=job.error,
+        due_in=max(0.0, job.due - now),
+        expires_in=None if math.isinf(job.expires) else job.expires - now,
+        key=row.key,
+        headers=row.headers,
+        sender=row.sender,
+        timestamp=row.timestamp,
+        encoding=row.encoding,
+        value=row.value[:4096],
+        size=len(row.value),
+    )

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iris.kernel.config import KIB
 from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.patterns.pubsub.subscribe import expires_after
 from iris.spark_bridge.events.schema import (
@@ -33,6 +34,11 @@ from iris.spark_bridge.events.schema import (
     key_text,
 )
 from iris.spark_bridge.log import Chunk
+
+LARGE: Final = 64 * KIB
+"""Size up to which a value is sent with its event, in bytes; a larger one follows in pieces."""
+
+_PIECE: Final = 256 * KIB
 
 _PAIR: Final = 128
 """Memory of a header beside its texts, in bytes."""
@@ -151,3 +157,9 @@ def _pairs(column: Any) -> list[dict[str, bytes | None]]:
         found.append({name: text for name, text in zip(names[at:upto], texts[at:upto], strict=True) if name})
         at = upto
     return found
+
+
+def pieces_of(value: bytes) -> Iterator[bytes]:
+    """Yield a large value as it follows its event."""
+    for at in range(0, len(value), _PIECE):
+        yield value[at : at + _PIECE]

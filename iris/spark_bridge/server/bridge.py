@@ -35,7 +35,7 @@ from iris.spark_bridge.server.permissions import Permissions
 from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
-from iris.spark_bridge.server.subscribers import remember_subscribers
+from iris.spark_bridge.server.subscribers import StoredTopics, remember_subscribers
 from iris.spark_bridge.staging import Staging, Usage
 from iris.spark_bridge.tier import Tier, TierUploads
 
@@ -261,15 +261,6 @@ async def open_bridge(
         queues = Queues(bridge, nursery, may_publish=permissions.may_publish)
         leases = Leases(bridge, address=address)
         outcomes = OutcomeKeeper(bridge, permissions, address=address, entropy=entropy)
-        operations = Operations(
-            bridge,
-            intake,
-            queues=queues,
-            kept={**leases.requests(), **outcomes.requests()},
-            permissions=permissions,
-            config=config,
-            address=address,
-        )
         # The signed record before the subscriptions: publishers know for whom to wait from the first event on.
         if topics:
             await stack.enter_async_context(
@@ -299,14 +290,17 @@ async def open_bridge(
             for topic in dict.fromkeys(topics)
         ]
 
-        def announce(of: int) -> None:
-            changed = Share(of, tuple(shards))
-            if topics:
-                node._parts.pubsub.durable.change_share(address, (of, *shards))
-            for _, subscription in subscriptions:
-                node._parts.pubsub.change_share(subscription, changed)
-
-        bridge.on_divided = announce
+        stored = StoredTopics(node._parts.pubsub, subscriptions, address=address, shards=shards)
+        operations = Operations(
+            bridge,
+            intake,
+            stored=stored,
+            queues=queues,
+            kept={**leases.requests(), **outcomes.requests()},
+            permissions=permissions,
+            config=config,
+            address=address,
+        )
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)

@@ -1,15 +1,5 @@
 """Leases: exclusive rights for a limited time, granted by a bridge and written to its log before the reply.
 
-========= ============================================== ======================================================
-operation payload                                        reply
-========= ============================================== ======================================================
-lease     {name: text, cluster: whose lease it is,       {token: number, at: cluster}, where it is renewed and
-          holder: 16 bytes, ttl: s, wait: s}             released; {busy: seconds, at most, until it is free}; or
-                                                         {elsewhere: cluster}, where it is granted
-renew     {name, cluster, holder, ttl}                   whether the caller still has it
-release   {name, cluster, holder}                        whether the caller had it
-========= ============================================== ======================================================
-
 One member of a bridge grants them: the one that has shard 0, of which there is one (``ShardClaim``).  A table of its
 log has the last token and each holder; a grant is answered when it is on the disk, and on as many copies as needed.
 Renewals are kept in memory: when a member starts, each lease of the log counts as renewed just now.
@@ -27,15 +17,16 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import trio
 
 from iris.kernel.errors import RemoteError
-from iris.kernel.names import account_of, is_known_cluster, is_name
-from iris.patterns.messages import Request, Sender
+from iris.kernel.names import account_of
+from iris.patterns.bridge_protocol import Ask, AskLease, LeaseAnswer, ReleaseLease, RenewLease
+from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.state import ELSEWHERE, MAX_TTL, MIN_TTL
+from iris.patterns.state import ELSEWHERE
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView
 from iris.spark_bridge.server.member import BridgeMember
@@ -44,13 +35,11 @@ _log: Final = logging.getLogger("iris")
 
 _LAST: Final = b"last"
 """Under which the table has the last token; the names of leases have a slash."""
-_HOLDER: Final = 16
 _MOST: Final = 4096
 """Leases that are held at a time."""
 _MOST_OF_CLUSTER: Final = 256
 _WAITING: Final = 16
 """Most callers that wait here for a lease: they use places that readers need."""
-_MAX_WAIT: Final = 5.0
 
 
 @final
@@ -186,34 +175,32 @@ class Leases:
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
 
-    def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
+    def requests(self) -> Mapping[type[Ask[Any]], Callable[[Sender, Any], Awaitable[object]]]:
         """Return what answers the members of a cluster, which is known to be theirs."""
-        return {"lease": self._lease, "renew": self._renew, "release": self._release}
+        return {AskLease: self._lease, RenewLease: self._renew, ReleaseLease: self._release}
 
     def report(self) -> LeaseStatistics:
         """Return the counters."""
         return self._table.statistics(trio.current_time())
 
-    async def _lease(self, request: Request) -> dict[str, Any]:
+    async def _lease(self, sender: Sender, asked: AskLease) -> LeaseAnswer:
         granting = self._member.known.get(0, "")
         if granting == "":
             raise RemoteError("no_shard_0", "no member of this bridge is known to have shard 0: that one grants leases")
         if granting != self._address:
             await trio.lowlevel.checkpoint()
-            return {"elsewhere": granting}
-        fields = _fields(request.payload)
-        name, holder = _whole_name(fields), _holder(fields)
-        ttl, wait = _seconds(fields, "ttl", MIN_TTL, MAX_TTL), _seconds(fields, "wait", 0.0, _MAX_WAIT)
-        granted = await self._grant(name, holder, request.sender, ttl)
-        if not isinstance(granted, LeaseRecord) and wait and self._waiting < _WAITING:
+            return LeaseAnswer(elsewhere=granting)
+        name, holder, ttl = _name(asked), asked.holder.hex(), asked.ttl
+        granted = await self._grant(name, holder, sender, ttl)
+        if not isinstance(granted, LeaseRecord) and asked.wait and self._waiting < _WAITING:
             self._waiting += 1
             try:
-                granted = await self._wait(name, holder, request.sender, ttl, trio.current_time() + wait, granted)
+                granted = await self._wait(name, holder, sender, ttl, trio.current_time() + asked.wait, granted)
             finally:
                 self._waiting -= 1
         if isinstance(granted, LeaseRecord):
-            return {"token": granted.token, "at": self._address}
-        return {"busy": granted}
+            return LeaseAnswer(token=granted.token, at=self._address)
+        return LeaseAnswer(busy=granted)
 
     async def _wait(
         self, name: str, holder: str, sender: Sender, ttl: float, deadline: float, busy: float
@@ -278,25 +265,26 @@ class Leases:
         if granting != self._address:
             raise RemoteError(ELSEWHERE, granting)
 
-    async def _renew(self, request: Request) -> bool:
-        fields = _fields(request.payload)
-        name, holder = _whole_name(fields), _holder(fields)
+    async def _renew(self, _sender: Sender, asked: RenewLease) -> bool:
         await trio.lowlevel.checkpoint()
         self._check_granting()
         # A primary that was cut off from its copies may have a successor, which gives each lease its time from when it
         # was promoted.  That was not before the holder asked, if enough copies still follow this one: so the holder's
         # time, which begins when it asks, is over first.
         await self._member.copies.wait_followed()
-        return self._table.renew(name, holder, trio.current_time())
+        return self._table.renew(_name(asked), asked.holder.hex(), trio.current_time())
 
-    async def _release(self, request: Request) -> bool:
-        fields = _fields(request.payload)
-        name, holder = _whole_name(fields), _holder(fields)
+    async def _release(self, _sender: Sender, asked: ReleaseLease) -> bool:
         await trio.lowlevel.checkpoint()
         self._check_granting()
-        had = self._table.release(name, holder)
+        had = self._table.release(_name(asked), asked.holder.hex())
         self._news.unpark_all()
         return had
+
+
+def _name(asked: AskLease | RenewLease | ReleaseLease) -> str:
+    """Return the whole name of a lease, which begins with the cluster that it is of."""
+    return f"{asked.cluster}/{asked.name}"
 
 
 def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
@@ -320,46 +308,3 @@ def write_lease(view: IndexView, name: str, lease: LeaseRecord, ended: Collectio
         table.delete(other.encode())
     table.put(name.encode(), json.dumps(astuple(lease)).encode())
     table.put(_LAST, json.dumps(max(lease.token, json.loads(table.get(_LAST) or b"0"))).encode())
-
-
-# -- payloads of peers -----------------------------------------------------------------------------------------
-
-
-def _fields(payload: object) -> Mapping[str, object]:
-    if not isinstance(payload, dict):
-        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
-    return cast("dict[str, object]", payload)
-
-
-def _name(fields: Mapping[str, object]) -> str:
-    value = fields.get("name")
-    if not is_name(value):
-        raise RemoteError("bad_request", f"name is {value!r:.100}: use a name")
-    return cast("str", value)
-
-
-def _whole_name(fields: Mapping[str, object]) -> str:
-    """Return the whole name of a lease, which begins with the cluster that it is of."""
-    return f"{_cluster(fields)}/{_name(fields)}"
-
-
-def _cluster(fields: Mapping[str, object]) -> str:
-    """Return a cluster, of this realm or as ``REALM/CLUSTER``: a lease's own name has no such beginning."""
-    value = fields.get("cluster")
-    if not is_known_cluster(value):
-        raise RemoteError("bad_request", f"cluster is {value!r:.100}: use a name")
-    return cast("str", value)
-
-
-def _holder(fields: Mapping[str, object]) -> str:
-    value = fields.get("holder")
-    if not isinstance(value, bytes) or len(value) != _HOLDER:
-        raise RemoteError("bad_request", f"the holder is {value!r:.100}: use {_HOLDER} bytes")
-    return value.hex()
-
-
-def _seconds(fields: Mapping[str, object], name: str, least: float, most: float) -> float:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise RemoteError("bad_request", f"{name} is {value!r}: use {least:g} to {most:g} seconds")
-    return float(value)

@@ -25,11 +25,12 @@ from iris.kernel.tasks import Wakeup, run_in_thread
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
-from iris.spark_bridge.copies import CopyStatus, PrimaryCopies
+from iris.spark_bridge.copies import PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.events.runs import count_events, stored_size
 from iris.spark_bridge.events.schema import HEADER_BRIDGE
 from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retention, ShardState, Store, TopicFilter
+from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 from iris.spark_bridge.server.growth import Division, Parents, decode_division
@@ -221,8 +222,6 @@ class BridgeMember:
         """Division of the events among the members, as it is reported to others. None: they do not divide."""
         self.parents: Parents | None = None
         """Events that come before those of its shards. None unless the bridge has grown by these."""
-        self.on_divided: Callable[[int], None] = lambda _: None
-        """Called with the number of shards when the bridge has grown."""
         self._dividing = trio.Lock()
         """Held while a group is divided among shards and appended."""
         self._uploads = uploads
@@ -296,7 +295,7 @@ class BridgeMember:
     async def divide(self, of: int) -> None:
         """Divide the events among more shards: from now on those that belong to a new one are not stored here.
 
-        It may be repeated.
+        It may be repeated.  Publishers have to be told what this member subscribes to now: see ``StoredTopics``.
 
         Raises:
             ConfigError: the members do not divide the events.
@@ -314,7 +313,6 @@ class BridgeMember:
         # A mark is reported to readers, and the new shard begins, only when a copy that is promoted knows it as well.
         await self.copies.wait_copied(_COPYING)
         self.division = decode_division(await run_in_thread(self.store.division)) or self.division
-        self.on_divided(self.division.of)
 
     async def wait_begun(self, group: str) -> bool:
         """Return whether a group that is new here began before this member's shards did, in those that come before."""

@@ -1,10 +1,10 @@
-"""Permissions: rights to call each operation of a bridge.  One table has them; docs/reference/spark.md prints it.
+"""Permissions: rights to call each operation of a bridge, as ``iris.spark_bridge.protocol`` has them.
 
 Four things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
 of the caller's cluster permits at all; whether the caller may have the events of the topics, or of the queue, that it
 names; and whether the named group or query belongs to the caller's cluster.  It belongs to the cluster that has named
 it first, and the log remembers that: so a caller that is refused for its rights has claimed nothing.  An operation
-without a row is refused to all.
+without a row is refused to all.  A request that is malformed names nothing, and is answered so.
 
 A reader has to be permitted to subscribe to what it reads.  The option ``--reader`` of a bridge overrides that:
 clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for every reader, as
@@ -13,87 +13,17 @@ writers and monitoring need them.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Literal, cast, final
+from collections.abc import Collection, Sequence
+from typing import Any, final
 
 from iris.cluster.mesh import Peer
-from iris.kernel.errors import NotAllowed, RemoteError
-from iris.kernel.names import NodeId, is_known_cluster
+from iris.kernel.errors import NotAllowed
+from iris.kernel.names import NodeId
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import GROUP, Ask, KeyAsk, Kind, MemberAsk
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest import is_pattern
-from iris.patterns.pubsub.queues import GROUP
-from iris.security.identity import MAX_PATTERNS
+from iris.spark_bridge.protocol import PERMISSIONS
 from iris.spark_bridge.server.sink_commits import Writer
-
-Kind = Literal["group", "query"]
-"""Kinds of names that belong to a cluster; also the field of an operation's payload with the name."""
-
-Caller = Literal["reader", "subscriber", "writer", "bridge", "member"]
-
-Topics = Literal["none", "named", "wanted", "queue", "written"]
-"""Topics that a caller needs rights to.
-
-- none: the operation moves no events.
-- named: topics that the payload names, to subscribe; without any the answer has numbers alone.
-- wanted: the same, and without any all topics.
-- queue: topic of the queue that the payload names, to subscribe.
-- written: topics of the rows that the caller writes, to publish.
-
-An operation that owns a group needs the right to the topic of a queue besides, if the group is a queue's
-(``queue/NAME``).
-"""
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Permission:
-    """Permission for one operation: the rights that its caller needs."""
-
-    caller: Caller
-    topics: Topics = "none"
-    owns: Kind | None = None
-    """Kind of a name in the payload that must belong to the caller's cluster; a free name belongs to it from now on."""
-
-
-PERMISSIONS: Final[Mapping[str, Permission]] = {
-    "shards": Permission("reader"),
-    "offsets": Permission("reader", "named"),
-    "gaps": Permission("subscriber", "named"),
-    "damage": Permission("reader", "named"),
-    "times": Permission("reader"),
-    "status": Permission("reader"),
-    "copies": Permission("reader"),
-    "tier": Permission("reader"),
-    "cursors": Permission("reader"),
-    "read": Permission("subscriber", "wanted"),
-    "locate": Permission("subscriber"),  # a caller that may not have all events gets no file
-    "pin": Permission("subscriber", owns="group"),
-    "move": Permission("subscriber", owns="group"),
-    "consume": Permission("subscriber", "wanted", owns="group"),
-    "take": Permission("subscriber", "queue", owns="group"),
-    "queue": Permission("subscriber", "queue"),
-    "peek": Permission("subscriber", "queue", owns="group"),
-    "purge": Permission("subscriber", "queue", owns="group"),
-    "stage": Permission("writer", "written", owns="query"),
-    "commit": Permission("writer", "written", owns="query"),
-    "abort": Permission("writer", owns="query"),
-    "drop": Permission("bridge"),
-    "transfer": Permission("bridge"),
-    "trim": Permission("bridge"),
-    "divide": Permission("bridge"),
-    "windows": Permission("bridge"),
-    "position": Permission("bridge"),
-    "lease": Permission("member"),
-    "renew": Permission("member"),
-    "release": Permission("member"),
-    "key.claim": Permission("member"),
-    "key.note": Permission("member"),
-    "key.record": Permission("member", "written"),
-    "key.release": Permission("member"),
-}
-"""Every operation that a member of a bridge answers at the bridge's cluster and at its own."""
 
 
 @final
@@ -112,8 +42,8 @@ class Permissions:
         self._node = node
         self._find_peer = node._parts.mesh.peer
 
-    def check(self, operation: str, sender: Sender) -> Permission:
-        """Return the row of an operation, if a node may call it as far as that does not depend on what it names.
+    def check(self, operation: str, sender: Sender) -> None:
+        """Make sure that a node may call an operation, as far as that does not depend on what it names.
 
         Raises:
             NotAllowed: it may not, or nobody may, as there is no row.
@@ -136,33 +66,27 @@ class Permissions:
                         f"only nodes of cluster {self._bridge!r} may change its log, and this one speaks for "
                         f"{sender.cluster!r}"
                     )
-        return permission
 
-    def check_named(self, permission: Permission, sender: Sender, payload: object) -> None:
-        """Make sure that a node may have to do with what the payload of an operation names.
+    def check_named(self, request: Ask[Any], sender: Sender) -> None:
+        """Make sure that a node may have to do with what its request names.
 
         Raises:
             NotAllowed: it may not.
-            RemoteError: topics are no patterns, or a member's payload names no cluster.
         """
-        fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
-        if permission.caller == "member":
-            cluster = fields.get("cluster")
-            if not isinstance(cluster, str) or not is_known_cluster(cluster):
-                raise RemoteError("bad_request", f"cluster is {cluster!r:.100}: use a name")
-            if not self.speaks_for(sender, cluster):
-                what = "key" if "key" in fields else "lease"
-                raise NotAllowed(
-                    f"node {sender.node} of cluster {sender.cluster!r} asks for a {what} of {cluster!r:.100}, and is no"
-                    " member"
-                )
-        if permission.topics in ("named", "wanted"):
-            is_wanted = permission.topics == "wanted" or fields.get("topics") is not None
-            topics = patterns_untrusted(fields) if is_wanted else []
-            if topics or permission.topics == "wanted" or fields.get("regex") is not None:
-                self.check_topics(sender, topics)
-        group = fields.get("group") if permission.owns == "group" or permission.topics == "queue" else None
-        if isinstance(group, str) and group.startswith(GROUP):
+        permission = request.permission
+        if isinstance(request, MemberAsk) and not self.speaks_for(sender, request.cluster):
+            what = "key" if isinstance(request, KeyAsk) else "lease"
+            raise NotAllowed(
+                f"node {sender.node} of cluster {sender.cluster!r} asks for a {what} of {request.cluster!r:.100}, and "
+                "is no member"
+            )
+        topics: Sequence[str] = getattr(request, "topics", ())
+        is_named = bool(topics) or getattr(request, "regex", None) is not None
+        if permission.topics == "wanted" or (permission.topics == "named" and is_named):
+            self.check_topics(sender, topics)
+        group: str | None = getattr(request, "group", None)
+        is_theirs = permission.owns == "group" or permission.topics == "queue"
+        if is_theirs and group is not None and group.startswith(GROUP):
             queue = group.removeprefix(GROUP)
             if not self.may_read(sender, queue):
                 raise NotAllowed(
@@ -259,19 +183,6 @@ class Permissions:
         """
         self._check_reader(sender)
         return Writer(sender, self._find_peer)
-
-
-def patterns_untrusted(fields: Mapping[str, object]) -> list[str]:
-    """Return the patterns of topics that a payload names.
-
-    Raises:
-        RemoteError: they are none, or too many.
-    """
-    value = fields.get("topics")
-    patterns = cast("list[object]", value) if isinstance(value, list) else None
-    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
-        raise RemoteError("bad_request", f"topics: use a list of topic patterns, {MAX_PATTERNS} at most")
-    return cast("list[str]", patterns)
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:

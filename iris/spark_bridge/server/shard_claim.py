@@ -31,7 +31,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import NodeId
 from iris.node.node import Node
-from iris.spark_bridge.client import RemoteShard, shards_untrusted
+from iris.patterns.bridge_protocol import ListShards, MemberShards, RemoteShard, read_reply
 from iris.spark_bridge.copies import deposed
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
 from iris.spark_bridge.server.growth import are_of_one_bridge
@@ -132,11 +132,13 @@ class ShardClaim:
             return members is None or member < self.node.id
 
         try:
-            async with self.node.survey(self.bridge, None, operation="shards", timeout=_PATIENCE) as answers:
+            async with self.node.survey(
+                self.bridge, None, operation=ListShards.operation, timeout=_PATIENCE
+            ) as answers:
                 async for answer in answers:
                     if matters(answer.member):
                         try:
-                            others = shards_untrusted(answer.payload).shards
+                            others = read_reply(MemberShards, answer.payload).shards
                         except RemoteProtocolError as nonsense:
                             if comes_first(answer.member):
                                 raise self._refused(answer.member, nonsense) from None

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, final
 
 import trio
 
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
-from iris.patterns.pubsub.interest import DurableSubscribers
+from iris.patterns.pubsub import PubSub
+from iris.patterns.pubsub.interest import DurableSubscribers, Share
+from iris.patterns.pubsub.subscribe import Subscription
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Store
 
@@ -71,3 +73,30 @@ async def remember_subscribers(
                 await write(ends=True)
     finally:
         end()
+
+
+@final
+class StoredTopics:
+    """The subscriptions of a member to the topics that it stores.
+
+    Args:
+        pubsub: subscriptions of the node.
+        subscriptions: those of the member, with their topics.
+        address: cluster of the member, and name of its durable subscription.
+        shards: numbers of its shards.
+    """
+
+    def __init__(
+        self, pubsub: PubSub, subscriptions: Sequence[tuple[str, Subscription]], *, address: str, shards: Sequence[int]
+    ) -> None:
+        self._pubsub = pubsub
+        self._subscriptions = subscriptions
+        self._address = address
+        self._shards = tuple(shards)
+
+    def divide(self, of: int) -> None:
+        """Tell publishers that the events are divided among so many shards."""
+        if self._subscriptions:
+            self._pubsub.durable.change_share(self._address, (of, *self._shards))
+        for _, subscription in self._subscriptions:
+            self._pubsub.change_share(subscription, Share(of, self._shards))

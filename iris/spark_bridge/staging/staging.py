@@ -30,7 +30,7 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.record_batches import read_rows_untrusted
 from iris.spark_bridge.events.runs import EVENT_OVERHEAD
 from iris.spark_bridge.events.schema import SINK_SCHEMA, check_rows
-from iris.spark_bridge.log import CHUNK_EVENTS, QUERY, ROOM, crc32, is_full, sync_directory
+from iris.spark_bridge.log import CHUNK_EVENTS, ROOM, crc32, is_full, sync_directory
 from iris.spark_bridge.staging.usage import LEAST, Usage
 
 _LARGEST: Final = 2**63
@@ -44,24 +44,12 @@ _HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
-    """A staged part: the rows that one attempt of one task wrote.
-
-    Raises:
-        RemoteError: a field is not what it should be; they come from peers.
-    """
+    """A staged part: the rows that one attempt of one task wrote."""
 
     query: str
     batch: int
     partition: int
     attempt: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.query, str) or not QUERY.match(self.query):
-            raise RemoteError("bad_request", f"query is {self.query!r}: use 1 to 64 letters, digits, '-' and '_'")
-        for name in ("batch", "partition", "attempt"):
-            value = getattr(self, name)
-            if type(value) is not int or not 0 <= value < _LARGEST:
-                raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number, 0 or more")
 
 
 def new_part(*, query: str, batch: int, partition: int) -> StagedPart:

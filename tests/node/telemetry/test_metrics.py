@@ -27,11 +27,11 @@ from iris.federation.gateway import GatewayStatistics
 from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histograms, samples
 from iris.node.telemetry.metrics import Exposition
+from iris.patterns.bridge_protocol import QueueStatus
 from iris.patterns.latency import EDGES
-from iris.spark_bridge.copies import CopyStatus
 from iris.spark_bridge.log.store import ShardState
 from iris.spark_bridge.outcomes import OutcomeStatistics
-from iris.spark_bridge.queues import QueueStatus
+from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.leases import LeaseStatistics
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
 from iris.spark_bridge.tier import TierStatus

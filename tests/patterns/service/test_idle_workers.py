@@ -15,9 +15,9 @@ from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.kernel.wire import kinds
+from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.observer import Observer
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.service.outcomes import Bridges
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool

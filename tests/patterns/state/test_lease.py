@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from iris.kernel.errors import LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
+from iris.patterns.bridge_protocol import (
+    Ask,
+    AskLease,
+    LeaseAnswer,
+    ReleaseLease,
+    RenewLease,
+    as_fields,
+    read_answer,
+)
 from iris.patterns.state import Lease, open_lease
 from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable
+
+R = TypeVar("R")
 
 
 class Bridge:
@@ -29,8 +39,8 @@ class Bridge:
         self.reply: object = None
         self.asked: list[str] = []
 
-    async def ask(self, cluster: str, operation: str, fields: Mapping[str, Any], timeout: float) -> Any:
-        self.asked.append(f"{operation}@{cluster}")
+    async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+        self.asked.append(f"{request.operation}@{cluster}")
         slow, self.slow = self.slow, 0.01
         await trio.sleep(slow)
         if isinstance(self.reply, Exception):
@@ -39,21 +49,40 @@ class Bridge:
             await trio.sleep(timeout)
             raise RequestTimeout("cut")
         if self.reply is not None and cluster == "bridge":
-            return self.reply
-        name, holder, now = fields["name"], fields["holder"].hex(), trio.current_time()
-        if operation == "lease":
-            granted = self.table.acquire(name, holder, "", fields["ttl"], now)
-            return (
-                {"token": granted.token, "at": self.at or cluster}
-                if isinstance(granted, LeaseRecord)
-                else {"busy": granted}
-            )
-        return self.table.renew(name, holder, now) if operation == "renew" else self.table.release(name, holder)
+            return read_answer(request, self.reply)
+        return read_answer(request, as_fields(self.answer(cluster, request, trio.current_time())))
+
+    def answer(self, cluster: str, request: Ask[Any], now: float) -> object:
+        match request:
+            case AskLease():
+                granted = self.table.acquire(request.name, request.holder.hex(), "", request.ttl, now)
+                if isinstance(granted, LeaseRecord):
+                    return LeaseAnswer(token=granted.token, at=self.at or cluster)
+                return LeaseAnswer(busy=granted)
+            case RenewLease():
+                return self.table.renew(request.name, request.holder.hex(), now)
+            case ReleaseLease():
+                return self.table.release(request.name, request.holder.hex())
+            case _:
+                raise AssertionError(request)
 
     def lease(self, holder: int, *, ttl: float = 10.0, timeout: float = 60.0) -> AbstractAsyncContextManager[Lease]:
-        return open_lease(
-            self.ask, "bridge", "workers", "scheduler", ttl, timeout, bytes([holder]) * 16, random.Random(holder)
-        )
+        bridges = Bridges(self, holder)
+        return open_lease(bridges, "bridge", "workers", "scheduler", ttl, timeout, random.Random(holder))
+
+
+class Bridges:
+    """The bridge, as one node asks it."""
+
+    def __init__(self, bridge: Bridge, holder: int) -> None:
+        self.bridge = bridge
+        self.holder = holder
+
+    async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+        return await self.bridge.ask(cluster, request, timeout)
+
+    def entropy(self, size: int, /) -> bytes:
+        return bytes([self.holder]) * size
 
 
 async def test_a_lease_is_held_as_long_as_it_is_renewed(autojump_clock: MockClock) -> None:
@@ -147,14 +176,15 @@ async def test_a_lease_is_renewed_and_given_back_where_it_was_granted(autojump_c
 
 
 async def test_members_that_send_a_caller_to_each_other_are_not_asked_without_end(autojump_clock: MockClock) -> None:
-    bridge = Bridge()
 
-    async def ask(cluster: str, operation: str, fields: Mapping[str, Any], timeout: float) -> Any:
-        bridge.asked.append(cluster)
-        return {"elsewhere": "bridge.0" if cluster == "bridge" else "bridge"}
+    class Elsewhere(Bridge):
+        async def ask(self, cluster: str, request: Ask[R], timeout: float, /) -> R:
+            self.asked.append(cluster)
+            return read_answer(request, {"elsewhere": "bridge.0" if cluster == "bridge" else "bridge"})
 
+    bridge = Elsewhere()
     with pytest.raises(RequestTimeout, match="not free within 5 s"):
-        async with open_lease(ask, "bridge", "workers", "x", 10, 5, bytes(16), random.Random(1)):
+        async with bridge.lease(1, timeout=5):
             pass
     assert len(bridge.asked) < 50
 

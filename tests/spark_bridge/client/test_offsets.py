@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.offsets import (
-    Extent,
     Offsets,
     Range,
     advance,
@@ -25,6 +24,7 @@ from iris.spark_bridge.client.offsets import (
     split_ranges,
 )
 from iris.spark_bridge.errors import DataLost
+from iris.spark_bridge.protocol import Extent
 
 A, B, C = "0@aaaaaaaaaaaaaaaa", "1@bbbbbbbbbbbbbbbb", "2@cccccccccccccccc"
 WIPED = "0@0000000000000000"
@@ -44,10 +44,7 @@ def step(start: Offsets, held: Mapping[str, Extent], *, limit: int | None = None
     if limit is not None:
         waiting = {shard: extent.next - start.next.get(shard, 0) for shard, extent in held.items()}
         shares = divide(waiting, limit)
-        held = {
-            shard: dataclasses.replace(extent, upto=start.next.get(shard, 0) + shares[shard])
-            for shard, extent in held.items()
-        }
+        held = {shard: replace(extent, upto=start.next.get(shard, 0) + shares[shard]) for shard, extent in held.items()}
     return advance(start, held, fail_on_data_loss=strict)
 
 

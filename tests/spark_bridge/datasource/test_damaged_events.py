@@ -17,7 +17,6 @@ from iris.spark_bridge.datasource.losses import count_damaged
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.source import IrisStreamReader
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.log import EVERYTHING, TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
@@ -125,13 +124,12 @@ async def test_what_a_batch_met_is_counted_behind_it_also_after_a_restart(
 
 def test_the_damage_that_a_strange_member_tells_of_is_refused() -> None:
     from iris.kernel.errors import RemoteProtocolError
-    from iris.spark_bridge.client.client import damage_untrusted
+    from iris.patterns.bridge_protocol import read_reply
+    from iris.spark_bridge.protocol import DamageList
 
     places = [[1, 5, "so it is"]]
-    assert damage_untrusted({"count": 4, "places": places}, 0) == (
-        4,
-        [Damage(shard=0, offset=1, end=5, reason="so it is")],
-    )
+    found = read_reply(DamageList, {"count": 4, "places": places})
+    assert found == DamageList(count=4, places=((1, 5, "so it is"),))
     strange: list[object] = [
         None,
         {},
@@ -144,7 +142,7 @@ def test_the_damage_that_a_strange_member_tells_of_is_refused() -> None:
     ]
     for reply in strange:
         with pytest.raises(RemoteProtocolError):
-            damage_untrusted(reply, 0)
+            read_reply(DamageList, reply)
 
 
 def test_where_a_batch_began_stands_in_its_offsets() -> None:

@@ -50,7 +50,7 @@ async def test_parts_that_are_staged_and_parts_that_are_not_keep_their_order(tmp
         (b"nonsense", "rows of partition 0"),
         (written(["a"]).getvalue()[:-40], "rows of partition 0"),
         (written(["a"], topic="not a topic").getvalue(), "not a topic"),
-        ("text", "parts are pairs"),
+        ("text", r"parts\[\d\]\[2\]: Expected `bytes"),
     ],
 )
 async def test_rows_with_a_commit_are_looked_at_like_those_that_are_staged(

@@ -14,22 +14,24 @@ import pytest
 import trio
 
 from iris.kernel.errors import NotAllowed, RemoteError, RemoteProtocolError
+from iris.patterns.bridge_protocol import read_reply
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.client.offsets import Extent
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import read_chunks
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import split_pieces
 from iris.spark_bridge.log.index import ChunkPlace
-from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
+from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.filter import TopicFilter
+from iris.spark_bridge.protocol import Extent
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads
+from tests.support.bridge_requests import ask_raw
 
 EVENTS = 60
 EACH = 10
@@ -154,10 +156,10 @@ def test_a_segment_that_is_missing_is_said(store: Store) -> None:
 )
 def test_what_a_member_says_is_checked(change: dict[str, Any]) -> None:
     good = {"path": "/x", "device": 1, "inode": 2, "end": 9, "pieces": [[0, 0, 10]]}
-    assert file_range_untrusted(good) == FileRange(path="/x", device=1, inode=2, end=9, pieces=[[0, 0, 10]])
+    assert read_reply(FileRange, good) == FileRange(path="/x", device=1, inode=2, end=9, pieces=[(0, 0, 10)])
     for fields in (good | change, {}, None, [1]):
         with pytest.raises(RemoteProtocolError):
-            file_range_untrusted(fields)
+            read_reply(FileRange, fields)
 
 
 # -- files first, then a session -----------------------------------------------------------------------------
@@ -303,10 +305,10 @@ async def test_a_member_on_this_machine_tells_where_events_are(tmp_path: Path) -
 async def test_who_names_another_machine_is_told_nothing(tmp_path: Path) -> None:
     async with bridge_and_client(tmp_path) as (client, shard):
         question = {"shard": shard, "start": 0, "end": 1, "machine": "another"}
-        assert await client.ask("bridge", "locate", question) is None
-        assert await client.ask("bridge", "locate", question | {"machine": machine()}) is not None
+        assert await ask_raw(client, "locate", question) is None
+        assert await ask_raw(client, "locate", question | {"machine": machine()}) is not None
         with pytest.raises(RemoteError, match="bad_request"):
-            await client.ask("bridge", "locate", question | {"machine": None})
+            await ask_raw(client, "locate", question | {"machine": None})
 
 
 async def test_who_may_not_read_is_told_nothing(tmp_path: Path) -> None:
@@ -321,7 +323,7 @@ async def test_a_system_without_a_name_for_the_machine_reads_by_session(
     async with bridge_and_client(tmp_path) as (client, shard):
         for module in ("client.client", "server.operations"):
             monkeypatch.setattr(f"iris.spark_bridge.{module}.machine", lambda: None)
-            assert await client.ask("bridge", "shards")
+            assert await ask_raw(client, "shards", None)
         assert await client.locate("bridge", shard, 0, 1) is None
         question = {"shard": shard, "start": 0, "end": 1, "machine": "any"}
-        assert await client.ask("bridge", "locate", question) is None
+        assert await ask_raw(client, "locate", question) is None

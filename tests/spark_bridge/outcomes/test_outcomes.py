@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -13,8 +13,11 @@ import trio
 import iris
 from iris.node.calls import Calls
 from iris.node.operators import gather_reports
+from iris.patterns.bridge_protocol import Ask
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
+
+R = TypeVar("R")
 
 
 @asynccontextmanager
@@ -76,12 +79,13 @@ def dying(monkeypatch: pytest.MonkeyPatch, network: Network, node: iris.Node, ho
     """Have a member be cut off at a step of the protocol."""
     original = Calls.ask
 
-    async def ask(calls: Calls, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+    async def ask(calls: Calls, bridge: str, request: Ask[R], within: float, /) -> R:
         if calls is not node._calls:
-            return await original(calls, bridge, operation, fields, within)
+            return await original(calls, bridge, request, within)
+        operation = request.operation
         if operation == {"claim": "key.claim", "ran": "key.record"}.get(step):
             network.memory.crash(host)
-        answer = await original(calls, bridge, operation, fields, within)
+        answer = await original(calls, bridge, request, within)
         if operation == {"granted": "key.claim", "recorded": "key.record"}.get(step):
             network.memory.crash(host)
         return answer
@@ -344,9 +348,9 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         for payload in (7, *({**note, **change} for change in (*wrong, *of_notes))):
             with pytest.raises(iris.RemoteError, match="bad_request"):
                 await one.request("bridge", payload, operation="key.note")
-        assert await one.request("bridge", note, operation="key.note") is False, "nobody has claimed it"
+        assert await one.request("bridge", note, operation="key.note") == {"counts": False}, "nobody has claimed it"
         assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1}, "nothing was changed"
-        assert await one.request("bridge", note, operation="key.note") is True
+        assert await one.request("bridge", note, operation="key.note") == {"counts": True}
         assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1, "notes": b"n"}
         other: dict[str, Any] = {"cluster": "thief", "caller": "thief", "operation": "do", "key": "l"}
         undo = {**claim, "key": "l/undo", "undoes": other}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from iris.kernel.config import MIB
+from iris.patterns.bridge_protocol import MAX_OUTCOME
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.service import MAX_OUTCOME
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import IndexView
 from iris.spark_bridge.outcomes.records import (

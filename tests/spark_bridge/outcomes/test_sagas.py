@@ -12,6 +12,7 @@ import trio
 import trio.lowlevel
 
 import iris
+from iris.patterns.bridge_protocol import ClaimKey, KeyAnswer
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 
@@ -412,8 +413,8 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
         assert asking is not None
         claim = asking._claims.claim
 
-        async def late(terms: Any, deadline: float) -> dict[str, Any]:
-            if terms["operation"] == "do":
+        async def late(terms: ClaimKey, deadline: float) -> KeyAnswer:
+            if terms.on == "do":
                 claiming.set()
                 with trio.CancelScope(shield=True):
                     await undone.wait()

@@ -18,10 +18,9 @@ import trio
 import iris
 from iris.kernel.errors import LeaseLost, RemoteError
 from iris.node.node import Node
-from iris.patterns.pubsub.queues import MAX_LIMIT
+from iris.patterns.bridge_protocol import MAX_LIMIT, MAX_REPORTED, JobReport, Place, read_request
 from iris.spark_bridge.log import ShardState
-from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import MOST_REPORTED, read_report_untrusted
+from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.server.bridge import open_bridge
@@ -134,11 +133,11 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
             while "jobs" not in (message := await tunnel.receive()):
                 pass
             place = message["jobs"][0][:2]
-            await tunnel.send({"begun": place})
+            await tunnel.send({"begun": [place]})
             with trio.fail_after(20):
-                assert await tunnel.receive() == {"settled": place, "taken": place}
-                await tunnel.send({"done": place})
-                while (message := await tunnel.receive()) != {"settled": place}:
+                assert await tunnel.receive() == {"settled": [place], "taken": [place]}
+                await tunnel.send({"done": [place]})
+                while (message := await tunnel.receive()) != {"settled": [place]}:
                     assert "jobs" in message
         assert (await status(node))["done"] == 1
 
@@ -166,11 +165,11 @@ async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more
         async with node.bridge().queue("jobs", lease=30) as jobs:
             job = await first(jobs.receive(1))
             async with node.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send({**TERMS, "held": [*job._place]})
+                await tunnel.send({**TERMS, "held": [[*job._place]]})
                 with trio.fail_after(20):
                     while "taken" not in (message := await tunnel.receive()):
                         pass
-                assert message == {"settled": [*job._place], "taken": [*job._place]}
+                assert message == {"settled": [[*job._place]], "taken": [[*job._place]]}
             await job.commit()
 
 
@@ -199,13 +198,13 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
             async with node.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send({**TERMS, "lease": 30.0, "held": places[0] if held else [], "shards": shards})
+                await tunnel.send({**TERMS, "lease": 30.0, "held": places[:1] if held else [], "shards": shards})
                 await tunnel.receive()
-                outcome = [[*places[0], 1, "x", False]] if reported == "failed" else places[0]
-                await tunnel.send({"done": places[1], reported: outcome})
+                outcome = [[*places[0], 1, "x", False]] if reported == "failed" else places[:1]
+                await tunnel.send({"done": places[1:], reported: outcome})
                 with trio.fail_after(5):
                     try:
-                        while places[1] != (await tunnel.receive())["settled"][-2:]:
+                        while places[1] != (await tunnel.receive())["settled"][-1]:
                             pass
                     finally:
                         looks.set()
@@ -224,14 +223,14 @@ async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt
             with trio.fail_after(20):
                 while "jobs" not in (message := await tunnel.receive()):
                     pass
-                await tunnel.send({"begun": [0, 0]})
-                assert (await tunnel.receive())["taken"] == [0, 0]
+                await tunnel.send({"begun": [[0, 0]]})
+                assert (await tunnel.receive())["taken"] == [[0, 0]]
                 await tunnel.send({})
                 message = await tunnel.receive()
                 assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
                 await tunnel.send({"failed": [[0, 0, 1, "x", False]]})
                 while "jobs" not in (message := await tunnel.receive()):
-                    assert message["settled"] == [0, 0]
+                    assert message["settled"] == [[0, 0]]
             assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
 
 
@@ -239,9 +238,9 @@ async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
         for report in (
-            {"done": [0, 1] * (MOST_REPORTED + 1)},
-            {"failed": [[0, 1, 1, "", False]] * (MOST_REPORTED + 1)},
-            {"begun": [0, 1] * MOST_REPORTED, "released": [0, 2]},
+            {"done": [[0, 1]] * (MAX_REPORTED + 1)},
+            {"failed": [[0, 1, 1, "", False]] * (MAX_REPORTED + 1)},
+            {"begun": [[0, 1]] * MAX_REPORTED, "released": [[0, 2]]},
         ):
             async with node.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send({**TERMS, "held": []})
@@ -250,9 +249,9 @@ async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path:
                 with trio.fail_after(20):
                     message = await tunnel.receive()
                 assert message["error"] == "bad_request"
-                assert str(MOST_REPORTED) in message["message"]
+                assert str(MAX_REPORTED) in message["message"]
         async with node.open_tunnel("bridge", operation="take") as tunnel:
-            await tunnel.send({**TERMS, "held": [0, 1] * (MOST_REPORTED + 1)})
+            await tunnel.send({**TERMS, "held": [[0, 1]] * (MAX_REPORTED + 1)})
             message = await tunnel.receive()
             while "error" not in message:
                 message = await tunnel.receive()
@@ -260,10 +259,12 @@ async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path:
 
 
 def test_a_report_of_nonsense_of_any_size_makes_no_places() -> None:
+    many: list[list[object]] = [[[0, 1]] * 250_000, [0, 1] * 250_000]
     begun = time.process_time()
     for _ in range(20):
-        with pytest.raises(RemoteError, match="at most"):
-            read_report_untrusted({"extended": [0, 1] * 250_000})
+        for places in many:
+            with pytest.raises(RemoteError, match=str(MAX_REPORTED)):
+                read_request(JobReport, {"extended": places})
     assert time.process_time() - begun < 0.2
 
 
@@ -278,7 +279,7 @@ async def test_a_worker_with_the_largest_limit_reports_in_parts(tmp_path: Path) 
             taker = queue.receive(MAX_LIMIT)
             jobs = [await first(taker) for _ in range(30)]
             link: Any = jobs[0]._reporting
-            link._begun.extend([(7, 7)] * 3 * MAX_LIMIT)
+            link._begun.extend([Place(7, 7)] * 3 * MAX_LIMIT)
             for job in jobs:
                 job._leave(None)
             with trio.fail_after(20):

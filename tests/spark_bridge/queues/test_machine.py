@@ -9,10 +9,10 @@ from itertools import chain
 
 import pytest
 
+from iris.patterns.bridge_protocol import Place
 from iris.spark_bridge.queues.machine import (
     JobState,
     JobVerdict,
-    Place,
     QueuedJob,
     QueueMachine,
     QueueWorker,

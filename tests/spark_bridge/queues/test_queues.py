@@ -641,7 +641,7 @@ async def test_a_job_that_was_never_begun_is_no_dead_letter(desk: tuple[Network,
                     await tunnel.send({**terms, "held": []})
                     assert "now" in await tunnel.receive()
                     if turn:
-                        assert await tunnel.receive() == {"suspect": [0, 0]}
+                        assert await tunnel.receive() == {"suspect": [[0, 0]]}
                     assert len((await tunnel.receive())["jobs"]) == 1
                     raise KeyError
         job = await first(jobs.receive())

@@ -21,15 +21,16 @@ from iris.kernel.errors import ConfigError, NotSent, RemoteError, RequestTimeout
 from iris.node.node import Node
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.client.offsets import Extent
 from iris.spark_bridge.errors import BridgeUnreachable, StoreBusy
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.protocol import Extent
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
 from tests.support.arrivals import stored
+from tests.support.bridge_requests import ask_raw
 
 
 @asynccontextmanager
@@ -244,7 +245,7 @@ async def test_cursors_are_kept_by_the_bridge(tmp_path: Path) -> None:
         assert await client.pin("bridge", "g", {shard.id: 3}) == {shard.id: 3}
         assert await client.pin("bridge", "g", {shard.id: 9}) == {shard.id: 3}
         await client.move("bridge", "g", {shard.id: 5})
-        (cursor,) = await client.ask("bridge", "cursors")
+        (cursor,) = await ask_raw(client, "cursors", None)
         assert cursor["offsets"] == {shard.id: 5}
 
 
@@ -273,14 +274,14 @@ async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
 async def test_a_malformed_question_is_refused(tmp_path: Path, operation: str, payload: Any) -> None:
     async with bridge_and_reader(tmp_path) as (_, _, client):
         with pytest.raises(RemoteError, match="bad_request"):
-            await client.ask("bridge", operation, payload)
+            await ask_raw(client, operation, payload)
 
 
 async def test_only_the_bridges_own_nodes_may_trim(tmp_path: Path) -> None:
     async with bridge_and_reader(tmp_path) as (_, node, client):
         (shard,) = await client.shards()
         with pytest.raises(Exception, match="only nodes of cluster 'bridge'"):
-            await client.ask("bridge", "trim", {"shard": shard.id, "before": 1})
+            await ask_raw(client, "trim", {"shard": shard.id, "before": 1})
         assert node.name == "reader"
 
 
@@ -290,8 +291,8 @@ async def test_nothing_beyond_the_end_is_trimmed(tmp_path: Path) -> None:
         await owner.publish_confirmed("a.b", b"x")
         (shard,) = await client.shards()
         with pytest.raises(RemoteError, match=r"before is 2: shard .* ends at 1"):
-            await client.ask("bridge", "trim", {"shard": shard.id, "before": 2})
-        assert await client.ask("bridge", "trim", {"shard": shard.id, "before": 1}) == 1
+            await ask_raw(client, "trim", {"shard": shard.id, "before": 2})
+        assert await ask_raw(client, "trim", {"shard": shard.id, "before": 1}) == 1
 
 
 async def test_readers_that_are_not_named_are_refused(tmp_path: Path) -> None:

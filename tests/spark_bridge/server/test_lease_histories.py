@@ -10,15 +10,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from iris.kernel.errors import IrisError, LeaseLost, RequestTimeout
+from iris.patterns.bridge_protocol import Ask
 from iris.patterns.state import Lease, open_lease
 from iris.spark_bridge.server.leases import Leases
+
+R = TypeVar("R")
 
 _HOLDERS = 3
 _SPAN = 120.0
@@ -108,24 +111,25 @@ class World:
     async def travel(self) -> None:
         await trio.sleep(self.rng.choice((0.01, 0.01, 0.3, 1.0)) * self.rng.random())
 
-    async def handle(self, primary: Primary, operation: str, request: object, found: dict[str, object]) -> None:
-        handlers = primary.leases.requests()
+    async def handle(
+        self, primary: Primary, number: int, request: Ask[R], found: list[R], answered: trio.Event
+    ) -> None:
+        sender: Any = SimpleNamespace(node=str(number), cluster="workers")
         await self.travel()
-        reply = await handlers[operation](cast("Any", request))
+        reply = await primary.leases.requests()[type(request)](sender, request)
         await self.travel()
         if self.rng.random() < 0.95:  # else it is lost
-            found["reply"] = reply
-            cast("trio.Event", found["event"]).set()
+            found.append(cast("R", reply))
+            answered.set()
 
-    async def ask(self, number: int, operation: str, fields: Mapping[str, Any], timeout: float) -> Any:
+    async def ask(self, number: int, request: Ask[R], timeout: float) -> R:
         primary = self.primaries[min(self.reached[number], len(self.primaries) - 1)]
-        event = trio.Event()
-        found: dict[str, object] = {"event": event}
-        request = SimpleNamespace(payload=fields, sender=SimpleNamespace(node=str(number), cluster="workers"))
-        self.nursery.start_soon(self.handle, primary, operation, request, found)  # it goes on after who asked
+        answered = trio.Event()
+        found: list[R] = []
+        self.nursery.start_soon(self.handle, primary, number, request, found, answered)  # it goes on after who asked
         with trio.move_on_after(timeout):
-            await event.wait()
-            return found["reply"]
+            await answered.wait()
+            return found[0]
         raise RequestTimeout("nobody answers")
 
     def check(self) -> None:
@@ -133,14 +137,11 @@ class World:
 
     async def hold(self, number: int) -> None:
         rng = random.Random(f"{number} {self.rng.random()}")
-
-        async def ask(_cluster: str, operation: str, fields: Mapping[str, Any], timeout: float) -> Any:
-            return await self.ask(number, operation, fields, timeout)
-
+        bridges = Bridges(self, number, rng)
         while True:
             with suppress(LeaseLost, RequestTimeout):
                 ttl = rng.choice((2.0, 5.0, 10.0))
-                async with open_lease(ask, "bridge", "workers", "x", ttl, 30.0, rng.randbytes(16), rng) as lease:
+                async with open_lease(bridges, "bridge", "workers", "x", ttl, 30.0, rng) as lease:
                     self.held[number] = lease
                     self.tokens.append(lease.token)
                     self.check()
@@ -167,6 +168,19 @@ class World:
                     await trio.sleep(self.rng.random())
                     self.primaries.append(Primary(self, self.term))
             self.check()
+
+
+class Bridges:
+    """The bridge, as one holder reaches it."""
+
+    def __init__(self, world: World, number: int, rng: random.Random) -> None:
+        self.world, self.number, self.rng = world, number, rng
+
+    async def ask(self, _cluster: str, request: Ask[R], timeout: float, /) -> R:
+        return await self.world.ask(self.number, request, timeout)
+
+    def entropy(self, size: int, /) -> bytes:
+        return self.rng.randbytes(size)
 
 
 async def run_history(seed: int) -> World:

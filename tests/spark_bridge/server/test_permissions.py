@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import pytest
 import trio
 
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import Caller, Permission, read_refusal, read_request
 from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.protocol import OPERATIONS, PERMISSIONS
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.permissions import PERMISSIONS, Caller, Permission
 from iris.testing import Rights, open_network
+from tests.support.bridge_requests import ask_raw
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
 TUNNELS = ("read", "stage", "take", "consume")
@@ -58,6 +60,26 @@ def test_the_documentation_has_the_table() -> None:
 NAMED = {"topics": ["secret.a"], "group": "queue/secret.jobs", "query": "q", "cluster": "somebody", "shard": "0@ab"}
 """A payload of which each operation reads its own part."""
 
+REST = {
+    "start": 0, "end": 1, "skip": 0, "known": {}, "timeout": 0, "timestamp": 0, "offsets": {}, "machine": "here",
+    "limit": 1, "lease": 1.0, "attempts": 1, "backoff": 0.0, "dead": "secret.jobs.dead", "most": 1, "batch": 0,
+    "partition": 0, "attempt": 1, "parts": [], "name": "l", "holder": bytes(16), "ttl": 1.0, "caller": "c", "key": "k",
+    "fingerprint": bytes(16), "keep": 60.0, "rerun": False, "notes": b"", "outcome": b"", "begun": True,
+}  # fmt: skip
+"""What else the operations need; a malformed request names nothing."""
+STARTS: Mapping[str, object] = {"pin": {}, "consume": "earliest"}
+
+
+def whole(operation: str, payload: Mapping[str, object]) -> dict[str, object]:
+    start = {"start": STARTS[operation]} if operation in STARTS else {}
+    return {**REST, **start, **payload}
+
+
+@pytest.mark.parametrize("operation", [name for name, row in PERMISSIONS.items() if row.caller != "bridge"])
+def test_the_payloads_of_these_tests_are_well_formed(operation: str) -> None:
+    asked = read_request(OPERATIONS[operation], whole(operation, NAMED))
+    assert asked.operation == operation
+
 
 async def refused(node: Node, operations: Collection[str], payload: Mapping[str, object] = NAMED) -> set[str]:
     """Return those of the operations that a node may not call."""
@@ -67,13 +89,12 @@ async def refused(node: Node, operations: Collection[str], payload: Mapping[str,
         try:
             if operation in TUNNELS:
                 async with node.open_tunnel("bridge", operation=operation) as tunnel:
-                    await tunnel.send(payload)
-                    answer = await tunnel.receive()
-                    assert isinstance(answer, dict)
-                    if cast("dict[str, object]", answer).get("error") == "NotAllowed":
+                    await tunnel.send(whole(operation, payload))
+                    await tunnel.send_eof()
+                    if isinstance(read_refusal(await tunnel.receive()), NotAllowed):
                         found.add(operation)
             else:
-                await client.ask("bridge", operation, payload)
+                await ask_raw(client, operation, whole(operation, payload))
         except NotAllowed:
             found.add(operation)
         except IrisError:
@@ -162,13 +183,13 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
         ):
             await node.publish_confirmed("secret.jobs", b"hidden")
             (shard,) = bridge.states
-            span: dict[str, object] = {"shard": shard, "start": 0, "end": 1, "skip": 0, "topics": [], "machine": "here"}
+            span: dict[str, object] = {"shard": shard, "topics": []}
             wanting = {name for name, row in PERMISSIONS.items() if row.topics == "wanted"}
-            everything: dict[str, object] = {**span, "group": "g", "start": "earliest"}
+            everything: dict[str, object] = {**span, "group": "g"}
             assert await refused(other, wanting, everything) == wanting
-            by_regex: dict[str, object] = {**span, "regex": "secret", "known": {}, "timeout": 0}
+            by_regex: dict[str, object] = {**span, "group": "g", "regex": "secret"}
             assert await refused(other, {*wanting, "offsets", "damage"}, by_regex) == {*wanting, "offsets", "damage"}
-            group = {"group": "queue/secret.jobs", "start": {shard: 0}, "offsets": {shard: 1}, "topics": ["public.a"]}
+            group = {"group": "queue/secret.jobs", "offsets": {shard: 1}, "topics": ["public.a"]}
             named = {"pin", "move", "consume", "take", "queue", "peek", "purge"}
             assert await refused(other, named, {**group, "most": 9}) == named, "also beside topics that it may have"
             async with network.open_node("rightful") as rightful, rightful.bridge().queue("secret.jobs") as jobs:

@@ -17,6 +17,7 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
+from tests.support.bridge_requests import ask_raw
 
 
 @asynccontextmanager
@@ -128,9 +129,9 @@ async def test_a_regular_expression_is_matched_by_the_bridge(tmp_path: Path) -> 
         for wrong in ("(?!a).*", "(", "x" * 2000, 5):
             question: dict[str, object] = {"known": {}, "timeout": 0, "topics": [], "regex": wrong}
             with pytest.raises(RemoteError, match=r"regex|regular expression"):
-                await client.ask("bridge", "offsets", question)
+                await ask_raw(client, "offsets", question)
         with pytest.raises(RemoteError, match="limit is 0"):
-            await client.ask("bridge", "offsets", {"known": {}, "timeout": 0, "limit": 0})
+            await ask_raw(client, "offsets", {"known": {}, "timeout": 0, "limit": 0})
 
 
 async def test_what_may_not_be_subscribed_to_is_not_heard_of(tmp_path: Path) -> None:

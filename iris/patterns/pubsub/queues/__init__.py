@@ -5,20 +5,19 @@ jobs in hand, and reports again what a bridge has not confirmed; a consumer gets
 on.  Not here: the choice of the receiver (iris.spark_bridge.queues, iris.spark_bridge.consumers).
 """
 
-from iris.patterns.pubsub.queues.bridge_members import BridgeCalls, BridgeMembers
+from iris.patterns.pubsub.queues.bridge_members import BridgeMembers, BridgeUser
 from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
 from iris.patterns.pubsub.queues.job import Job
-from iris.patterns.pubsub.queues.member_link import decode_value_untrusted
+from iris.patterns.pubsub.queues.member_stream import decode_value_untrusted
 from iris.patterns.pubsub.queues.terms import (
-    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, GROUP, MAX_ATTEMPTS, MAX_BACKOFF,
-    MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE, OWN_HEADERS, PRIORITY,
+    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, MAX_PRIORITY, OWN_HEADERS, PRIORITY,
 )  # fmt: skip
 from iris.patterns.pubsub.queues.work_queue import WorkQueue, open_work_queue
 from iris.patterns.pubsub.queues.worker import JobWorker
 
 __all__ = (
-    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "GROUP",
-    "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT", "MAX_PRIORITY", "MIN_LEASE", "OWN_HEADERS", "PRIORITY",
-    "BridgeCalls", "BridgeMembers", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
+    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "MAX_PRIORITY",
+    "OWN_HEADERS", "PRIORITY",
+    "BridgeMembers", "BridgeUser", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
     "decode_value_untrusted", "open_consumer", "open_work_queue",
 )  # fmt: skip

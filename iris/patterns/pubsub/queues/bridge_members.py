@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, cast, final
 
@@ -13,27 +14,9 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from iris.kernel.names import is_name
+from iris.patterns.bridge_protocol import ListShards, MemberShards, read_reply
 from iris.patterns.multicast import Answers
 from iris.patterns.tunnel import Tunnel
-
-_ANSWERED: Final = 2.0
-"""Seconds in which every member has to answer."""
-
-
-class BridgeCalls(Protocol):
-    """A node, as far as users of a bridge's log need it."""
-
-    def survey(
-        self, cluster: str, payload: Any, *, timeout: float, operation: str
-    ) -> AbstractAsyncContextManager[Answers]:
-        """See ``Node.survey``."""
-        ...
-
-    def open_tunnel(self, cluster: str, *, operation: str) -> AbstractAsyncContextManager[Tunnel]:
-        """See ``Node.open_tunnel``."""
-        ...
-
 
 TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 """Errors of an attempt to reach a bridge that may work the next time, but for those that are ``is_final``."""
@@ -41,6 +24,35 @@ TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 
 _PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
 """Codes of errors of a bridge that are over when its disk has room, or its copies or its tier are back."""
+
+_TIMEOUT: Final = 2.0
+"""Seconds that the members have to say which shards they have."""
+
+
+class BridgeUser(Protocol):
+    """Port of queues and consumers to the node, which has these methods under the same names."""
+
+    def survey(
+        self, cluster: str, payload: Any, *, operation: str | None = ..., timeout: float = ...
+    ) -> AbstractAsyncContextManager[Answers]:
+        """Ask every member of a cluster."""
+        ...
+
+    def open_tunnel(self, cluster: str, *, operation: str | None = ...) -> AbstractAsyncContextManager[Tunnel]:
+        """Open a tunnel to a member of a cluster."""
+        ...
+
+    async def publish_confirmed(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = ...,
+        headers: Mapping[str, str] | None = ...,
+        timeout: float = ...,
+    ) -> None:
+        """Publish an event, and wait until its durable subscribers have confirmed it."""
+        ...
 
 
 def is_final(error: BaseException) -> bool:
@@ -56,21 +68,17 @@ class BridgeMembers:
 
     Args:
         bridge: cluster of the bridge.
-        node: node that asks them.
+        node: asks them.
     """
 
-    def __init__(self, bridge: str, node: BridgeCalls) -> None:
+    def __init__(self, bridge: str, node: BridgeUser) -> None:
         self.bridge: Final = bridge
+        self.node: Final = node
         self.owners: Final[dict[int, str]] = {}
         """Clusters of the members by number of their shards, as reported last: a member may have got another name."""
-        self._node = node
 
     def __repr__(self) -> str:
         return f"<BridgeMembers {self.bridge}>"
-
-    def open_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
-        """Open a tunnel to one of them."""
-        return self._node.open_tunnel(address, operation=operation)
 
     async def addresses(self) -> list[str]:
         """Return the clusters at which the members are found, those that are away as well, sorted.
@@ -79,13 +87,16 @@ class BridgeMembers:
             NoSuchCluster: there is none.
             ConfigError: each of them stores all events of its topics, so that each job would be done several times.
             RequestTimeout: not every one that is there answered.
+            RemoteProtocolError: one answered something else.
             DeliveryError: as ``Node.request``.
         """
         found: dict[str, int] = {}
-        async with self._node.survey(self.bridge, None, operation="shards", timeout=_ANSWERED) as answers:
+        survey = self.node.survey(self.bridge, None, operation=ListShards.operation, timeout=_TIMEOUT)
+        async with survey as answers:
             async for answer in answers:
-                found |= _members_untrusted(answer.payload)
-                self.owners.update(_owners_untrusted(answer.payload))
+                told = read_reply(MemberShards, answer.payload)
+                found |= members_of(told)
+                self.owners.update((shard.number, shard.address) for shard in told.shards)
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -98,53 +109,11 @@ class BridgeMembers:
         return sorted(found)
 
 
-def _members_untrusted(payload: object) -> dict[str, int]:
+def members_of(told: MemberShards) -> dict[str, int]:
     """Return the members that one has listed, with the number of shards that they divide; 0 if they divide none."""
-    fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
-    found: dict[str, int] = {}
-    divided = 0
-    for shard in _listed(fields.get("shards")):
-        match shard:
-            case {"address": str(address), "of": int(of)} if is_name(address):
-                found[address] = divided = of
-            case _:
-                raise _not_understood()
-    for pair in _listed(fields.get("known")):
-        match pair:
-            case [int(), str(address)] if is_name(address):
-                found.setdefault(address, divided)
-            case _:
-                raise _not_understood()
-    return found
-
-
-def _owners_untrusted(payload: object) -> dict[int, str]:
-    """Return the shards of the member that has answered, by number, with the cluster at which they are."""
-    shards = _listed(cast("dict[str, object]", payload).get("shards"))
-    return {
-        shard["number"]: shard["address"]
-        for shard in cast("list[dict[str, Any]]", shards)
-        if type(shard.get("number")) is int
-    }
-
-
-def _listed(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise _not_understood()
-    return cast("list[object]", value)
-
-
-def _not_understood() -> RemoteProtocolError:
-    return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")
-
-
-def error_of(answer: object) -> Exception | None:
-    """Return the error that a member has sent through a tunnel, if it is one."""
-    match answer:
-        case {"error": str(code), "message": str(message)}:
-            return NotAllowed(message) if code == "NotAllowed" else RemoteError(code, message)
-        case _:
-            return None
+    found = {shard.address: shard.of for shard in told.shards}
+    divided = told.shards[-1].of if told.shards else 0
+    return {**dict.fromkeys(told.known.values(), divided), **found}
 
 
 def first_error(group: BaseException) -> Exception:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast, final
 import trio
 
 from iris.kernel.errors import summary_of, text_of
+from iris.patterns.bridge_protocol import Place
 
 _log: Final = logging.getLogger("iris")
 
@@ -47,7 +48,7 @@ class ReceivedJob(NamedTuple):
     """A job as a bridge has sent it; see ``Job`` for the fields."""
 
     queue: str
-    place: tuple[int, int]
+    place: Place
     attempt: int
     deadline: float
     """Time at which it expires, on trio's clock; infinity if never."""

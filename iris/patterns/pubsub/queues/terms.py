@@ -8,9 +8,6 @@ from typing import Final
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
 
-GROUP: Final = "queue/"
-"""Before the name of a queue: the group under which a bridge keeps how far it is."""
-
 DEAD_SUFFIX: Final = ".dead"
 """Behind the name of a queue: the topic of its dead letters, unless another one is given."""
 
@@ -28,11 +25,6 @@ in the log (shard:offset)."""
 OWN_HEADERS: Final = frozenset({DEAD_QUEUE, DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE})
 
 MAX_PRIORITY: Final = 9
-MAX_LIMIT: Final = 4096
-MAX_ATTEMPTS: Final = 1000
-MIN_LEASE: Final = 0.1
-MAX_LEASE: Final = 7 * 24 * 3600.0
-MAX_BACKOFF: Final = 3600.0
 MAX_DELAY: Final = 10 * 365 * 24 * 3600.0
 
 

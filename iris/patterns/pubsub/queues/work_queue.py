@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError, summary_of
 from iris.kernel.tasks import open_background
 from iris.kernel.topic_syntax import is_own_topic
+from iris.patterns.bridge_protocol import (
+    GROUP,
+    MAX_ATTEMPTS,
+    MAX_BACKOFF,
+    MAX_LEASE,
+    MAX_LIMIT,
+    MIN_LEASE,
+    TakeJobs,
+)
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
 from iris.patterns.pubsub.queues.job import is_failure
 from iris.patterns.pubsub.queues.terms import (
     DEAD_SUFFIX,
     DELAY,
-    GROUP,
-    MAX_ATTEMPTS,
-    MAX_BACKOFF,
     MAX_DELAY,
-    MAX_LEASE,
-    MAX_LIMIT,
     MAX_PRIORITY,
-    MIN_LEASE,
     PRIORITY,
     check_seconds,
     check_whole,
@@ -31,9 +35,6 @@ from iris.patterns.pubsub.queues.terms import (
 )
 from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe import with_expiry
-
-Publish = Callable[..., Awaitable[None]]
-"""``Node.publish_confirmed``."""
 
 _GOODBYE: Final = 5.0
 """Seconds that leaving a queue waits for the bridge to confirm what was reported."""
@@ -43,13 +44,10 @@ _GOODBYE: Final = 5.0
 class WorkQueue:
     """A queue of jobs on a bridge's log.  Made by ``Bridge.queue``."""
 
-    def __init__(
-        self, name: str, members: BridgeMembers, publish: Publish, nursery: trio.Nursery, terms: Mapping[str, Any]
-    ) -> None:
-        self.name: Final = name
+    def __init__(self, members: BridgeMembers, nursery: trio.Nursery, terms: TakeJobs) -> None:
+        self.name: Final = terms.name
         """Name of the queue, and topic of its jobs."""
         self._members = members
-        self._publish = publish
         self._nursery = nursery
         self._terms = terms
         self._workers: list[JobWorker] = []
@@ -96,7 +94,7 @@ class WorkQueue:
             own = with_expiry(own, expires)
         if priority:
             own[PRIORITY] = str(check_whole(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY))
-        await self._publish(self.name, payload, key=key, headers=own or None, timeout=timeout)
+        await self._members.node.publish_confirmed(self.name, payload, key=key, timeout=timeout, headers=own or None)
 
     def receive(self, limit: int = 16) -> JobWorker:
         """Take jobs: ``async for job in queue.receive()``, and in it ``async with job``.
@@ -109,7 +107,7 @@ class WorkQueue:
 
         See ``Job`` for what becomes of one.
         """
-        worker = JobWorker(self.name, self._members, self._terms, check_whole(limit, "limit", 1, MAX_LIMIT))
+        worker = JobWorker(self._members, replace(self._terms, limit=check_whole(limit, "limit", 1, MAX_LIMIT)))
         self._workers.append(worker)
         self._nursery.start_soon(worker._run)
         return worker
@@ -133,7 +131,6 @@ class WorkQueue:
 async def open_work_queue(
     name: str,
     members: BridgeMembers,
-    publish: Publish,
     *,
     lease: float,
     attempts: int,
@@ -147,15 +144,16 @@ async def open_work_queue(
     dead = name + DEAD_SUFFIX if dead is None else dead
     if dead == name:
         raise ConfigError(f"dead is {dead!r}: use another topic than that of the queue")
-    terms = {
-        "group": GROUP + name,
-        "lease": check_seconds(lease, "lease", MIN_LEASE, MAX_LEASE),
-        "attempts": check_whole(attempts, "attempts", 1, MAX_ATTEMPTS),
-        "dead": dead,
-        "backoff": check_seconds(backoff, "backoff", 0.0, MAX_BACKOFF),
-    }
+    terms = TakeJobs(
+        group=GROUP + name,
+        limit=1,
+        lease=check_seconds(lease, "lease", MIN_LEASE, MAX_LEASE),
+        attempts=check_whole(attempts, "attempts", 1, MAX_ATTEMPTS),
+        dead=dead,
+        backoff=check_seconds(backoff, "backoff", 0.0, MAX_BACKOFF),
+    )
     async with open_background() as nursery:
-        queue = WorkQueue(name, members, publish, nursery, terms)
+        queue = WorkQueue(members, nursery, terms)
         try:
             yield queue
         except BaseException as error:

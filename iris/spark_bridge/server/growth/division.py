@@ -36,6 +36,10 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
         """Number of shards of the bridge now."""
         return self.grown[-1]
 
+    def marks_of(self, shard: int) -> dict[int, int]:
+        """Return where each generation began in a shard."""
+        return {of: offsets[shard] for of, offsets in self.marks.items() if shard in offsets}
+
     def divided(self, of: int, offsets: Mapping[int, int]) -> Division:
         """Return the division after a growth to ``of`` shards that begins at these offsets; the same if it is that."""
         if of <= self.of:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final, cast, final
+from contextlib import suppress
+from typing import Final, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, NoSuchCluster
+from iris.kernel.errors import ConfigError, NoSuchCluster, RemoteProtocolError
+from iris.patterns.bridge_protocol import RemoteShard, read_reply
 from iris.patterns.pubsub.interest import MAX_SHARDS
-from iris.spark_bridge.client import BridgeClient, RemoteShard
-from iris.spark_bridge.server.growth.newcomer import history_of, newcomers_cluster
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.protocol import Divide
+from iris.spark_bridge.server.growth.newcomer import Waiting, history_of, newcomers_cluster
 
 _PAUSE: Final = 0.2
 """Seconds between looks for members that wait."""
@@ -76,7 +79,7 @@ async def grow(client: BridgeClient, of: int, *, patience: float = 3.0) -> Growt
             f"{min(lacking)} --of {of}' with the options of the other members and an empty --data, then grow"
         )
     for address in dict.fromkeys(found[number].address for number in range(before)):
-        await client.ask(address, "divide", {"of": of})
+        await client.ask(address, Divide(of=of))
     shards = await client.shards()
     return Growth(of=of, before=before, marks=_marks(shards, of, before))
 
@@ -109,16 +112,14 @@ async def _newcomers(client: BridgeClient, of: int) -> frozenset[int]:
     try:
         async with client.node.survey(newcomers_cluster(client.bridge), None, operation="new", timeout=2.0) as answers:
             async for answer in answers:
-                match answer.payload:
-                    case {"shards": list() as shards, "of": int(wanted)}:  # pyright: ignore[reportUnknownVariableType]
-                        if wanted != of:
-                            raise ConfigError(
-                                f"node {answer.member} waits until bridge {client.bridge!r} has {wanted} shards, and "
-                                f"not {of}: start all new members alike"
-                            )
-                        numbers |= {number for number in cast("list[object]", shards) if type(number) is int}
-                    case _:
-                        pass
+                with suppress(RemoteProtocolError):
+                    waiting = read_reply(Waiting, answer.payload)
+                    if waiting.of != of:
+                        raise ConfigError(
+                            f"node {answer.member} waits until bridge {client.bridge!r} has {waiting.of} shards, and "
+                            f"not {of}: start all new members alike"
+                        )
+                    numbers.update(waiting.shards)
     except NoSuchCluster:
         pass
     return frozenset(numbers)

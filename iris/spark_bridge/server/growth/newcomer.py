@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Final, final
 
 import trio
+from msgspec import Struct
 
-from iris.kernel.errors import IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.errors import NoSuchCluster, RemoteProtocolError
 from iris.kernel.tasks import run_in_thread
 from iris.node.node import Node
+from iris.patterns.bridge_protocol import ListShards, MemberShards, RemoteShard, as_fields, read_reply
 from iris.patterns.messages import Request
 from iris.patterns.service import Service
-from iris.spark_bridge.client import BridgeClient, RemoteShard, shards_untrusted
+from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.log import Store
+from iris.spark_bridge.protocol import ReadWindows
 from iris.spark_bridge.server.growth.division import Division
 
 _PAUSE: Final = 0.2
@@ -29,8 +32,12 @@ _PAUSE: Final = 0.2
 _PATIENCE: Final = 60.0
 """Seconds that a member of an earlier generation may be away while this one takes over; then it begins again."""
 
-_BLOCKS: Final = 2048
-"""Blocks of publishers' windows in one answer: about 1 MiB."""
+
+class Waiting(Struct):
+    """The shards that a newcomer is to have, and how many the bridge has then."""
+
+    shards: tuple[int, ...]
+    of: int
 
 
 def newcomers_cluster(bridge: str) -> str:
@@ -42,10 +49,10 @@ async def grown_members(node: Node, bridge: str) -> Sequence[RemoteShard]:
     """Return the shards of reachable members that divide their events; those that do not answer are left out."""
     found: list[RemoteShard] = []
     with suppress(NoSuchCluster):
-        async with node.survey(bridge, None, operation="shards", timeout=2.0) as answers:
+        async with node.survey(bridge, None, operation=ListShards.operation, timeout=2.0) as answers:
             async for answer in answers:
                 with suppress(RemoteProtocolError):
-                    found += [shard for shard in shards_untrusted(answer.payload).shards if shard.grown]
+                    found += [shard for shard in read_reply(MemberShards, answer.payload).shards if shard.grown]
     return found
 
 
@@ -130,8 +137,8 @@ class Newcomer:
             f"'iris bridge grow {self._bridge} --of {self._of}'"
         )
 
-    async def _answer(self, _request: Request) -> dict[str, Any]:
-        return {"shards": list(self._shards), "of": self._of}
+    async def _answer(self, _request: Request) -> object:
+        return as_fields(Waiting(shards=tuple(self._shards), of=self._of))
 
     async def import_former(
         self, store: Store, grown: Sequence[int], parents: Mapping[str, tuple[str, int]], *, now: Callable[[], int]
@@ -146,8 +153,7 @@ class Newcomer:
         for address in sorted({address for address, _ in parents.values()}):
             begin = "00" * 16
             while True:
-                answer = await client.ask(address, "windows", {"begin": begin})
-                windows = _windows_untrusted(answer)
+                windows = await client.ask(address, ReadWindows(begin=begin))
                 if not windows:
                     break
                 await run_in_thread(partial(store.merge_windows, windows, now=now()))
@@ -158,31 +164,3 @@ class Newcomer:
         division = Division(grown=grown, after={shard: mark for shard, (_, mark) in parents.items()})
         await run_in_thread(store.put_division, division.encode())
         return division
-
-
-def read_windows(store: Store, begin: str) -> list[list[Any]]:
-    """Return which events of publishers a log has, of those from ``begin`` on, as much as goes into one answer."""
-    return [[publisher, list(blocks.items())] for publisher, blocks in store.windows(begin, _BLOCKS)]
-
-
-def _windows_untrusted(answer: object) -> list[tuple[str, dict[int, bytes]]]:
-    found: list[tuple[str, dict[int, bytes]]] = []
-    for entry in cast("list[object]", answer) if isinstance(answer, list) else [None]:
-        match entry:
-            case [str(publisher), list() as blocks] if len(publisher) == 32:  # pyright: ignore[reportUnknownVariableType]
-                found.append((publisher, dict(_block_untrusted(block) for block in cast("list[object]", blocks))))
-            case _:
-                raise _not_understood()
-    return found
-
-
-def _block_untrusted(block: object) -> tuple[int, bytes]:
-    match block:
-        case [int(number), bytes(bits)] if 0 <= number < 2**63 and len(bits) == 512:
-            return number, bits
-        case _:
-            raise _not_understood()
-
-
-def _not_understood() -> IrisError:
-    return RemoteProtocolError("a member of the bridge told what it has stored in a form that is not understood")

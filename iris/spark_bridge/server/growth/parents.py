@@ -12,6 +12,7 @@ from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.client import BridgeClient, number_of
 from iris.spark_bridge.errors import DataLost
+from iris.spark_bridge.protocol import FindPosition
 
 _log: Final = logging.getLogger("iris")
 
@@ -71,11 +72,9 @@ class Parents:
             if not address:
                 return mark + 1, mark  # there is nothing any more that it could read
             try:
-                match await self._client.ask(address, "position", {"group": group, "shard": shard}):
-                    case [int(start), int(offset)]:
-                        return start, offset
-                    case _:
-                        pass  # its consumer, or worker, comes to that member as well
+                found = await self._client.ask(address, FindPosition(group=group, shard=shard))
+                if found is not None:
+                    return found  # else its consumer, or worker, comes to that member as well
             except NotAllowed:
                 raise
             except DataLost:

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import trio
 
+from iris.patterns.bridge_protocol import TakeJobs, as_fields
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_link import MemberLink
+from iris.patterns.pubsub.queues.member_stream import ReachAttempts
 from iris.patterns.tunnel import Tunnel
 
 
@@ -30,24 +32,27 @@ class Member:
         return {"now": 0.0}
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        yield {"settled": [0, 7]}
+        yield {"settled": [[0, 7]]}
         with trio.fail_after(5):
             await self._answered.wait()
 
 
-class Receiver:
-    """A worker that does nothing with its jobs."""
+TERMS = TakeJobs(group="queue/jobs", limit=1, lease=1.0, attempts=1, dead="jobs.dead", backoff=0.0)
 
-    def terms(self) -> dict[str, Any]:
-        return {"group": "queue/jobs"}
+
+class Program:
+    """A worker whose program waits for jobs, and gets none."""
+
+    def terms(self) -> TakeJobs:
+        return TERMS
 
     def arrived(self, jobs: Sequence[Job]) -> None:
-        pass
+        assert not jobs
 
 
 async def test_a_worker_whose_job_is_taken_back_before_it_came_says_that_it_is_there() -> None:
     """To the member it stands still until it says a word, and its program waits: nothing else would make it."""
     member = Member()
-    link = MemberLink("jobs", "bridge", Receiver())
-    await link.run(cast("Tunnel", member), lambda: None)
-    assert member.sent == [{"group": "queue/jobs", "held": []}, {}]
+    link = MemberLink("jobs", "bridge", Program())
+    await link.run(cast("Tunnel", member), ReachAttempts("queue jobs", {}))
+    assert member.sent == [as_fields(TERMS), {}]

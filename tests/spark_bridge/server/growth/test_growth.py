@@ -16,7 +16,7 @@ from iris.cli.bridge_log import _generations
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
-from iris.patterns.pubsub.queues import consumer
+from iris.patterns.pubsub.queues import member_stream
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
@@ -31,6 +31,7 @@ from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
 from tests.support import growing_bridges
 from tests.support.arrivals import make_former
+from tests.support.bridge_requests import ask_raw
 from tests.support.copies import open_follower
 from tests.support.growing_bridges import check_once_and_in_order, read_all
 
@@ -146,7 +147,7 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
             for shard in (0, 1):
                 await stack.enter_async_context(open_member(network, tmp_path, shard, 2))
             await publish(publisher, range(LAST))
-            await client.ask("bridge.0", "divide", {"of": 3})
+            await ask_raw(client, "divide", {"of": 3}, "bridge.0")
             with pytest.raises(ConfigError, match="has begun to grow to 3 shards, and shard 1 has not: finish that"):
                 await grow(client, 4)
             with pytest.raises(ConfigError, match=r"nobody waits to have shard 2 of 3 of bridge 'bridge': start 'iris"):
@@ -269,7 +270,7 @@ async def test_a_query_gets_nothing_of_a_new_shard_until_it_is_at_the_marks(tmp_
 async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "_LOOK", 0.5)
+    monkeypatch.setattr(member_stream, "_LOOK", 0.5)
     async with scene() as (network, client, publisher, nursery):
         await nursery.start(run_member, network, tmp_path, 0, 1)
         await publish(publisher, range(LAST))
@@ -321,7 +322,7 @@ async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has 2 shards and only grows: give 2 to 512"):
             await grow(client, 1)
         with pytest.raises(NotAllowed, match="only nodes of cluster 'bridge' may change its log"):
-            await BridgeClient(publisher, "bridge", patience=5).ask("bridge.0", "divide", {"of": 3})
+            await ask_raw(BridgeClient(publisher, "bridge", patience=5), "divide", {"of": 3}, "bridge.0")
         with pytest.raises(ConfigError, match=r"start all members alike|shard 1 of .* is at node .* already"):
             async with open_member(network, tmp_path / "other", 1, 3):
                 pass
@@ -421,7 +422,7 @@ async def test_a_group_that_is_dropped_and_begins_again_waits_again(tmp_path: Pa
         check_once_and_in_order(received, 2 * LAST)
         assert members[1].has_read_parents("g")
         for address in ("bridge.0", "bridge.1"):
-            assert await client.ask(address, "drop", {"group": "g"})
+            assert await ask_raw(client, "drop", {"group": "g"}, address)
         assert not members[1].has_read_parents("g")
 
 
@@ -432,15 +433,15 @@ async def test_what_was_trimmed_in_an_old_shard_is_not_waited_for(tmp_path: Path
             await publish(publisher, range(LAST))
             (state,) = member.states.values()
             if reader == "queue":
-                assert (await client.ask("bridge.0", "queue", {"group": "queue/t"}))["waiting"] == LAST
+                assert (await ask_raw(client, "queue", {"group": "queue/t"}, "bridge.0"))["waiting"] == LAST
             else:
-                await client.ask("bridge.0", "pin", {"group": "g", "start": {state.id: 0}})
+                await ask_raw(client, "pin", {"group": "g", "start": {state.id: 0}}, "bridge.0")
             group = "queue/t" if reader == "queue" else "g"
-            await client.ask("bridge.0", "transfer", {"group": group, "to": "publisher"})
+            await ask_raw(client, "transfer", {"group": group, "to": "publisher"}, "bridge.0")
         await nursery.start(run_member, network, tmp_path, 0, 1)
         await wait_newcomer(nursery, network, tmp_path, 1, 2)
         await grow(client, 2)
-        assert await client.ask("bridge.0", "trim", {"shard": state.id, "before": LAST}) == LAST
+        assert await ask_raw(client, "trim", {"shard": state.id, "before": LAST}, "bridge.0") == LAST
         moves = moved(1, 2)[0]
         await publisher.publish_confirmed("t", b"%d" % LAST, key=f"k{moves}", timeout=10)
         with trio.fail_after(60):
@@ -544,7 +545,7 @@ async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
             with monkeypatch.context() as patch:
                 if step == "merge_windows":
                     patch.setattr(Store, step, die)
-                await client.ask("bridge.0", "divide", {"of": 2})
+                await ask_raw(client, "divide", {"of": 2}, "bridge.0")
                 patch.setattr(Store, step, die)
                 await dies.wait()
             await nursery.start(run_member, network, tmp_path, 1, 2)
