@@ -25,7 +25,8 @@ async def main() -> None:
         await client.wait_for("greeters")
         print(await client.request("greeters", "world", timeout=2.0))
         try:
-            await client.request("greeters", "", idempotent=True)  # may be repeated when a member is lost
+            again = iris.RequestOptions(idempotent=True)  # may be repeated when a member is lost
+            await client.request("greeters", "", options=again)
         except iris.RemoteError as error:
             print(f"{error.code}: {error.message}")
 

@@ -25,6 +25,7 @@ from iris.kernel.errors import (
     Unknown,
 )
 from iris.kernel.link.link import LinkStatistics
+from iris.node.bridge import Bridge
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership
 from iris.node.node import Node
@@ -46,6 +47,7 @@ from iris.patterns.pubsub.queues.work_queue import WorkQueue
 from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.request.options import RequestOptions
 from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
@@ -66,6 +68,7 @@ __all__ = [
     "AuthenticationError",
     "BookRow",
     "Books",
+    "Bridge",
     "Change",
     "ClusterMembership",
     "Config",
@@ -113,6 +116,7 @@ __all__ = [
     "RemoteError",
     "RemoteProtocolError",
     "Request",
+    "RequestOptions",
     "RequestTimeout",
     "Requester",
     "Saga",

@@ -156,7 +156,7 @@ class MixedWorkload:
                 self.news[own].append((publisher, number))
 
     async def _deliver(self, node: iris.Node) -> None:
-        async with node.queue("parcels", attempts=1000) as parcels:
+        async with node.bridge().queue("parcels", attempts=1000) as parcels:
             async for parcel in parcels.receive(limit=4):
                 async with parcel:
                     await trio.sleep(self._world.random.uniform(0, 0.02))
@@ -233,7 +233,12 @@ class MixedWorkload:
         key, value = chance.choice("abc"), self._next()
         match chance.randrange(3):
             case 0:
-                await history.read(key, node.request("register", key, operation="read", idempotent=True, timeout=2))
+                await history.read(
+                    key,
+                    node.request(
+                        "register", key, operation="read", timeout=2, options=iris.RequestOptions(idempotent=True)
+                    ),
+                )
             case 1:
                 await history.write(key, value, node.request("register", [key, value], operation="write", timeout=2))
             case _:
@@ -248,7 +253,12 @@ class MixedWorkload:
 
     async def _question(self, node: iris.Node) -> None:
         number = self._next()
-        assert await node.request("ledger", number, operation="question", idempotent=True, timeout=2) == number
+        assert (
+            await node.request(
+                "ledger", number, operation="question", timeout=2, options=iris.RequestOptions(idempotent=True)
+            )
+            == number
+        )
 
     async def _publish(self, node: iris.Node) -> None:
         for _ in range(3):
@@ -270,11 +280,11 @@ class MixedWorkload:
 
     async def _confirm(self, node: iris.Node) -> None:
         number = self._next()
-        await node.publish("receipts.paid", b"%d" % number, confirm=True, timeout=5)
+        await node.publish_confirmed("receipts.paid", b"%d" % number, timeout=5)
         self.confirmed.append(number)
 
     async def _put(self, node: iris.Node) -> None:
-        async with node.queue("parcels", attempts=1000) as parcels:
+        async with node.bridge().queue("parcels", attempts=1000) as parcels:
             for _ in range(3):
                 number, key = self._next(), self._world.random.choice("abc")
                 await parcels.put(number, key=key)

@@ -19,10 +19,8 @@ async def main() -> None:
         @orders.request
         async def place(request: iris.Request) -> object:
             item = str(request.payload)
-            cost = await node.request("prices", item, idempotent=True, wait=5)
-            await node.publish(
-                "orders.placed", {"item": item, "pence": cost, "by": request.sender.cluster}, confirm=True
-            )
+            cost = await node.request("prices", item, wait=5, options=iris.RequestOptions(idempotent=True))
+            await node.publish_confirmed("orders.placed", {"item": item, "pence": cost, "by": request.sender.cluster})
             return cost
 
         async with node.join("orders", orders):

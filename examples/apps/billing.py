@@ -19,18 +19,18 @@ async def main() -> None:
             for number in (1, 2, 3):
                 await confirmed.publish("orders.new", number)
 
-        async with node.consume("orders.>", group="billing") as orders:
+        async with node.bridge().consume("orders.>", group="billing") as orders:
             async with await anext(orders) as batch:
                 print("billing:", [event.payload for event in batch], "and", batch.lag, "behind")
 
-        await node.publish("orders.new", 4, confirm=True)
+        await node.publish_confirmed("orders.new", 4)
         for name, group, options in (
             ("billing again", "billing", {}),
             ("audit", "audit", {}),
             ("billing, replayed", "billing", {"start": 2, "replay": True}),
         ):
             payloads = []
-            async with node.consume("orders.>", group=group, **options) as orders:
+            async with node.bridge().consume("orders.>", group=group, **options) as orders:
                 while not payloads or orders.lag:
                     async with await anext(orders) as batch:
                         payloads += [event.payload for event in batch]

@@ -29,14 +29,14 @@ async def main() -> None:
         open_bridge(serving, topics=["thumbnails"], directory=Path(tempfile.mkdtemp())),
         iris.open_node("workers") as node,
     ):
-        async with node.queue("thumbnails", attempts=3, backoff=0.01) as jobs:
+        async with node.bridge().queue("thumbnails", attempts=3, backoff=0.01) as jobs:
             for image in ("a.png", "b.png", "c.png"):
                 await jobs.put(image, key="album")
             await work(jobs, 5, disk_is_full=True)
-        async with node.queue("thumbnails.dead") as dead:
+        async with node.bridge().queue("thumbnails.dead") as dead:
             async with await anext(dead.receive()) as letter:
                 print("put aside:", letter.payload, letter.headers["dead-attempts"], letter.headers["dead-error"])
-                async with node.queue("thumbnails") as jobs:
+                async with node.bridge().queue("thumbnails") as jobs:
                     await jobs.put(letter.payload)
                     await work(jobs, 1, disk_is_full=False)
 

@@ -11,12 +11,12 @@ import iris
 async def main() -> None:
     async with iris.open_node("exchange") as exchange, iris.open_node("display") as display:
         for item, price in (("tea", 3.5), ("milk", 1.2), ("tea", 3.6)):
-            await exchange.publish(f"prices.{item}", price, retain=True)
+            await exchange.retain(f"prices.{item}", price)
         async with display.subscribe("prices.*") as prices:
             last = [await anext(prices) for _ in range(2)]
             for event in sorted(last, key=lambda event: event.topic):
                 print(f"{event.topic} {event.payload}, retained: {event.retained}")
-            await exchange.publish("prices.tea", 3.7, retain=True)
+            await exchange.retain("prices.tea", 3.7)
             event = await anext(prices)
             print(f"{event.topic} {event.payload}, retained: {event.retained}")
 

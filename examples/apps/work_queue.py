@@ -28,7 +28,7 @@ async def work(node: iris.Node, jobs: trio.MemoryReceiveChannel[str], dead_lette
     async for job in jobs:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                print(await node.request("workers", job, idempotent=True, timeout=5))
+                print(await node.request("workers", job, timeout=5, options=iris.RequestOptions(idempotent=True)))
                 break
             except iris.RemoteError as error:
                 print(f"attempt {attempt}: {error}")

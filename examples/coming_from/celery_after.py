@@ -17,7 +17,8 @@ if __name__ == "__main__":
     with iris.sync.open_node("worker") as worker, iris.sync.open_node("site") as site:
         limits = iris.Limits(concurrency=4, queue=1000)  # in production: iris run thumbnails:service
         with worker.join("thumbnails", Thumbnails(), limits=limits), ThreadPoolExecutor() as threads:
-            thumbnails = Thumbnails.client(site, timeout=10, idempotent=True, wait=5)  # asks again if a worker is lost
+            again = iris.RequestOptions(idempotent=True)  # asks again if a worker is lost
+            thumbnails = Thumbnails.client(site, timeout=10, wait=5, options=again)
             pictures = [f"picture-{number}" for number in range(3)]
             for small in threads.map(partial(thumbnails.shrink, width=64), pictures):
                 print(small)

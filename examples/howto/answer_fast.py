@@ -16,7 +16,7 @@ query = events.select("key", "value").writeStream.foreachBatch(publish).option("
 
 async def main() -> None:
     async with iris.open_node("shop") as node, node.subscribe("answers") as answers:
-        await node.publish("orders.created", b"tea", confirm=True)
+        await node.publish_confirmed("orders.created", b"tea")
         with trio.fail_after(60):
             answer = await anext(answers)
         print(f"{answer.topic}: {answer.payload.decode()}")

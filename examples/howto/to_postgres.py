@@ -27,7 +27,7 @@ def write(database, batch):
 async def main():
     with psycopg.connect(autocommit=True) as database:  # where it is: PGHOST, PGDATABASE and so on
         database.execute(TABLES)
-        async with iris.open_node("billing") as node, node.consume("orders.>", group="postgres") as orders:
+        async with iris.open_node("billing") as node, node.bridge().consume("orders.>", group="postgres") as orders:
             async for batch in orders:
                 async with batch:  # tells the bridge at its end; a batch of which it was not told comes again
                     await trio.to_thread.run_sync(write, database, batch)

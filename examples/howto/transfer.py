@@ -68,7 +68,7 @@ def bank(name):
 
 
 async def transfer(node, order):
-    async with node.saga(f"transfer-{order['id']}") as saga:
+    async with node.bridge().saga(f"transfer-{order['id']}") as saga:
         await saga.request("north", order, operation="take", undo="give_back")
         await saga.request("south", order, operation="give", undo="take_back")
 
@@ -87,7 +87,7 @@ async def main():
             banks.join("north", bank("north")),
             banks.join("south", bank("south")),
             iris.open_node("desk") as desk,
-            desk.queue("transfers") as queue,
+            desk.bridge().queue("transfers") as queue,
         ):
             await desk.wait_for("south")
             for order in orders:

@@ -16,7 +16,7 @@ async def test_nobody_pays_twice(world: iris.testing.World) -> None:
     async with iris.open_node("shop") as shop:
         async for number in world.every(0.3):
             with suppress(iris.DeliveryError):  # then it is unknown whether it is paid
-                await shop.request("till", f"order {number}", idempotent=True)
+                await shop.request("till", f"order {number}", options=iris.RequestOptions(idempotent=True))
         iris.testing.check_at_most_once(till.charges)
         await world.wait_healed()
         await iris.testing.check_answers(shop, "till", "last order")

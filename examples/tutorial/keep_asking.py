@@ -12,7 +12,7 @@ import iris
 async def main() -> None:
     async with iris.open_node("desk") as node:
         await node.wait_for("prices", members=2)
-        prices = Prices.client(node, idempotent=True)
+        prices = Prices.client(node, options=iris.RequestOptions(idempotent=True))
         answered = set[int]()
         for number in range(200):
             offer = await prices.look_up("tea")

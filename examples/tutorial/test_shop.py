@@ -41,6 +41,6 @@ async def test_a_member_that_crashes_fails_no_request(autojump_clock):
             await desk.wait_for("prices", members=2)
             network.memory.crash("a")
             for _ in range(20):
-                offer = await Prices.client(desk, idempotent=True).look_up("tea")
+                offer = await Prices.client(desk, options=iris.RequestOptions(idempotent=True)).look_up("tea")
                 assert offer.price == 3.5
             nursery.cancel_scope.cancel()

@@ -21,10 +21,10 @@ from iris.aio.handles import (
     Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.aio.node import Node, lifespan, open_node
-from iris.aio.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
+from iris.aio.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
-    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedState",
+    "Answers", "Bridge", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents",
+    "Consumer", "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedState",
     "StateWatch", "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
 )  # fmt: skip

@@ -16,23 +16,20 @@ from iris.aio.handles import (
     Answers,
     ClusterMembership,
     ConfirmedEvents,
-    Lease,
     LossWatch,
-    Saga,
     SharedState,
     Subscription,
     Tunnel,
     Watch,
 )
-from iris.aio.queues import Consumer, WorkQueue
-from iris.cluster.membership import Member
+from iris.aio.queues import Bridge
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
 from iris.patterns.payloads import converted_reply, reply_converter
-from iris.patterns.priority import PriorityName
+from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -64,24 +61,18 @@ class Node(Handle[TrioNode]):
         cluster: str,
         payload: Any = b"",
         *,
-        timeout: float = 5.0,
-        idempotent: bool = False,
-        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
-        prefer: Member | NodeId | None = None,
+        timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
-        priority: PriorityName | None = None,
-        hedge: float | None = None,
-        prefer_site: str | None = None,
-        wait: float = 0.0,
         reply: type[R] | None = None,
+        wait: float = 0.0,
         fallback: R | None = None,
-        essential: bool = True,
+        options: RequestOptions | None = None,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and hedge is None and prefer_site is None and fallback is None and essential is True:
+        if wait == 0 and fallback is None:
             # Most requests are one message there and one back: those cross to trio and back only if they fail, which
             # takes a third of the time.
             self._guest.check()
@@ -92,14 +83,11 @@ class Node(Handle[TrioNode]):
                 self._guest.deadline,
                 cluster,
                 payload,
-                timeout=timeout,
-                idempotent=idempotent,
-                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
-                prefer=prefer,
+                timeout=timeout,
                 headers=headers,
-                priority=priority,
+                options=options,
             )
             if begun is not None:
                 try:
@@ -116,38 +104,32 @@ class Node(Handle[TrioNode]):
                 self._inner.request,
                 cluster,
                 payload,
-                timeout=timeout,
-                idempotent=idempotent,
-                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
-                prefer=prefer,
+                timeout=timeout,
                 headers=headers,
-                priority=priority,
-                hedge=hedge,
-                prefer_site=prefer_site,
-                wait=wait,
                 reply=reply,
+                wait=wait,
                 fallback=fallback,
-                essential=essential,
+                options=options,
             )
         )
 
     broadcast = awaited(TrioNode.broadcast)
     survey = block(TrioNode.survey, Answers)
     publish = awaited(TrioNode.publish, at_once=TrioNode._publish_at_once)
+    publish_confirmed = awaited(TrioNode.publish_confirmed)
+    retain = awaited(TrioNode.retain)
+    retain_confirmed = awaited(TrioNode.retain_confirmed)
+    raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)
     confirming = block(TrioNode.confirming, ConfirmedEvents)
     subscribe = block(TrioNode.subscribe, Subscription)
+    subscribe_durable = block(TrioNode.subscribe_durable, Subscription)
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
-    queue = block(TrioNode.queue, WorkQueue)
-    consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     state = block(TrioNode.state, SharedState)
-    lease = block(TrioNode.lease, Lease)
-    leader = block(TrioNode.leader, Lease)
-    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)
@@ -156,6 +138,10 @@ class Node(Handle[TrioNode]):
     revoke = awaited(TrioNode.revoke)
     books = awaited(TrioNode.books)
     statistics = direct(TrioNode.statistics)
+
+    def bridge(self, name: str = "bridge") -> Bridge:
+        """See ``iris.Node.bridge``."""
+        return Bridge(self._inner.bridge(name), self._guest)
 
     def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
         """See ``iris.Node.watch_losses``."""

@@ -1,4 +1,4 @@
-"""Work queues, for asyncio."""
+"""What a bridge has, for asyncio: its work queues, log, leases and sagas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
-from iris.aio.crossing import Handle, Source, awaited, direct
+from iris.aio.crossing import Handle, Source, awaited, block, direct
+from iris.aio.handles import Lease, Saga
+from iris.node.bridge import Bridge as TrioBridge
 from iris.node.shown import Shown
 from iris.patterns.pubsub.queues import Consumer as TrioConsumer
 from iris.patterns.pubsub.queues import Job as TrioJob
@@ -120,3 +122,16 @@ class Consumer(Source[TrioConsumer, LogBatch]):
 
     async def _fetch(self) -> None:
         self._arrived.append(LogBatch(await anext(self._inner), self._guest))
+
+
+@final
+class Bridge(Handle[TrioBridge]):
+    """See ``iris.Bridge``: the work queues, log, leases and sagas of one bridge."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    queue = block(TrioBridge.queue, WorkQueue)
+    consume = block(TrioBridge.consume, Consumer)
+    lease = block(TrioBridge.lease, Lease)
+    saga = block(TrioBridge.saga, Saga)

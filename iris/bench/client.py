@@ -75,7 +75,9 @@ async def _measure_received(
     name = uuid.uuid4().hex
     order = {"case": run.case.name, "seconds": run.seconds, "run": name}
     for receiver in receivers:
-        answered = await node.request(cluster, order, operation="begin", prefer=receiver, timeout=_PATIENCE)
+        answered = await node.request(
+            cluster, order, operation="begin", timeout=_PATIENCE, options=iris.RequestOptions(prefer=receiver)
+        )
         if answered != receiver:
             raise iris.MemberLost(f"node {receiver} of cluster {cluster!r} is gone or busy")
     topic = f"{cluster}.{name}"
@@ -93,7 +95,7 @@ async def _measure_received(
 async def _figures_of(node: iris.Node, cluster: str, receiver: NodeId, run: str, seconds: float) -> Mapping[str, float]:
     timeout = 10 * seconds + _PATIENCE
     figures: Mapping[str, float] = await node.request(
-        cluster, run, operation="figures", prefer=receiver, timeout=timeout
+        cluster, run, operation="figures", timeout=timeout, options=iris.RequestOptions(prefer=receiver)
     )
     return figures
 
@@ -120,7 +122,9 @@ async def _clock_ahead(node: iris.Node, cluster: str, member: NodeId) -> Ahead:
     other = ""
     for _ in range(_ROUND_TRIPS):
         sent = perf_counter_ns()
-        there, other = await node.request(cluster, operation="clock", prefer=member, timeout=_PATIENCE)
+        there, other = await node.request(
+            cluster, operation="clock", timeout=_PATIENCE, options=iris.RequestOptions(prefer=member)
+        )
         back = perf_counter_ns()
         readings.append((back - sent, there - (sent + back) / 2))
     return estimate(readings, same=bool(other) and other == clock_name())

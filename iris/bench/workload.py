@@ -229,10 +229,10 @@ async def echo(request: iris.Request) -> object:
 async def ask(node: iris.Node, cluster: str, task: Task, *, prefer: str | None = None) -> None:
     """Ask with as many outstanding requests as the case says."""
     latencies = Latencies(task)
-    member = None if prefer is None else NodeId(prefer)
+    options = None if prefer is None else iris.RequestOptions(prefer=NodeId(prefer))
 
     async def request(payload: bytes) -> object:
-        return await node.request(cluster, payload, prefer=member)
+        return await node.request(cluster, payload, options=options)
 
     async with trio.open_nursery() as nursery:
         for _ in range(task.case.concurrency):

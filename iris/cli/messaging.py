@@ -140,12 +140,12 @@ def request(
                 reply = await node.request(
                     cluster,
                     value,
-                    timeout=timeout,
-                    idempotent=idempotent,
                     operation=operation,
                     key=key,
+                    timeout=timeout,
                     headers=given_headers,
                     wait=wait,
+                    options=iris.RequestOptions(idempotent=idempotent),
                 )
             except iris.RemoteError as error:
                 if error.code == "bad_request" and not json_payload:
@@ -270,7 +270,10 @@ def pub(
     given_headers = read_headers(headers)
 
     async def publish(node: iris.Node, one: object) -> None:
-        await node.publish(topic, one, confirm=confirm, key=key, timeout=timeout, headers=given_headers)
+        if confirm:
+            await node.publish_confirmed(topic, one, key=key, timeout=timeout, headers=given_headers)
+        else:
+            await node.publish(topic, one, key=key, headers=given_headers)
 
     async def publish_all() -> None:
         async with connection.open() as node:

@@ -41,7 +41,7 @@ async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
     with trio.fail_after(_BRIDGE):
         while True:
             try:
-                await node.publish(topic, payload, confirm=True, timeout=_CONFIRMATION)
+                await node.publish_confirmed(topic, payload, timeout=_CONFIRMATION)
                 return
             except iris.NotSent:
                 await trio.sleep(_RETRY)

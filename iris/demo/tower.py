@@ -98,7 +98,9 @@ class Tower:
             question = {"airport": hour[0], "hour": hour[1]}
             outcome.asked += 1
             try:
-                reply = await self._node.request("weather", question, timeout=_PATIENCE, idempotent=True)
+                reply = await self._node.request(
+                    "weather", question, timeout=_PATIENCE, options=iris.RequestOptions(idempotent=True)
+                )
             except iris.IrisError as error:
                 outcome.failed += 1
                 outcome.errors = (*outcome.errors, f"{type(error).__name__}: {error}")[:3]

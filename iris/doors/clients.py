@@ -6,14 +6,16 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, final
 
 import iris.aio
 from iris.doors.bounds import check_numbers
+from iris.doors.options import TIMEOUT
 from iris.doors.problems import Problem
 from iris.doors.processor import Processor
 from iris.doors.tokens import LONGEST_TOKEN, Token, digest_of, load_tokens
@@ -213,7 +215,15 @@ class Client:
             self.release(held)
 
     async def publish(
-        self, node: iris.aio.Node, topic: str, payload: object, *, retain: bool = False, **options: Any
+        self,
+        node: iris.aio.Node,
+        topic: str,
+        payload: object,
+        *,
+        confirm: bool = False,
+        retain: bool = False,
+        timeout: float = TIMEOUT,
+        **options: Any,
     ) -> None:
         """Publish for it.  To retain bytes or a text of which there are none is to forget what was retained.
 
@@ -221,19 +231,26 @@ class Client:
             node: node whose place is lent.
             topic: topic that it may publish, as ``check`` has found.
             payload: payload of the event.
+            confirm: True to return when every durable subscriber has it on disk.
             retain: True to keep it for later subscribers.
+            timeout: seconds that the confirmation may take.
             options: options of ``Node.publish``.
 
         Raises:
             Problem: it retains as much as it may.
             IrisError: as ``Node.publish``.
         """
+        publish: Callable[..., Awaitable[None]] = node.publish
+        keep: Callable[..., Awaitable[None]] = node.retain
+        if confirm:
+            publish = partial(node.publish_confirmed, timeout=timeout)
+            keep = partial(node.retain_confirmed, timeout=timeout)
         if not retain:
-            await node.publish(topic, payload, **options)
+            await publish(topic, payload, **options)
             return
         if isinstance(payload, bytes | str) and not payload:
             try:
-                await node.publish(topic, payload, **options)
+                await publish(topic, payload, **options)
             except RequestTimeout:  # it is published, though not everybody has confirmed it
                 self._forget_retained(node, topic)
                 raise
@@ -243,7 +260,7 @@ class Client:
         self._retained.put(topic, owned)
         try:
             self._check_retained()
-            await node.publish(topic, payload, retain=True, **options)
+            await keep(topic, payload, **options)
         except RequestTimeout:  # it is retained, though not everybody has confirmed it
             raise
         except (Problem, IrisError):

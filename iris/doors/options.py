@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import iris
 from iris.doors.problems import Problem
 
 LONGEST: Final = 50.0
@@ -87,3 +88,14 @@ def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: floa
     if min(times) < 0 or math.fsum(times) > LONGEST:
         raise Problem(400, "malformed", f"timeout and wait are not negative, and {LONGEST:g} s together at most")
     return options
+
+
+def request_of(options: Mapping[str, Any], idempotency_key: str | None = None) -> dict[str, Any]:
+    """Return the options of a request as arguments of ``Node.request``.
+
+    Raises:
+        ConfigError: one of them is out of its range.
+    """
+    own = {name: value for name, value in options.items() if name in iris.RequestOptions.__struct_fields__}
+    rest = {name: value for name, value in options.items() if name not in own}
+    return {**rest, "options": iris.RequestOptions(**own, idempotency_key=idempotency_key)}

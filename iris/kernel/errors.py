@@ -145,7 +145,7 @@ class SagaUndone(DeliveryError):
 class EventsLost(DeliveryError):
     """Subscribers did not get events that this node has published: ``count`` of them since the last such error.
 
-    Raised only by ``publish(strict=True)``, whose own event was published; trying again would publish it twice.
+    Raised only by ``raise_for_losses``, once for each loss; publishing again would reach others twice.
     """
 
     def __init__(self, message: str, *, count: int = 1) -> None:

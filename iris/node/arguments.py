@@ -6,10 +6,8 @@ import inspect
 from collections.abc import Iterable
 from typing import TypeVar
 
-from iris.cluster.balancing import AtSite
-from iris.cluster.membership import Member
 from iris.kernel.errors import ConfigError
-from iris.kernel.names import NodeId, check_address, check_key, check_name, is_node_id
+from iris.kernel.names import check_address, check_key, check_name
 from iris.kernel.numerals import as_float, as_whole, shown
 
 T = TypeVar("T")
@@ -65,40 +63,20 @@ def check_count(value: object, name: str) -> int:
     return count
 
 
-def check_request(
-    cluster: str,
-    operation: str | None,
-    key: str | None,
-    *,
-    idempotent: bool,
-    idempotency_key: str | None = None,
-    hedge: float | None = None,
-) -> float | None:
-    """Check the arguments that address a request, and how often it may run.
+def check_request(cluster: str, operation: str | None, key: str | None) -> None:
+    """Check the arguments that address a request.
 
     The name of the cluster is looked at when there is none of that name.
-
-    Returns:
-        Seconds after which a second member is asked; None: never.
 
     Raises:
         ConfigError: one of them cannot be.
     """
     if type(cluster) is not str:
         check_address(cluster)
-    if idempotent is not True and idempotent is not False:
-        check_flags(idempotent=idempotent)
     if operation is not None:
         check_name(operation, "operation")
     if key is not None:
         check_key(key)
-    if idempotency_key is not None and (check_key(idempotency_key) == "" or not idempotency_key.isprintable()):
-        raise ConfigError(f"idempotency_key is {idempotency_key!r}: use 1 to 256 bytes of printable text")
-    if hedge is None:
-        return None
-    if not idempotent and idempotency_key is None:
-        raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
-    return check_timeout(hedge, "hedge")
 
 
 def check_wait(wait: float, name: str = "wait") -> float:
@@ -134,22 +112,6 @@ def check_whom(cluster: str, operation: str | None) -> None:
     check_address(cluster)
     if operation is not None:
         check_name(operation, "operation")
-
-
-def check_preference(prefer: Member | NodeId | None, site: str | None) -> NodeId | AtSite | None:
-    """Return the preferred receiver of a request: a member, or any member at a site.
-
-    Raises:
-        ConfigError: both are given, the member is none, or the site has no name of one.
-    """
-    if site is None:
-        node = prefer.node if isinstance(prefer, Member) else prefer
-        if node is not None and not is_node_id(node):
-            raise ConfigError(f"prefer is {prefer!r}: use a member, as node.members returns them, or its id")
-        return node
-    if prefer is not None:
-        raise ConfigError("prefer and prefer_site exclude each other: prefer names one member, at whatever site")
-    return AtSite(check_name(site, "site"))
 
 
 def check_between(value: float, name: str, least: float, most: float) -> float:

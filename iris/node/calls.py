@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Lookups, Member, Membership, Watch
+from iris.cluster.membership import Lookups, Membership, Watch
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, reach_one
 from iris.kernel.errors import ConfigError, DeliveryError, RequestTimeout
-from iris.kernel.names import Entropy, NodeId, check_address
+from iris.kernel.names import Entropy, check_address
 from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
-from iris.node.arguments import check_flags, check_preference, check_request, check_timeout, check_wait
+from iris.node.arguments import check_is, check_request, check_timeout, check_wait
 from iris.node.run_guard import RunGuard
 from iris.patterns.bridge_protocol import Ask, as_fields, read_answer
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.picker import known_instead
-from iris.patterns.priority import PriorityName, check_priority
-from iris.patterns.request import Begun, Requests
+from iris.patterns.priority import check_priority
+from iris.patterns.request import PLAIN, REPEATED, Begun, RequestOptions, Requests, preference_of
 from iris.patterns.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -160,28 +160,19 @@ class Calls:
         cluster: str,
         payload: Any,
         *,
-        timeout: float,
-        idempotent: bool = False,
-        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
-        prefer: Member | NodeId | None = None,
+        timeout: float,
         headers: Mapping[str, str] | None = None,
-        priority: PriorityName | None = None,
-        hedge: float | None = None,
-        prefer_site: str | None = None,
-        wait: float = 0.0,
         reply: type[R] | None = None,
+        wait: float = 0.0,
         fallback: R | None = None,
-        essential: bool = True,
+        options: RequestOptions | None = None,
     ) -> R:
         """See ``Node.request``."""
         self._guard.check()
-        hedge = check_request(
-            cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key, hedge=hedge
-        )
-        if essential is not True:
-            check_flags(essential=essential)
+        check_request(cluster, operation, key)
+        options = PLAIN if options is None else check_is(options, RequestOptions, "options")
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -191,31 +182,30 @@ class Calls:
             within = check_wait(wait)
             if within:
                 await self._first.wait(cluster, within)
-            wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-            if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
+            if self._reach is not None and (options.prefer_site or self._reach.matters(cluster)):
                 with self._guard.waiting():
-                    timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
+                    timeout = await reach_one(self._reach, cluster, options.prefer_site, timeout)
             call = self._requests.call(
                 cluster,
                 payload,
                 timeout=timeout,
-                idempotent=idempotent,
+                idempotent=options.idempotent,
                 operation=operation,
                 key=key,
-                prefer=wanted,
+                prefer=preference_of(options),
                 headers=headers,
-                priority=None if priority is None else check_priority(priority),
-                idempotency_key=idempotency_key,
+                priority=None if options.priority is None else check_priority(options.priority),
+                idempotency_key=options.idempotency_key,
             )
-            came: Any = await self._requests.request(call, hedge)
+            came: Any = await self._requests.request(call, options.hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
         except BaseException as error:
             if span is not None:
                 span.end(error)
-            if (essential and fallback is None) or not isinstance(error, DeliveryError):
+            if fallback is None or not isinstance(error, DeliveryError):
                 raise
             self._requests.fallbacks[type(error).__name__] += 1
-            return cast("R", fallback)
+            return fallback
         if span is not None:
             span.end()
         return value
@@ -227,14 +217,11 @@ class Calls:
         cluster: str,
         payload: object,
         *,
-        timeout: float,
-        idempotent: bool,
-        idempotency_key: str | None,
         operation: str | None,
         key: str | None,
-        prefer: Member | NodeId | None,
+        timeout: float,
         headers: Mapping[str, str] | None,
-        priority: PriorityName | None,
+        options: RequestOptions | None,
     ) -> Begun | TracedRequest | None:
         """Begin a request as ``request`` does, without waiting, for callers outside of trio's tasks.
 
@@ -242,7 +229,10 @@ class Calls:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key)
+        check_request(cluster, operation, key)
+        options = PLAIN if options is None else check_is(options, RequestOptions, "options")
+        if options.hedge is not None or options.prefer_site is not None:
+            return None
         if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
@@ -252,14 +242,14 @@ class Calls:
             cluster,
             payload,
             timeout=check_timeout(timeout),
-            idempotent=idempotent,
+            idempotent=options.idempotent,
             operation=operation,
             key=key,
             headers=headers,
-            prefer=None if prefer is None else check_preference(prefer, None),
-            priority=check_priority(priority),
+            prefer=preference_of(options),
+            priority=check_priority(options.priority),
             until=until,
-            idempotency_key=idempotency_key,
+            idempotency_key=options.idempotency_key,
         )
         begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
@@ -267,5 +257,5 @@ class Calls:
     async def ask(self, bridge: str, request: Ask[T], timeout: float, /) -> T:
         """See ``Bridges``."""
         fields, operation = as_fields(request), request.operation
-        reply = await self.request(bridge, fields, operation=operation, timeout=timeout, idempotent=True)
+        reply = await self.request(bridge, fields, operation=operation, timeout=timeout, options=REPEATED)
         return read_answer(request, reply)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -12,36 +11,34 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
+from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
 from iris.kernel.errors import ConfigError, NoSuchCluster
-from iris.kernel.names import NodeId, check_address, check_name
+from iris.kernel.names import check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
-    check_between,
     check_count,
-    check_flags,
     check_is,
-    check_preference,
     check_timeout,
     check_wait,
     check_whom,
 )
+from iris.node.bridge import Bridge
 from iris.node.calls import too_few
 from iris.node.documents import Documents
 from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
 from iris.patterns.books import Books, LossWatch, matching
-from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL
 from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
-from iris.patterns.pubsub.interest import DurableSubscriber, Share
+from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
-from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
-from iris.patterns.service import KeyClaims, Limits, Service, callers
-from iris.patterns.state import MAX_BYTES, DocumentSettings, Lease, Saga, SharedState, open_lease, open_saga
+from iris.patterns.request import RequestOptions
+from iris.patterns.service import Limits, Service, callers
+from iris.patterns.state import MAX_BYTES, SharedState
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -144,53 +141,36 @@ class Node:
         cluster: str,
         payload: Any = b"",
         *,
-        timeout: float = 5.0,
-        idempotent: bool = False,
-        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
-        prefer: Member | NodeId | None = None,
+        timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
-        priority: PriorityName | None = None,
-        hedge: float | None = None,
-        prefer_site: str | None = None,
-        wait: float = 0.0,
         reply: type[R] | None = None,
+        wait: float = 0.0,
         fallback: R | None = None,
-        essential: bool = True,
+        options: RequestOptions | None = None,
     ) -> R:
         """Ask one member of a cluster and return its reply.
 
-        The member is chosen by load.  At most once: the handler runs never or once.  With ``idempotent=True`` the
-        request is repeated until the timeout when members are lost or leave, or there is none for a moment, and members
-        recognise repeats: effectively once while the member that ran it lives.
+        The member is chosen by load.  At most once: the handler runs never or once.  With
+        ``options=RequestOptions(idempotent=True)`` the request is repeated until the timeout when members are lost or
+        leave, or there is none for a moment, and members recognise repeats: effectively once while the member that ran
+        it lives.
 
         Args:
             cluster: name of the cluster.
             payload: bytes, None, bool, int, float, str, list, dict with str keys, dataclass; at most ``max_payload``.
-            timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
-                cancel scope shortens it, and what is left is what nested requests in the handler may use.
-            idempotent: the handler's effect is the same when it runs twice.
-            idempotency_key: 1 to 256 bytes that name this piece of work, within this node's cluster and the operation.
-                A bridge keeps what the first request with the key came to, for the time that the service states
-                (``Outcomes``), and every later one gets that, from whichever member, also after the death of members,
-                callers and bridge.  It is repeated as with ``idempotent=True``.
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
-            prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
-                at whatever site; then another one.  From ``members``, ``watch`` or an earlier answer.
+            timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
+                cancel scope shortens it, and what is left is what nested requests in the handler may use.
             headers: str to str, at most ``Config.max_headers`` bytes.
-            priority: ``low`` is refused first by busy members, ``high`` last; None: as the request that is served here.
-            hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest
-                few per cent of the replies.  For idempotent requests only, and 5 % of those at most.
-            prefer_site: members at this site are asked as long as one can be reached and work does not wait for 0.25 s
-                there; then others, in the order of ``open_node``.  Not together with ``prefer``.
-            wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
             reply: the type to convert the reply to: a dataclass, a model of msgspec or pydantic, or a type made of
                 such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
-            fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``); None:
-                errors are raised, unless ``essential`` is False.
-            essential: False: ``fallback`` is returned then even if it is None.
+            wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
+            fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``).  None:
+                errors are raised.
+            options: repeats, idempotency key, hedging, priority, preferred member or site.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
@@ -212,20 +192,14 @@ class Node:
         return await self._calls.request(
             cluster,
             payload,
-            timeout=timeout,
-            idempotent=idempotent,
-            idempotency_key=idempotency_key,
             operation=operation,
             key=key,
-            prefer=prefer,
+            timeout=timeout,
             headers=headers,
-            priority=priority,
-            hedge=hedge,
-            prefer_site=prefer_site,
-            wait=wait,
             reply=reply,
+            wait=wait,
             fallback=fallback,
-            essential=essential,
+            options=options,
         )
 
     # -- broadcast and survey -------------------------------------------------------------------------------
@@ -276,13 +250,13 @@ class Node:
         cluster: str,
         payload: Any,
         *,
+        operation: str | None = None,
         timeout: float = 1.0,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
         count: int | None = None,
         quiet: float | None = None,
-        operation: str | None = None,
-        headers: Mapping[str, str] | None = None,
         priority: PriorityName | None = None,
-        wait: float = 0.0,
     ) -> AbstractAsyncContextManager[Answers]:
         """Ask every member of a cluster and gather the replies; at most once per member.
 
@@ -300,13 +274,13 @@ class Node:
         Args:
             cluster: name of the cluster; its present members are asked.
             payload: see ``request``.
+            operation: see ``request``.
             timeout: seconds that the survey takes at most.
+            headers: see ``request``.
+            wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
             count: end it after so many answers.
             quiet: end it when, after the first, no answer has come for so many seconds.
-            operation: see ``request``.
-            headers: see ``request``.
-            priority: see ``request``.
-            wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
+            priority: see ``RequestOptions``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -334,85 +308,158 @@ class Node:
         topic: str,
         payload: Any,
         *,
-        confirm: bool = False,
         key: str | None = None,
-        timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
-        retain: bool = False,
-        strict: bool = False,
         expires: float | None = None,
     ) -> None:
-        """Send an event to every subscriber of a topic, whatever its cluster.
+        """Send an event to every subscriber of a topic, whatever its cluster, and wait for no confirmation.
 
-        At most once per subscriber, in the order of this publisher.  What is lost is counted and shown to the
-        subscriber as ``event.missed``.  It waits when the links to subscribers are full but moving.
+        At most once per subscriber, in the order of this publisher.  What is lost is counted, shown to the subscriber
+        as ``event.missed``, and raised by ``raise_for_losses``.  It waits when the links to subscribers are full but
+        moving.
 
         Args:
             topic: tokens joined by dots.
             payload: see ``request``.
-            confirm: return only when every durable subscriber (a bridge) has the event on disk, also those that are
-                away now and have a name.
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
-            timeout: seconds that the confirmation may take; links to other sites are waited for half of it at most.
             headers: see ``request``.
-            retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
-                each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
-            strict: raise an error if subscribers did not get events that this node has published on the topic.
             expires: seconds that it may wait at a subscriber; then it is not delivered any more, and counted there as
                 expired.  In a bridge's log they count from when it was stored.  None: it never expires.
 
         Raises:
-            NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
-                ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
-            EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
-            RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
-            ConfigError: the topic is malformed, or ``expires`` are no seconds, or are given with ``retain``.
+            ConfigError: the topic is malformed, or ``expires`` are no seconds.
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
         It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is in flight, or
-        unsent if it yielded or waited for a patient subscriber or another site; a late confirmation is dropped.
+        unsent if it yielded or waited for a patient subscriber or another site.
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
         if self._lookups is not None:
             self._first.check_member("publish")
         if expires is not None:
-            if retain:
-                raise ConfigError("a last value that is retained does not expire: give expires or retain")
             headers = with_expiry(headers, expires)
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
             if span is not None:
                 with span:  # once more, with the trace in its headers
-                    return await self.publish(
-                        topic,
-                        payload,
-                        confirm=confirm,
-                        key=key,
-                        timeout=timeout,
-                        headers=headers,
-                        retain=retain,
-                        strict=strict,
-                    )
+                    return await self.publish(topic, payload, key=key, headers=headers)
         if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
             with self._guard.waiting():
-                left = await self._remote_subscribers.reach(topic, within=check_timeout(timeout) if confirm else None)
-            timeout = left if confirm else timeout
-        if not (confirm or retain or strict):
-            publishing = self._publishing
-            # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
-            plain = type(payload) is bytes and key is None and not headers
-            if not (plain and publishing.extend(topic, payload, len(payload))):
-                await publishing.publish(topic, payload, key=key, headers=headers)
-            return None
-        check_flags(confirm=confirm, retain=retain, strict=strict)
-        within = check_timeout(timeout) if confirm else None
-        with self._guard.waiting() if confirm else nullcontext():
-            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
-        if strict:
-            self._pubsub.losses.check(topic)
+                await self._remote_subscribers.reach(topic, within=None)
+        publishing = self._publishing
+        # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
+        plain = type(payload) is bytes and key is None and not headers
+        if not (plain and publishing.extend(topic, payload, len(payload))):
+            await publishing.publish(topic, payload, key=key, headers=headers)
         return None
+
+    async def publish_confirmed(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        timeout: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> None:
+        """Publish an event, and return when every durable subscriber (a bridge) has it on disk.
+
+        Durable subscribers that have a name are waited for also while they are away.  Other subscribers get it as with
+        ``publish``.  For many events see ``confirming``.
+
+        Args:
+            topic: tokens joined by dots.
+            payload: see ``request``.
+            key: see ``publish``.
+            timeout: seconds that this may take; links to other sites are waited for half of it at most.
+            headers: see ``request``.
+            expires: see ``publish``.
+
+        Raises:
+            NotSent: no durable subscriber is known.
+            RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
+            ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``publish``.
+
+        Cancelled, the event may be stored; a late confirmation is dropped.
+        """
+        if expires is not None:
+            headers = with_expiry(headers, expires)
+        await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=False)
+
+    async def retain(
+        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish an event, and keep it as the topic's last value for subscribers that come later.
+
+        Each of them gets it once, with ``event.retained``; groups and durable subscribers do not.  This node keeps it,
+        in memory, until the next one that is retained on the topic, or ``forget_retained``.
+
+        Args:
+            topic: tokens joined by dots.
+            payload: see ``request``.
+            key: see ``publish``.
+            headers: see ``request``.
+
+        Raises:
+            NotSent: ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
+            ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``publish``.
+
+        Cancelled while it waits, the event is in flight and retained, or neither.
+        """
+        await self._publish(topic, payload, key, headers, within=None, retain=True)
+
+    async def retain_confirmed(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        timeout: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
+
+        Raises what both raise; after ``RequestTimeout`` the value is retained.
+        """
+        await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
+
+    async def _publish(
+        self,
+        topic: str,
+        payload: Any,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        *,
+        within: float | None,
+        retain: bool,
+    ) -> None:
+        """Publish an event that is retained, or confirmed within some seconds, or both."""
+        self._guard.check()
+        self._first.check_member("publish")
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("event", topic, None, headers)
+        with nullcontext() if span is None else span:
+            if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
+                with self._guard.waiting():
+                    left = await self._remote_subscribers.reach(topic, within=within)
+                within = None if within is None else left
+            with nullcontext() if within is None else self._guard.waiting():
+                await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+
+    def raise_for_losses(self, topic: str) -> None:
+        """Raise an error if subscribers did not get events that this node has published on a topic.
+
+        Each loss is raised once.
+
+        Raises:
+            EventsLost: since the last call events were lost; it holds how many.
+        """
+        self._guard.check()
+        self._pubsub.losses.check(check_topic(topic))
 
     def _publish_at_once(self, topic: str, payload: object, **options: object) -> bool:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
@@ -458,10 +505,7 @@ class Node:
         group: str | None = None,
         overflow: Overflow = "drop_oldest",
         limits: SubscriptionLimits | None = None,
-        durable: bool = False,
-        name: str | None = None,
         allow: Iterable[str] | None = None,
-        share: Share | None = None,
     ) -> AbstractAsyncContextManager[Subscription]:
         """Receive the events of every topic that matches a pattern.
 
@@ -475,14 +519,51 @@ class Node:
             overflow: the action beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
                 limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
-                as missed, and wait for it again when it has room.  Confirmed events go past no durable one.
+                as missed, and wait for it again when it has room.
             limits: limits of events waiting here; by default those of ``Config``.
-            durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
-            name: the name of a durable subscriber, within this node's own cluster: also while nobody subscribes
-                under it, confirmed events wait for it, until ``forget_subscriber``.  One subscription has it at a
-                time; one with another pattern takes its place.
             allow: clusters whose events are taken, as their certificates name them; None: all.
-            share: the share of a durable group that divides its events by shard for ever, see ``Share``.
+
+        Raises:
+            ConfigError: the pattern, the group or ``overflow`` is malformed.
+            NotAllowed: this node's certificate does not permit to subscribe to it.
+
+        Cancelling the iteration loses no event; leaving the block drops what still waits.
+        """
+        return self._subscribe(pattern, limits, group=group, overflow=overflow, allow=allow)
+
+    def subscribe_durable(
+        self,
+        pattern: str,
+        *,
+        name: str | None = None,
+        group: str | None = None,
+        share: Share | None = None,
+        overflow: Overflow = "drop_oldest",
+        limits: SubscriptionLimits | None = None,
+        allow: Iterable[str] | None = None,
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Receive events in order to store them, and answer ``publish_confirmed`` with ``subscription.confirm``.
+
+        Example::
+
+            async with node.subscribe_durable("orders.>", name="archive") as orders:
+                while True:
+                    events = await orders.receive_batch()
+                    await write(events)
+                    await orders.confirm(events)
+
+        For programs that are a store themselves.  What a bridge has stored is read by ``node.bridge().consume``.
+
+        Args:
+            pattern: see ``subscribe``.
+            name: the subscriber's name within this node's own cluster: also while nobody subscribes under it,
+                confirmed events wait for it, until ``forget_subscriber``.  One subscription has it at a time; one with
+                another pattern takes its place.  None: it is waited for only while it is subscribed.
+            group: see ``subscribe``.
+            share: the share of a group that divides its events by shard for ever, see ``Share``; needs ``group``.
+            overflow: see ``subscribe``.  Confirmed events go past no durable subscriber that makes them wait.
+            limits: see ``subscribe``.
+            allow: see ``subscribe``.
 
         Raises:
             ConfigError: the pattern, the group, the name, the share or ``overflow`` is malformed; this node has a
@@ -491,9 +572,24 @@ class Node:
 
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
+        return self._subscribe(
+            pattern, limits, group=group, overflow=overflow, allow=allow, durable=True, name=name, share=share
+        )
+
+    def _subscribe(
+        self,
+        pattern: str,
+        limits: SubscriptionLimits | None,
+        *,
+        group: str | None,
+        overflow: Overflow,
+        allow: Iterable[str] | None,
+        durable: bool = False,
+        name: str | None = None,
+        share: Share | None = None,
+    ) -> AbstractAsyncContextManager[Subscription]:
         self._guard.check()
         self._first.check_member("subscribe")
-        check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
             pattern,
@@ -526,87 +622,21 @@ class Node:
         self._first.check_member("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
-    # -- a bridge's log ---------------------------------------------------------------------------------------
+    # -- bridges ----------------------------------------------------------------------------------------------
 
-    def queue(
-        self,
-        name: str,
-        *,
-        lease: float = 30.0,
-        attempts: int = 5,
-        dead: str | None = None,
-        backoff: float = 1.0,
-        bridge: str = "bridge",
-    ) -> AbstractAsyncContextManager[WorkQueue]:
-        """Open a queue of jobs on the log of a bridge: put jobs, or take them.
+    def bridge(self, name: str = "bridge") -> Bridge:
+        """Return the handle of a bridge: its work queues, its log, its leases and its sagas.
 
-        Example::
-
-            async with node.queue("jobs") as jobs:
-                await jobs.put({"order": 7})
-                async for job in jobs.receive(limit=16):
-                    async with job:
-                        print(job.payload)
-
-        At least once: a job is handed out until a worker has done it, it has failed ``attempts`` times, or it expires.
+        Asks nobody: whether the bridge is there is found out by what is done with the handle.
 
         Args:
-            name: the name of the queue: a topic that the bridge stores, of which every event is a job.
-            lease: seconds from when a job is begun until another worker may get it, 0.1 to 7 days; ``Job.extend`` lets
-                it begin anew.
-            attempts: after so many that failed, 1 to 1,000, a job becomes a dead letter.
-            dead: topic of the dead letters; None: ``NAME.dead``.
-            backoff: seconds before the second attempt, twice as many before the third, and so on, at most an hour.
-            bridge: the bridge's cluster.
+            name: cluster of the bridge.
 
         Raises:
-            ConfigError: an argument is malformed.
-
-        Leaving the block gives back the jobs that were not begun, and waits up to 5 s for the bridge to confirm what
-        was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
+            ConfigError: the name is malformed.
         """
         self._guard.check()
-        members = BridgeMembers(check_name(bridge, "cluster"), self)
-        return open_work_queue(name, members, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
-
-    def consume(
-        self,
-        *topics: str,
-        group: str,
-        start: Start = "earliest",
-        replay: bool = False,
-        bridge: str = "bridge",
-    ) -> AbstractAsyncContextManager[Consumer]:
-        """Read the log of a bridge in batches, from where the group was.
-
-        Example::
-
-            async with node.consume("orders.>", group="billing") as orders:
-                async for batch in orders:
-                    async with batch:
-                        for event in batch:
-                            print(event.topic, event.payload)
-
-        At least once: what was not committed comes again when the group goes on.  In the order of each shard.
-
-        Args:
-            topics: patterns.
-            group: the consumers that read together; the cluster that has used a group first owns it.  At each member of
-                the bridge one consumer of a group reads at a time; others wait, and go on when it is gone.
-            start: the start of a new group: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
-            replay: begin there although the group is known.
-            bridge: the bridge's cluster.
-
-        Raises:
-            ConfigError: an argument is malformed.
-
-        The iteration raises NotAllowed or RemoteError if the bridge refuses.  It waits for a bridge that is away.
-        Leaving the block, or cancelling it, leaves uncommitted batches to the next consumer of the group.
-        """
-        self._guard.check()
-        check_flags(replay=replay)
-        members = BridgeMembers(check_name(bridge, "cluster"), self)
-        return open_consumer(topics, members, group=group, start=start, replay=replay)
+        return Bridge(check_name(name, "cluster"), self, self._calls, self._environment.random, self._guard)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 
@@ -614,11 +644,11 @@ class Node:
         self,
         cluster: str,
         *,
-        timeout: float = 5.0,
         operation: str | None = None,
+        timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
-        prefer_site: str | None = None,
         wait: float = 0.0,
+        prefer_site: str | None = None,
     ) -> AbstractAsyncContextManager[Tunnel]:
         """Open an ordered, throttled, two-way channel to one member of a cluster.
 
@@ -627,11 +657,11 @@ class Node:
 
         Args:
             cluster: name of the cluster; one member is chosen by load.
-            timeout: seconds that the opening may take.
             operation: name of the tunnel handler within the service.
+            timeout: seconds that the opening may take.
             headers: str to str, for the handler.
-            prefer_site: see ``request``.
             wait: see ``request``.
+            prefer_site: see ``RequestOptions``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -648,11 +678,11 @@ class Node:
         """
         self._guard.check()
         check_whom(cluster, operation)
-        wanted = check_preference(None, prefer_site)
+        preferred = None if prefer_site is None else AtSite(check_name(prefer_site, "site"))
         timeout, within = check_timeout(timeout), check_wait(wait)
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
-            tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
+            tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=preferred)
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
             return self._first.entering_tunnel(cluster, within, with_one)
 
@@ -721,115 +751,6 @@ class Node:
             self._states.running(cluster, document, check_timeout(timeout)),
         ):
             yield document
-
-    def lease(
-        self,
-        name: str,
-        *,
-        ttl: float = 10.0,
-        timeout: float = math.inf,
-        bridge: str = "bridge",
-        cluster: str | None = None,
-    ) -> AbstractAsyncContextManager[Lease]:
-        """Be the only node that does something, until the block ends.
-
-        Example::
-
-            async with node.lease("scheduler", ttl=10) as lease:
-                await database.run(job, token=lease.token)
-
-        Entering the block waits until no other node has the lease.  A bridge grants it, and has it on disk before it
-        says so; without one there are no leases.  The lease is renewed every third of ``ttl``.  If that fails for so
-        long, or another node has it, the block is cancelled.  A node that is frozen may notice too late: so give
-        ``lease.token`` to what only the holder may change, and have that refuse smaller ones than it has seen.
-
-        Args:
-            name: the name of the lease, within the cluster.
-            ttl: seconds, 1 to 3,600, after which another node may have it when this one is gone or cut off.
-            timeout: seconds to wait for it.
-            bridge: cluster of the bridge that grants it.
-            cluster: whose lease it is: each cluster has its own.  By default the one that this node speaks for; or one
-                that it is a member of.
-
-        Raises:
-            NoSuchCluster: no bridge can be reached.
-            RequestTimeout: the lease was not free in time.
-            NotAllowed: this node is no member of the cluster.
-            RemoteError: the bridge has no room, or cannot write; the message says which.
-            LeaseLost: raised when the block is left; it was cancelled, or ended after the lease.
-            ConfigError: the name or ``ttl`` is malformed.
-
-        Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
-        """
-        self._guard.check()
-        check_name(name, "lease")
-        check_name(bridge, "cluster")
-        return open_lease(
-            self._calls,
-            bridge,
-            self.name if cluster is None else check_name(cluster, "cluster"),
-            name,
-            check_between(ttl, "ttl", MIN_TTL, MAX_TTL),
-            check_timeout(timeout),
-            self._environment.random,
-        )
-
-    def leader(
-        self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
-    ) -> AbstractAsyncContextManager[Lease]:
-        """Be the leader of a cluster that this node is a member of, until the block ends: its lease ``leader``.
-
-        Entering the block waits until the cluster has no other leader.  The rest is as for ``lease``.
-
-        Raises:
-            ConfigError: this node is no member of the cluster: join it first.
-
-        Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
-        """
-        self._guard.check()
-        if not self._joined.has(check_name(cluster, "cluster")):
-            raise ConfigError(f"this node is no member of cluster {cluster!r}: begin by node.join")
-        return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
-
-    def saga(
-        self, name: str, *, timeout: float = 60.0, keep: float = 7 * 24 * 3600.0, bridge: str = "bridge"
-    ) -> AbstractAsyncContextManager[Saga]:
-        """Do several steps at other clusters, and undo those that were done if a later one fails.
-
-        Example::
-
-            async with node.saga("order-7") as saga:
-                await saga.request("stock", order, operation="reserve", undo="release")
-                await saga.request("payments", order, operation="charge", undo="refund")
-
-        If the block ends without an error, so does the saga.  If it raises, a bridge notes that, the compensations are
-        called in the reverse order, each until it has an outcome, and the error becomes ``SagaUndone``.  If this node
-        dies, nothing is undone: the saga has to be run again, best by the worker that gets its job from a queue.  Then
-        steps and compensations that have an outcome are not called again, and the others follow.
-
-        Args:
-            name: the name of the saga, within the cluster that this node speaks for: the same when it is run
-                again.  Each is run by one node at a time; another one waits.
-            timeout: seconds for the steps.  When they are over the block is cancelled, and nothing is undone.
-            keep: seconds for which the end of the saga is remembered, 1 s to 366 days.
-            bridge: the bridge's cluster.
-
-        Raises:
-            SagaUndone: the block raised, now or when it was run before.  Then it is not entered again.
-            RequestTimeout: the steps have taken too long, or another node runs the saga.
-            LeaseLost: this node was taken for lost, and another one runs the saga.
-            NoSuchCluster: there is no bridge.
-            RemoteError: the bridge refuses.
-            ConfigError: an argument is malformed.
-
-        Cancelling the block is as if this node had died.  Cancelled while it compensates, the rest is left to the next
-        one that runs the saga.
-        """
-        self._guard.check()
-        seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
-        claims = KeyClaims(check_name(bridge, "cluster"), self._calls)
-        holder = self._environment.entropy(16)
-        return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
     # -- clusters -------------------------------------------------------------------------------------------
 

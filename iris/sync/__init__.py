@@ -23,11 +23,11 @@ from iris.sync.handles import (
     SharedSet, SharedState, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.sync.node import Node, open_node
-from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
+from iris.sync.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
-    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedCounter",
+    "Answers", "Bridge", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents",
+    "Consumer", "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedCounter",
     "SharedMap", "SharedSet", "SharedState", "StateWatch", "Subscription", "Tunnel",
     "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

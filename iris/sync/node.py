@@ -9,13 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
-from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
-from iris.patterns.priority import PriorityName
+from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -25,16 +24,14 @@ from iris.sync.handles import (
     Answers,
     ClusterMembership,
     ConfirmedEvents,
-    Lease,
     LossWatch,
-    Saga,
     SharedState,
     Subscription,
     Tunnel,
     Watch,
 )
 from iris.sync.portal import Portal
-from iris.sync.queues import Consumer, WorkQueue
+from iris.sync.queues import Bridge
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -63,20 +60,14 @@ class Node(Handle[TrioNode]):
         cluster: str,
         payload: Any = b"",
         *,
-        timeout: float = 5.0,
-        idempotent: bool = False,
-        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
-        prefer: Member | NodeId | None = None,
+        timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
-        priority: PriorityName | None = None,
-        hedge: float | None = None,
-        prefer_site: str | None = None,
-        wait: float = 0.0,
         reply: type[R] | None = None,
+        wait: float = 0.0,
         fallback: R | None = None,
-        essential: bool = True,
+        options: RequestOptions | None = None,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
@@ -85,38 +76,33 @@ class Node(Handle[TrioNode]):
                 self._inner.request,
                 cluster,
                 payload,
-                timeout=timeout,
-                idempotent=idempotent,
-                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
-                prefer=prefer,
+                timeout=timeout,
                 headers=headers,
-                priority=priority,
-                hedge=hedge,
-                prefer_site=prefer_site,
-                wait=wait,
                 reply=reply,
+                wait=wait,
                 fallback=fallback,
-                essential=essential,
+                options=options,
             )
         )
 
     broadcast = awaited(TrioNode.broadcast)
     survey = block(TrioNode.survey, Answers)
     publish = awaited(TrioNode.publish)
+    publish_confirmed = awaited(TrioNode.publish_confirmed)
+    retain = awaited(TrioNode.retain)
+    retain_confirmed = awaited(TrioNode.retain_confirmed)
+    raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)
     confirming = block(TrioNode.confirming, ConfirmedEvents)
     subscribe = block(TrioNode.subscribe, Subscription)
+    subscribe_durable = block(TrioNode.subscribe_durable, Subscription)
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
-    queue = block(TrioNode.queue, WorkQueue)
-    consume = block(TrioNode.consume, Consumer)
+    bridge = shared(TrioNode.bridge, Bridge)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     state = block(TrioNode.state, SharedState)
-    lease = block(TrioNode.lease, Lease)
-    leader = block(TrioNode.leader, Lease)
-    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

@@ -1,4 +1,4 @@
-"""Work queues, as plain calls."""
+"""What a bridge has, as plain calls: its work queues, log, leases and sagas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
+from iris.node.bridge import Bridge as TrioBridge
 from iris.node.shown import Shown
 from iris.patterns.pubsub.queues import Consumer as TrioConsumer
 from iris.patterns.pubsub.queues import Job as TrioJob
@@ -13,7 +14,8 @@ from iris.patterns.pubsub.queues import JobWorker as TrioJobWorker
 from iris.patterns.pubsub.queues import LogBatch as TrioBatch
 from iris.patterns.pubsub.queues import LogEvent
 from iris.patterns.pubsub.queues import WorkQueue as TrioWorkQueue
-from iris.sync.crossing import Handle, Source, awaited, direct
+from iris.sync.crossing import Handle, Source, awaited, block, direct
+from iris.sync.handles import Lease, Saga
 
 
 @final
@@ -120,3 +122,16 @@ class Consumer(Source[TrioConsumer, LogBatch]):
 
     async def _fetch(self) -> None:
         self._arrived.append(LogBatch(await anext(self._inner), self._portal))
+
+
+@final
+class Bridge(Handle[TrioBridge]):
+    """See ``iris.Bridge``: the work queues, log, leases and sagas of one bridge."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    queue = block(TrioBridge.queue, WorkQueue)
+    consume = block(TrioBridge.consume, Consumer)
+    lease = block(TrioBridge.lease, Lease)
+    saga = block(TrioBridge.saga, Saga)

@@ -36,7 +36,7 @@ def test_what_waits_ends_when_its_node_is_closed() -> None:
             member.join("silent", silent),
             member.join("bridge", bridge),
             member.subscribe("held.>", overflow="wait", limits=iris.SubscriptionLimits(events=2)),
-            member.subscribe("kept.>", durable=True),
+            member.subscribe_durable("kept.>"),
         ):
             async with iris.aio.open_node("caller") as node:
                 await node.wait_for("bridge")

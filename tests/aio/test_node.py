@@ -284,8 +284,8 @@ def test_requests_in_a_handler_have_the_priority_of_what_is_served() -> None:
             seen.append(served_priority.get())
 
         async with open_pair(service) as (_, client):
-            await client.request("shop", b"", priority="high")
-            await client.request("shop", b"", priority="low")
+            await client.request("shop", b"", options=iris.RequestOptions(priority="high"))
+            await client.request("shop", b"", options=iris.RequestOptions(priority="low"))
 
     asyncio.run(main())
     assert seen == [Priority.HIGH, Priority.LOW]

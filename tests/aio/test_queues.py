@@ -22,7 +22,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
             iris.aio.open_node("bridge") as serving,
             open_aio_bridge(serving, topics=["jobs"], directory=tmp_path / "log"),
             iris.aio.open_node("workers") as node,
-            node.queue("jobs", attempts=2, backoff=0.01) as jobs,
+            node.bridge().queue("jobs", attempts=2, backoff=0.01) as jobs,
         ):
             await node.wait_for("bridge", timeout=60)
             for number in range(3):
@@ -55,10 +55,10 @@ def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
             iris.aio.open_node("bridge") as serving,
             open_aio_bridge(serving, topics=[">"], directory=tmp_path / "log"),
             iris.aio.open_node("desk") as node,
-            node.consume("orders.>", group="billing") as orders,
+            node.bridge().consume("orders.>", group="billing") as orders,
         ):
             await node.wait_for("bridge", timeout=60)
-            await node.publish("orders.new", 1, confirm=True, timeout=60)
+            await node.publish_confirmed("orders.new", 1, timeout=60)
             async with await anext(orders) as batch:
                 assert [event.payload for event in batch] == [1]
                 assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")

@@ -44,10 +44,7 @@ def test_a_lease_is_refused_without_a_bridge() -> None:
     async def main() -> None:
         async with iris.aio.open_node("workers") as node:
             with pytest.raises(iris.NoSuchCluster, match="a lease needs a bridge"):
-                async with node.lease("scheduler"):
-                    pass
-            with pytest.raises(iris.ConfigError):
-                async with node.leader("workers"):
+                async with node.bridge().lease("scheduler"):
                     pass
 
     asyncio.run(main())
@@ -70,7 +67,7 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
         calls.append(f"not {request.payload}")
 
     async def fail(node: iris.aio.Node) -> None:
-        async with node.saga("order") as saga:
+        async with node.bridge().saga("order") as saga:
             assert (saga.name, saga.attempt) == ("order", 1)
             await saga.request("bank", "saga", undo="undo")
             raise ValueError("no more of it")
@@ -84,13 +81,14 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
         ):
             await node.wait_for("bridge", timeout=60)
             for _ in range(2):
-                assert await node.request("bank", "one", idempotency_key="k", timeout=60) == 1
+                assert (
+                    await node.request("bank", "one", timeout=60, options=iris.RequestOptions(idempotency_key="k")) == 1
+                )
             with pytest.raises(iris.SagaUndone, match="ValueError: no more of it") as undone:
                 await fail(node)
             assert undone.value.failed == ()
             assert await node.request("nobody", fallback="none") == "none"
-            assert await node.request("nobody", essential=False) is None
-            async with node.consume("ledger.>", group="audit") as events, await anext(events) as batch:
+            async with node.bridge().consume("ledger.>", group="audit") as events, await anext(events) as batch:
                 assert [event.payload for event in batch][:1] == ["one"]
 
     asyncio.run(main())

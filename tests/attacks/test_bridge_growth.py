@@ -74,7 +74,7 @@ async def growing(network: Network, directory: Path) -> AsyncIterator[Grow]:
 
 async def letters(node: Node) -> Counter[int]:
     found: Counter[int] = Counter()
-    async with node.consume("jobs.dead", group="letters", start="earliest") as events:
+    async with node.bridge().consume("jobs.dead", group="letters", start="earliest") as events:
         with trio.move_on_after(1.5):
             while True:
                 async with await anext(events) as batch:
@@ -88,7 +88,7 @@ async def test_each_job_ends_once_when_the_bridge_grows_in_the_middle(tmp_path: 
     done: Counter[int] = Counter()
     async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("jobs") as node:
         await node.wait_for("bridge")
-        async with node.queue("jobs", attempts=2, backoff=0.05) as jobs, trio.open_nursery() as nursery:
+        async with node.bridge().queue("jobs", attempts=2, backoff=0.05) as jobs, trio.open_nursery() as nursery:
 
             async def put(numbers: range) -> None:
                 for number in numbers:
@@ -126,13 +126,13 @@ async def test_a_lease_is_held_by_one_across_a_growth_and_its_token_goes_on(tmp_
         network.open_node("workers") as one,
         network.open_node("workers") as two,
     ):
-        async with one.lease("scheduler", ttl=3) as lease:
+        async with one.bridge().lease("scheduler", ttl=3) as lease:
             await become_two()
             await trio.sleep(4)
             with pytest.raises(iris.RequestTimeout):
-                async with two.lease("scheduler", ttl=3, timeout=0.5):
+                async with two.bridge().lease("scheduler", ttl=3, timeout=0.5):
                     pass
-        async with two.lease("scheduler", ttl=3, timeout=20) as later:
+        async with two.bridge().lease("scheduler", ttl=3, timeout=20) as later:
             assert later.token > lease.token
 
 
@@ -153,9 +153,15 @@ async def test_a_key_means_the_same_before_and_after_a_growth(tmp_path: Path) ->
         bank.join("bank", service),
     ):
         await desk.wait_for("bank")
-        first = [await desk.request("bank", number, idempotency_key=f"{number}", timeout=30) for number in range(8)]
+        first = [
+            await desk.request("bank", number, timeout=30, options=iris.RequestOptions(idempotency_key=f"{number}"))
+            for number in range(8)
+        ]
         await become_two()
-        again = [await desk.request("bank", number, idempotency_key=f"{number}", timeout=30) for number in range(8)]
+        again = [
+            await desk.request("bank", number, timeout=30, options=iris.RequestOptions(idempotency_key=f"{number}"))
+            for number in range(8)
+        ]
         assert again == first
         assert ran == [*range(8)]
 
@@ -163,7 +169,7 @@ async def test_a_key_means_the_same_before_and_after_a_growth(tmp_path: Path) ->
 async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_path: Path) -> None:
     done: Counter[int] = Counter()
     async with open_network() as network, network.open_node("jobs") as node:
-        async with node.queue("jobs", attempts=3, backoff=0.3, lease=5) as jobs:
+        async with node.bridge().queue("jobs", attempts=3, backoff=0.3, lease=5) as jobs:
             taker = jobs.receive(3)
             for turn, names in enumerate((["a", "b"], ["z", "b"], ["y", "x"])):
                 async with open_members(network, tmp_path, names, of=2):
@@ -196,8 +202,8 @@ async def test_no_commit_is_taken_by_a_member_that_has_the_name_of_another_one(t
     async with (
         open_network() as network,
         network.open_node("jobs") as node,
-        node.queue("jobs", lease=60) as jobs,
-        node.consume("jobs", group="g", start="earliest") as events,
+        node.bridge().queue("jobs", lease=60) as jobs,
+        node.bridge().consume("jobs", group="g", start="earliest") as events,
     ):
         taker = jobs.receive(16)  # half of it at each member: the keys are not spread evenly
         async with open_members(network, tmp_path, ["a", "b"], of=2):
@@ -223,11 +229,11 @@ async def test_no_commit_is_taken_by_a_member_that_has_the_name_of_another_one(t
 
 async def test_a_commit_goes_to_the_member_that_has_another_name_by_then(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("jobs") as node:
-        async with node.consume("a", group="g", start="earliest") as events:
+        async with node.bridge().consume("a", group="g", start="earliest") as events:
             async with open_members(network, tmp_path, ["a", "b"], of=2):
                 await node.wait_for("bridge")
                 for number in range(12):
-                    await node.publish("a", number, key=str(number), confirm=True)
+                    await node.publish_confirmed("a", number, key=str(number))
                 with trio.fail_after(30):
                     first = await anext(events)
                     second = await anext(events)
@@ -236,7 +242,7 @@ async def test_a_commit_goes_to_the_member_that_has_another_name_by_then(tmp_pat
                     await first.commit()
                     await second.commit()
                     for number in range(12, 24):
-                        await node.publish("a", number, key=str(number), confirm=True)
+                        await node.publish_confirmed("a", number, key=str(number))
                     found = [event.payload for batch in (first, second) for event in batch]
                     while len(found) < 24:
                         async with await anext(events) as batch:
@@ -250,8 +256,8 @@ async def test_only_one_of_two_is_told_that_a_job_is_done_when_a_copy_is_promote
         open_pair(network, tmp_path) as fail_over,
         network.open_node("jobs") as slow,
         network.open_node("jobs") as quick,
-        slow.queue("jobs", lease=0.4, backoff=0.0) as some,
-        quick.queue("jobs", lease=30, backoff=0.0) as others,
+        slow.bridge().queue("jobs", lease=0.4, backoff=0.0) as some,
+        quick.bridge().queue("jobs", lease=30, backoff=0.0) as others,
     ):
         with trio.fail_after(60):
             await some.put(1)
@@ -282,15 +288,15 @@ async def test_a_lease_and_a_key_go_by_no_wall_clock(tmp_path: Path, step: float
         network.open_node("workers") as two,
     ):
         await one.wait_for("bridge")
-        async with one.lease("scheduler", ttl=2) as lease:
+        async with one.bridge().lease("scheduler", ttl=2) as lease:
             ahead += step
             with pytest.raises(iris.RequestTimeout):
-                async with two.lease("scheduler", ttl=2, timeout=0.5):
+                async with two.bridge().lease("scheduler", ttl=2, timeout=0.5):
                     pass
             ahead -= 2 * step
             await trio.sleep(2.5)
             with pytest.raises(iris.RequestTimeout):
-                async with two.lease("scheduler", ttl=2, timeout=0.5):
+                async with two.bridge().lease("scheduler", ttl=2, timeout=0.5):
                     pass
-        async with two.lease("scheduler", ttl=2, timeout=10) as later:
+        async with two.bridge().lease("scheduler", ttl=2, timeout=10) as later:
             assert later.token > lease.token

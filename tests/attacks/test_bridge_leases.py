@@ -41,16 +41,16 @@ async def test_a_lease_is_kept_when_the_members_of_its_bridge_have_other_names(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_bridges)
             await one.wait_for("bridge")
-            async with one.lease("scheduler", ttl=6) as lease:
+            async with one.bridge().lease("scheduler", ttl=6) as lease:
                 token = lease.token
                 closing.set()
                 await opened.wait()
                 await trio.sleep(14)
                 assert lease.left > 0
                 with pytest.raises(iris.RequestTimeout):
-                    async with two.lease("scheduler", ttl=6, timeout=0.5):
+                    async with two.bridge().lease("scheduler", ttl=6, timeout=0.5):
                         pass
-            async with two.lease("scheduler", ttl=6, timeout=3) as later:
+            async with two.bridge().lease("scheduler", ttl=6, timeout=3) as later:
                 assert later.token > token
             over.set()
 
@@ -64,21 +64,21 @@ async def test_a_lease_that_ended_while_the_disk_was_full_is_not_there_again_aft
             open_bridge(bridge, topics=[">"], directory=tmp_path),
         ):
             await node.wait_for("bridge")
-            async with node.lease("first", ttl=600):
+            async with node.bridge().lease("first", ttl=600):
                 pass
             with monkeypatch.context() as patch:
                 patch.setattr(leases, "write_lease", no_room)
                 with pytest.raises(IrisError, match="no room"):
-                    async with node.lease("second", ttl=1, timeout=5):
+                    async with node.bridge().lease("second", ttl=1, timeout=5):
                         pass
-            async with node.lease("third", ttl=1, timeout=5):
+            async with node.bridge().lease("third", ttl=1, timeout=5):
                 pass
         async with (
             network.open_node("bridge") as bridge,
             open_bridge(bridge, topics=[">"], directory=tmp_path),
         ):
             await trio.sleep(2)
-            async with node.lease("first", ttl=1, timeout=5):
+            async with node.bridge().lease("first", ttl=1, timeout=5):
                 pass
 
 
@@ -153,7 +153,9 @@ async def test_a_key_means_the_same_when_the_members_of_its_bridge_have_other_na
         found: list[Any] = []
 
         async def ask(number: int) -> None:
-            found.append(await desk.request("bank", number, idempotency_key=f"{number}", timeout=40))
+            found.append(
+                await desk.request("bank", number, timeout=40, options=iris.RequestOptions(idempotency_key=f"{number}"))
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_bridges)
@@ -212,8 +214,12 @@ async def test_a_key_runs_once_though_the_disk_is_full_in_the_middle(
         if full != "record":
             left = 1
             with pytest.raises(IrisError):
-                await desk.request("bank", "x", idempotency_key="k", timeout=20)
+                await desk.request("bank", "x", timeout=20, options=iris.RequestOptions(idempotency_key="k"))
             assert bank.ran == []
-        first = await desk.request("bank", "x", idempotency_key="k", timeout=20)
-        assert await desk.request("bank", "x", idempotency_key="k", timeout=20) == first == "paid x"
+        first = await desk.request("bank", "x", timeout=20, options=iris.RequestOptions(idempotency_key="k"))
+        assert (
+            await desk.request("bank", "x", timeout=20, options=iris.RequestOptions(idempotency_key="k"))
+            == first
+            == "paid x"
+        )
         assert bank.ran == ["x"]

@@ -37,14 +37,14 @@ async def test_who_waits_for_a_lease_gets_it_though_the_members_have_other_names
         async def wait() -> None:
             while not got.is_set():
                 try:
-                    async with two.lease("x", ttl=5, timeout=40):
+                    async with two.bridge().lease("x", ttl=5, timeout=40):
                         got.set()
                 except (iris.NoSuchCluster, iris.RemoteError):
                     await trio.sleep(0.2)  # in the moment in which there is no bridge at all
 
         nursery.start_soon(run_bridges)
         await one.wait_for("bridge")
-        async with one.lease("x", ttl=5, timeout=10):
+        async with one.bridge().lease("x", ttl=5, timeout=10):
             nursery.start_soon(wait)
             await trio.sleep(1)
             closing.set()
@@ -61,7 +61,7 @@ async def test_nothing_of_a_purged_queue_comes_back_after_a_restart(tmp_path: Pa
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        node.queue("jobs", backoff=2.0, attempts=5) as jobs,
+        node.bridge().queue("jobs", backoff=2.0, attempts=5) as jobs,
     ):
         taker = jobs.receive(4)
         async with open_members(network, tmp_path, ["a", "b"], of=2):

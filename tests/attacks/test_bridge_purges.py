@@ -39,7 +39,7 @@ async def test_no_commit_returns_before_the_disk_knows_when_a_queue_is_purged_me
         network.open_node("bridge") as bridge,
         open_bridge(bridge, topics=[">"], directory=tmp_path),
         network.open_node("desk") as node,
-        node.queue("jobs") as jobs,
+        node.bridge().queue("jobs") as jobs,
     ):
         await node.wait_for("bridge")
         for number in range(3):
@@ -77,7 +77,7 @@ async def test_a_queue_that_is_purged_while_jobs_are_out_does_none_of_them_again
         open_network() as network,
         open_members(network, tmp_path, ["a"], of=1),
         network.open_node("desk") as node,
-        node.queue("jobs", backoff=0.1, lease=1.0) as jobs,
+        node.bridge().queue("jobs", backoff=0.1, lease=1.0) as jobs,
     ):
         await node.wait_for("bridge")
         for number in range(20):
@@ -110,7 +110,7 @@ async def test_a_report_of_a_job_of_a_log_that_is_gone_ends_no_job_of_the_next_l
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        node.queue("jobs", lease=60) as jobs,
+        node.bridge().queue("jobs", lease=60) as jobs,
     ):
         taker = jobs.receive(2)
         async with open_members(network, tmp_path / "first", ["a"], of=1):
@@ -149,7 +149,7 @@ async def test_a_key_has_one_job_at_work_when_its_bridge_grows_or_is_promoted(tm
     order: dict[str | None, list[int]] = defaultdict(list)
     async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("desk") as node:
         await node.wait_for("bridge")
-        async with node.queue("jobs", lease=30) as jobs, trio.open_nursery() as nursery:
+        async with node.bridge().queue("jobs", lease=30) as jobs, trio.open_nursery() as nursery:
 
             async def work() -> None:
                 async for job in jobs.receive(3):
@@ -182,7 +182,7 @@ async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Pa
         open_network() as network,
         open_pair(network, tmp_path) as fail_over,
         network.open_node("desk") as node,
-        node.queue("jobs", lease=20, attempts=4, backoff=0.2) as jobs,
+        node.bridge().queue("jobs", lease=20, attempts=4, backoff=0.2) as jobs,
         trio.open_nursery() as nursery,
     ):
         failed: set[int] = set()
@@ -224,12 +224,12 @@ async def test_dead_letters_of_dead_letters_are_there_once_and_end_somewhere(tmp
     ):
         await node.wait_for("bridge")
         name = "jobs"
-        async with node.queue(name, attempts=1) as jobs:
+        async with node.bridge().queue(name, attempts=1) as jobs:
             for number in range(6):
                 await jobs.put(number, key=str(number), headers={"mine": "x"})
         for _ in range(3):
             payloads: list[int] = []
-            async with node.queue(name, attempts=1) as jobs:
+            async with node.bridge().queue(name, attempts=1) as jobs:
                 taker = jobs.receive(6)
                 with trio.fail_after(30):
                     for _ in range(6):
@@ -256,7 +256,7 @@ async def test_delayed_jobs_come_at_their_time_over_a_restart_whatever_the_clock
     async with open_network() as network, network.open_node("desk") as node:
         async with open_members(network, tmp_path, ["a"], of=1, wall_clock=wall):
             await node.wait_for("bridge")
-            async with node.queue("jobs", backoff=5.0, attempts=3) as jobs:
+            async with node.bridge().queue("jobs", backoff=5.0, attempts=3) as jobs:
                 began = trio.current_time()
                 await jobs.put("later", delay=6.0)
                 await jobs.put("again")
@@ -267,7 +267,7 @@ async def test_delayed_jobs_come_at_their_time_over_a_restart_whatever_the_clock
         async with open_members(network, tmp_path, ["a"], of=1, wall_clock=wall):
             ahead += step if step > 0 else 0.0
             await node.wait_for("bridge")
-            async with node.queue("jobs", backoff=5.0, attempts=3) as jobs:
+            async with node.bridge().queue("jobs", backoff=5.0, attempts=3) as jobs:
                 taker = jobs.receive(2)
                 with trio.fail_after(60):
                     for _ in range(2):

@@ -46,7 +46,7 @@ async def put(node: Node, count: int, keys: int = 0) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(count):
             key = f"k{number % keys}" if keys else None
-            nursery.start_soon(partial(node.publish, "jobs", number, key=key, confirm=True))
+            nursery.start_soon(partial(node.publish_confirmed, "jobs", number, key=key))
 
 
 def full(*_: object) -> None:
@@ -90,7 +90,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
                 nursery.start_soon(report, worker)
         done: list[int] = []
         order: dict[str | None, list[int]] = {}
-        async with node.queue("jobs", lease=5, backoff=0.0) as jobs:
+        async with node.bridge().queue("jobs", lease=5, backoff=0.0) as jobs:
             taker = jobs.receive(4)
 
             async def is_done() -> bool:
@@ -135,7 +135,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
         await node.wait_for("bridge")
         monkeypatch.setattr(queue_module, "_READ_BYTES", 256)
         for number in range(120):
-            await node.publish("jobs", bytes(256), key=str(number), confirm=number % 40 == 39)
+            await (node.publish_confirmed if number % 40 == 39 else node.publish)("jobs", bytes(256), key=str(number))
         async with node.open_tunnel("bridge", operation="take") as tunnel:
             await tunnel.send({**TERMS, "limit": 1, "held": []})
             await tunnel.receive()
@@ -164,7 +164,7 @@ async def test_tasks_that_wait_beside_a_job_that_overruns_its_lease_get_other_jo
     """A worker whose lease had run out got nothing more, although it asked, until that job ended."""
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
-        async with node.queue("jobs", lease=0.2, attempts=1) as jobs, trio.open_nursery() as nursery:
+        async with node.bridge().queue("jobs", lease=0.2, attempts=1) as jobs, trio.open_nursery() as nursery:
             taker = jobs.receive(4)
             done: list[Any] = []
             ended = trio.Event()
@@ -208,7 +208,7 @@ async def test_a_worker_that_begins_again_and_again_leaves_nothing_behind(tmp_pa
                 await tunnel.receive()
         found = await status(node)
         assert (found["waiting"], found["workers"], found["done"]) == (40, 0, 0)
-        async with node.queue("jobs") as jobs:
+        async with node.bridge().queue("jobs") as jobs:
             taker = jobs.receive(40)
             with trio.fail_after(30):
                 assert sorted([(await anext(taker)).payload for _ in range(40)]) == [*range(40)]
@@ -231,7 +231,7 @@ async def test_a_report_of_nonsense_is_refused_and_others_go_on(tmp_path: Path, 
                 while "error" not in message:
                     message = await tunnel.receive()
             assert message["error"] == "bad_request"
-        await node.publish("jobs", 1, confirm=True)
-        async with node.queue("jobs") as jobs:
+        await node.publish_confirmed("jobs", 1)
+        async with node.bridge().queue("jobs") as jobs:
             with trio.fail_after(20):
                 await (await anext(jobs.receive())).commit()

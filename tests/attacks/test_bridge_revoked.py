@@ -32,7 +32,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
     ):
         await thief.wait_for("bridge")
         await honest.wait_for("bridge")
-        await honest.publish("jobs", "before", confirm=True)
+        await honest.publish_confirmed("jobs", "before")
         found: list[Any] = []
         lost = trio.Event()
 
@@ -40,22 +40,22 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
             with suppress(IrisError, trio.ClosedResourceError):
                 match what:
                     case "consume":
-                        async with thief.consume("jobs", group="g", start="earliest") as events:
+                        async with thief.bridge().consume("jobs", group="g", start="earliest") as events:
                             while True:
                                 batch = await anext(events)
                                 found.extend(event.payload for event in batch)
                     case "take":
-                        async with thief.queue("jobs", lease=30) as jobs:
+                        async with thief.bridge().queue("jobs", lease=30) as jobs:
                             async for job in jobs.receive(1):
                                 found.append(job.payload)
                                 await job.commit()
                     case "lease":
-                        async with thief.lease("x", ttl=3, cluster="thief"):
+                        async with thief.bridge().lease("x", ttl=3, cluster="thief"):
                             found.append("before")
                             await trio.sleep_forever()
                     case _:
                         while True:
-                            await thief.publish("stolen", "x", confirm=True, timeout=60)
+                            await thief.publish_confirmed("stolen", "x", timeout=60)
                             found.append("before") if not found else found.append("more")
             lost.set()
 
@@ -70,7 +70,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
             assert await honest.revoke(revoked.signed)
             await trio.sleep(2)
             stored = sum(state.next for state in member.states.values())
-            await honest.publish("jobs", "after", confirm=True)
+            await honest.publish_confirmed("jobs", "after")
             await trio.sleep(4)
             assert "after" not in found
             assert sum(state.next for state in member.states.values()) == stored + 1
@@ -79,7 +79,7 @@ async def test_who_is_revoked_gets_nothing_more_of_what_was_open(tmp_path: Path,
             with trio.fail_after(30):
                 if what == "take":
                     await bridge.request("bridge", {"group": "queue/jobs", "to": "honest"}, operation="transfer")
-                async with honest.queue("jobs") as jobs:
+                async with honest.bridge().queue("jobs") as jobs:
                     async for job in jobs.receive(1):
                         await job.commit()
                         if job.payload == "after":
@@ -113,7 +113,7 @@ async def test_important_requests_of_one_caller_leave_the_normal_ones_of_others_
 
         async def ask(node: iris.Node, name: str, priority: Any) -> None:
             try:
-                await node.request("desk", name, timeout=60, priority=priority)
+                await node.request("desk", name, timeout=60, options=iris.RequestOptions(priority=priority))
             except IrisError:
                 refused[name] += 1
 
@@ -131,7 +131,7 @@ async def test_important_requests_of_one_caller_leave_the_normal_ones_of_others_
 
 async def test_whatever_a_worker_reports_while_its_bridge_is_away_counts_once(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node:
-        async with node.queue("jobs", lease=30, backoff=0.2, attempts=3) as jobs:
+        async with node.bridge().queue("jobs", lease=30, backoff=0.2, attempts=3) as jobs:
             taker = jobs.receive(6)
             async with open_members(network, tmp_path, ["a"], of=1):
                 await node.wait_for("bridge")
@@ -163,12 +163,12 @@ async def test_a_consumer_whose_log_was_lost_and_made_anew_goes_on_with_the_new_
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        node.consume("a", group="g", start="earliest") as events,
+        node.bridge().consume("a", group="g", start="earliest") as events,
     ):
         async with open_members(network, tmp_path / "first", ["a"], of=1):
             await node.wait_for("bridge")
             for number in range(5):
-                await node.publish("a", number, confirm=True)
+                await node.publish_confirmed("a", number)
             with trio.fail_after(30):
                 old = await anext(events)
         async with open_members(network, tmp_path / "second", ["a"], of=1):
@@ -176,7 +176,7 @@ async def test_a_consumer_whose_log_was_lost_and_made_anew_goes_on_with_the_new_
                 with pytest.raises(RemoteError, match="DataLost"):
                     await old.commit()
                 for number in range(10, 13):
-                    await node.publish("a", number, confirm=True)
+                    await node.publish_confirmed("a", number)
                 found: list[int] = []
                 while len(found) < 3:
                     async with await anext(events) as batch:
@@ -194,18 +194,18 @@ async def test_a_consumer_at_an_offset_that_was_trimmed_counts_what_it_missed_an
         network.open_node("desk") as node,
     ):
         await node.wait_for("bridge")
-        await node.publish("a", 0, confirm=True)
+        await node.publish_confirmed("a", 0)
         read, missed = 0, 0
-        async with node.consume("a", group="g", start="earliest") as events, await anext(events) as batch:
+        async with node.bridge().consume("a", group="g", start="earliest") as events, await anext(events) as batch:
             read += len(batch)
         for number in range(1, 60):
-            await node.publish("a" if number % 2 else "b", number, confirm=number % 20 == 19)
-        await node.publish("a", "last", confirm=True)
+            await (node.publish_confirmed if number % 20 == 19 else node.publish)("a" if number % 2 else "b", number)
+        await node.publish_confirmed("a", "last")
         (state,) = member.states.values()
         trim = {"shard": state.id, "before": state.next - 10}
         await bridge.request("bridge", trim, operation="trim")
         last: Any = None
-        async with node.consume("a", group="g", start="earliest") as events:
+        async with node.bridge().consume("a", group="g", start="earliest") as events:
             with trio.fail_after(20):
                 while last != "last":
                     async with await anext(events) as batch:
@@ -214,7 +214,7 @@ async def test_a_consumer_at_an_offset_that_was_trimmed_counts_what_it_missed_an
                         last = batch[-1].payload
         assert read == 7
         assert 49 <= missed <= 50, "up to the last one on its topics"
-        async with node.queue("a") as jobs, trio.open_nursery() as nursery:
+        async with node.bridge().queue("a") as jobs, trio.open_nursery() as nursery:
             got: list[Any] = []
 
             async def work() -> None:
@@ -234,29 +234,29 @@ async def test_a_group_that_began_with_the_latest_misses_nothing_when_its_bridge
     async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("desk") as node:
         await node.wait_for("bridge")
         for number in range(5):
-            await node.publish("a", number, key=str(number), confirm=True)
+            await node.publish_confirmed("a", number, key=str(number))
         got: dict[str, list[int]] = {"open": [], "away": []}
         ready = trio.Event()
 
         async def read(group: str, until: set[int]) -> None:
-            async with node.consume("a", group=group, start="latest") as events:
+            async with node.bridge().consume("a", group=group, start="latest") as events:
                 ready.set()
                 while not until <= set(got[group]):
                     async with await anext(events) as batch:
                         got[group] += [event.payload for event in batch]
 
-        async with node.consume("a", group="away", start="latest") as events, trio.open_nursery() as nursery:
+        async with node.bridge().consume("a", group="away", start="latest") as events, trio.open_nursery() as nursery:
             nursery.start_soon(read, "open", set(range(10, 30)))
             await ready.wait()
             await trio.sleep(1)
             for number in range(10, 20):
-                await node.publish("a", number, key=str(number), confirm=True)
+                await node.publish_confirmed("a", number, key=str(number))
             with trio.fail_after(20):
                 async with await anext(events) as batch:
                     got["away"] += [event.payload for event in batch]
             await become_two()
             for number in range(20, 30):
-                await node.publish("a", number, key=str(number), confirm=True)
+                await node.publish_confirmed("a", number, key=str(number))
             with trio.fail_after(40):
                 while not set(range(10, 30)) <= set(got["open"]):  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
@@ -274,8 +274,8 @@ async def test_a_slow_worker_that_extends_its_lease_keeps_its_job_and_one_that_d
         open_members(network, tmp_path, ["a"], of=1),
         network.open_node("desk") as slow,
         network.open_node("desk") as quick,
-        slow.queue("jobs", lease=1.0, backoff=0.0, attempts=9) as some,
-        quick.queue("jobs", lease=30, backoff=0.0, attempts=9) as others,
+        slow.bridge().queue("jobs", lease=1.0, backoff=0.0, attempts=9) as some,
+        quick.bridge().queue("jobs", lease=30, backoff=0.0, attempts=9) as others,
         trio.open_nursery() as nursery,
     ):
         await slow.wait_for("bridge")
@@ -290,7 +290,7 @@ async def test_a_slow_worker_that_extends_its_lease_keeps_its_job_and_one_that_d
                 await other.commit()
 
         nursery.start_soon(work)
-        async with slow.lease("beside", ttl=2) as lease:
+        async with slow.bridge().lease("beside", ttl=2) as lease:
             for _ in range(8):
                 await trio.sleep(0.5)
                 if beats:

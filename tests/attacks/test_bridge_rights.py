@@ -35,7 +35,7 @@ async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monk
         ):
             await reader.wait_for("bridge")
             for number in range(400):
-                await node.publish("secret.a", bytes(30_000), confirm=number % 50 == 49)
+                await (node.publish_confirmed if number % 50 == 49 else node.publish)("secret.a", bytes(30_000))
             (state,) = member.states.values()
             question = {"shard": state.id, "start": 0, "end": state.next, "topics": ["secret.>"]}
             async with reader.open_tunnel("bridge", operation="read") as tunnel:
@@ -83,7 +83,7 @@ async def test_what_a_queue_has_is_for_nobody_whose_rights_are_gone(tmp_path: Pa
             network.open_parts("worker") as (worker, worker_parts),
         ):
             await worker.wait_for("bridge")
-            await node.publish("secret.jobs", "x", confirm=True)
+            await node.publish_confirmed("secret.jobs", "x")
             (state,) = member.states.values()
             payload = {"group": "queue/secret.jobs", "most": 8, "start": {state.id: 0}, "offsets": {state.id: 0}}
             await worker.request("bridge", payload, operation="peek")
@@ -104,7 +104,7 @@ async def test_consumers_that_read_nothing_take_little_and_hold_nobody_up(tmp_pa
     ):
         await desk.wait_for("bridge")
         for number in range(200):
-            await desk.publish("a.b", bytes(20_000), confirm=number % 20 == 19)
+            await (desk.publish_confirmed if number % 20 == 19 else desk.publish)("a.b", bytes(20_000))
 
         async def stall(number: int) -> None:
             async with desk.open_tunnel("bridge", operation="consume") as tunnel:
@@ -121,7 +121,7 @@ async def test_consumers_that_read_nothing_take_little_and_hold_nobody_up(tmp_pa
         tracemalloc.stop()
         assert taken < 40 * 2_500_000
         with trio.fail_after(20):
-            async with desk.consume("a.>", group="quick", start="earliest") as events:
+            async with desk.bridge().consume("a.>", group="quick", start="earliest") as events:
                 assert len(await anext(events)) > 0
         nursery.cancel_scope.cancel()
 
@@ -141,13 +141,13 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
     ):
         await desk.wait_for("bridge")
         for number in range(3):
-            await desk.publish("a", number, confirm=True)
+            await desk.publish_confirmed("a", number)
             await trio.sleep(0.01)
         ahead += step
         for number in range(3, 6):
-            await desk.publish("a", number, confirm=True)
+            await desk.publish_confirmed("a", number)
             await trio.sleep(0.01)
-        async with desk.consume("a", group="all", start="earliest") as events:
+        async with desk.bridge().consume("a", group="all", start="earliest") as events:
             found = list(await anext(events))
             while len(found) < 6:
                 found += list(await anext(events))
@@ -155,7 +155,7 @@ async def test_a_consumer_by_time_finds_its_place_whatever_the_clock_did(tmp_pat
         assert stamps == sorted(stamps)
         for number in (0, 2, 3, 5):
             start = datetime.fromtimestamp(stamps[number], UTC)
-            async with desk.consume("a", group=f"g{number}", start=start) as events:
+            async with desk.bridge().consume("a", group=f"g{number}", start=start) as events:
                 with trio.fail_after(20):
                     assert (await anext(events))[0].payload == number
 
@@ -169,7 +169,7 @@ async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path,
         network.open_node("desk") as desk,
     ):
         await desk.wait_for("bridge")
-        await desk.publish("a", 1, confirm=True)
+        await desk.publish_confirmed("a", 1)
         (state,) = member.states.values()
         many = {f"{number}@{'ab' * 8}": number for number in range(20_000)}
         if place == "offsets":

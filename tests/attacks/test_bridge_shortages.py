@@ -61,12 +61,15 @@ async def test_who_comes_while_the_disk_is_full_gets_jobs_and_events_when_there_
 ) -> None:
     """A worker or consumer that came in this moment ended for good."""
     async with open_desk(tmp_path) as (_, node, _):
-        await node.publish("jobs", 1, confirm=True)
+        await node.publish_confirmed("jobs", 1)
         left = full_for(monkeypatch, name, 2)
         with trio.fail_after(40):
-            async with node.queue("jobs") as jobs:
+            async with node.bridge().queue("jobs") as jobs:
                 await (await anext(jobs.receive())).commit()
-            async with node.consume("jobs", group="g", start="earliest") as events, await anext(events) as batch:
+            async with (
+                node.bridge().consume("jobs", group="g", start="earliest") as events,
+                await anext(events) as batch,
+            ):
                 assert batch[0].payload == 1
         assert left == [0]
 
@@ -84,7 +87,7 @@ async def test_a_job_that_is_damaged_on_the_disk_costs_nobody_else_anything(
         return read(self, epoch, place)
 
     async with open_desk(tmp_path) as (_, node, _):
-        async with node.queue("jobs", attempts=1, backoff=0.0) as jobs:
+        async with node.bridge().queue("jobs", attempts=1, backoff=0.0) as jobs:
             await jobs.put("damaged", delay=0.0 if fails else 0.3)
             if not fails:
                 assert (await status(node))["delayed"] == 1
@@ -127,8 +130,8 @@ async def test_nothing_ends_a_bridge_whose_disk_is_full_in_the_middle_of_a_write
         with trio.fail_after(60):
             for number in range(3):
                 try:
-                    await node.publish("a", number, confirm=True, timeout=5)
+                    await node.publish_confirmed("a", number, timeout=5)
                 except IrisError:
-                    await node.publish("a", number, confirm=True, timeout=30)
+                    await node.publish_confirmed("a", number, timeout=30)
         assert member.statistics().stored >= 3
     assert not [record for record in caplog.records if record.levelno > logging.ERROR]

@@ -107,7 +107,7 @@ async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
         one.join("shop", service),
         one.state("prices") as here,
         two.state("prices") as there,
-        one.subscribe("news", durable=True) as events,
+        one.subscribe_durable("news") as events,
     ):
         await two.wait_for("shop")
         got: list[object] = []
@@ -120,7 +120,7 @@ async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
             await trio.sleep(2)
-            await two.publish("news", 0, confirm=True)
+            await two.publish_confirmed("news", 0)
             for name in ("one", "two") if who == "both" else (who,):
                 clocks[name] = step
             for number in range(5):
@@ -133,7 +133,7 @@ async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
             await trio.sleep(400)
             with trio.fail_after(200):
                 assert await two.request("shop", 2, timeout=50, wait=100) == 2
-                await two.publish("news", "after", confirm=True, timeout=60)
+                await two.publish_confirmed("news", "after", timeout=60)
                 here["c"] = there["d"] = 1
                 await trio.sleep(60)
             assert dict(here) == dict(there)
@@ -161,12 +161,16 @@ async def test_a_bridge_a_queue_and_a_lease_outlive_a_clock_that_is_set(
                 done: list[object] = []
 
                 async def work() -> None:
-                    async with desk.queue("jobs") as jobs:
+                    async with desk.bridge().queue("jobs") as jobs:
                         async for job in jobs.receive():
                             async with job:
                                 done.append(job.payload)
 
-                async with trio.open_nursery() as nursery, desk.lease("one"), desk.queue("jobs") as jobs:
+                async with (
+                    trio.open_nursery() as nursery,
+                    desk.bridge().lease("one"),
+                    desk.bridge().queue("jobs") as jobs,
+                ):
                     nursery.start_soon(work)
                     for number in range(6):
                         ahead = step * (number % 2)

@@ -113,8 +113,8 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
         network.open_node("jobs", host="cut") as cut,
         network.open_node("jobs", host="quick") as quick,
         network.open_node("shop") as shop,
-        shop.queue("work") as work,
-        quick.queue("work", lease=60) as others,
+        shop.bridge().queue("work") as work,
+        quick.bridge().queue("work", lease=60) as others,
         trio.open_nursery() as nursery,
     ):
         for node in (cut, quick, shop):
@@ -161,14 +161,14 @@ async def test_a_known_group_goes_on_whatever_start_says(tmp_path: Path, start: 
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
             for number in range(4):
-                await node.publish("orders", number, confirm=True)
-            async with node.consume("orders", group="g") as orders, await anext(orders) as batch:
+                await node.publish_confirmed("orders", number)
+            async with node.bridge().consume("orders", group="g") as orders, await anext(orders) as batch:
                 assert batch[0].payload == 0
         async with bridge(network, tmp_path) as member:
             await node.wait_for("bridge")
-            await node.publish("orders", 4, confirm=True)
+            await node.publish_confirmed("orders", 4)
             assert member.states
-            async with node.consume("orders", group="g", start=start) as orders:
+            async with node.bridge().consume("orders", group="g", start=start) as orders:
                 batch = await anext(orders)
                 assert batch[-1].payload == 4
 
@@ -177,13 +177,13 @@ async def test_a_new_group_is_still_told_of_an_offset_that_is_not_there(tmp_path
     async with open_network() as network, network.open_node("desk") as node, bridge(network, tmp_path):
         await node.wait_for("bridge")
         for replay in (False, True):
-            async with node.consume("orders", group="g", start=7, replay=replay) as orders:
+            async with node.bridge().consume("orders", group="g", start=7, replay=replay) as orders:
                 with pytest.raises(RemoteError, match="start is offset 7"):
                     await anext(orders)
-        async with node.consume("orders", group="g") as orders:
-            await node.publish("orders", 1, confirm=True)
+        async with node.bridge().consume("orders", group="g") as orders:
+            await node.publish_confirmed("orders", 1)
             async with await anext(orders) as batch:
                 assert batch[0].payload == 1
-        async with node.consume("orders", group="g", start=7, replay=True) as orders:
+        async with node.bridge().consume("orders", group="g", start=7, replay=True) as orders:
             with pytest.raises(RemoteError, match="start is offset 7"):
                 await anext(orders)

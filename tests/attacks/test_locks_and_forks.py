@@ -123,10 +123,10 @@ async def test_a_bridge_and_its_node_are_opened_again_beside_a_child(tmp_path: P
             children = forked()
             async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
                 children.__enter__()
-                await node.publish("jobs", 1, confirm=True)
+                await node.publish_confirmed("jobs", 1)
             try:
                 async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
-                    await node.publish("jobs", 2, confirm=True)
+                    await node.publish_confirmed("jobs", 2)
             finally:
                 children.__exit__(None, None, None)
 

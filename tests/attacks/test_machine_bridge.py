@@ -22,15 +22,15 @@ async def test_a_bridge_that_has_no_file_left_for_a_segment_says_so_and_goes_on_
         async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
             with none_left():
                 with pytest.raises(iris.RequestTimeout, match="no room"):
-                    await desk.publish("jobs", 1, confirm=True, timeout=2)
+                    await desk.publish_confirmed("jobs", 1, timeout=2)
                 await trio.sleep(1)
             said = [record.message for record in caplog.records if "until there is room" in record.message]
             assert len(said) == 1
             assert "Too many open files" in said[0]
             with trio.fail_after(20):
-                await desk.publish("jobs", 2, confirm=True, timeout=10)
+                await desk.publish_confirmed("jobs", 2, timeout=10)
                 found: list[object] = []
-                async with desk.consume("jobs", group="g", start="earliest") as log:
+                async with desk.bridge().consume("jobs", group="g", start="earliest") as log:
                     async for batch in log:
                         async with batch:
                             found += [event.payload for event in batch]
@@ -43,12 +43,12 @@ async def test_who_reads_a_bridge_that_has_no_file_left_reads_on_when_there_is_o
     async with open_network() as network, network.open_node("bridge") as node, network.open_node("desk") as desk:
         async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
             for number in range(3):
-                await desk.publish("jobs", number, confirm=True)
+                await desk.publish_confirmed("jobs", number)
         async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
             found: list[object] = []
 
             async def read() -> None:
-                async with desk.consume("jobs", group="g", start="earliest") as log:
+                async with desk.bridge().consume("jobs", group="g", start="earliest") as log:
                     async for batch in log:
                         async with batch:
                             found.extend(event.payload for event in batch)

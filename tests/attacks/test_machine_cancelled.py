@@ -145,7 +145,7 @@ async def test_a_bridge_that_is_cancelled_while_it_opens_leaves_nothing_and_can_
             opening = partial(open_bridge, node, topics=["jobs"], directory=tmp_path / "log")
             assert await cancelled_at_each_step(opening) > 5
             async with opening():
-                await node.publish("jobs", 1, confirm=True)
+                await node.publish_confirmed("jobs", 1)
 
 
 OTHER = """

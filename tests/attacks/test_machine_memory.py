@@ -54,7 +54,10 @@ async def test_a_node_without_memory_for_a_frame_hangs_up_and_serves_on(
         scarce.refuses = times
         with trio.fail_after(30):
             size = 1_000_000
-            assert await desk.request("shop", bytes(size), idempotent=True, timeout=20) == size
+            assert (
+                await desk.request("shop", bytes(size), timeout=20, options=iris.RequestOptions(idempotent=True))
+                == size
+            )
             assert await desk.request("shop", b"abc", timeout=5) == 3
     assert scarce.refused
 

@@ -51,7 +51,7 @@ def within(
 
 CALLS: dict[str, Call] = {
     "timeout": lambda node, _, value: node.request("shop", 1, timeout=value),
-    "hedge": lambda node, _, value: node.request("shop", 1, idempotent=True, hedge=value),
+    "hedge": lambda node, _, value: node.request("shop", 1, options=iris.RequestOptions(idempotent=True, hedge=value)),
     "wait": lambda node, _, value: node.request("shop", 1, wait=value),
     "wait ": lambda node, _, value: node.broadcast("shop", 1, wait=value),
     "wait  ": within(lambda node, value: node.survey("shop", 1, wait=value)),
@@ -60,8 +60,8 @@ CALLS: dict[str, Call] = {
     "quiet": within(lambda node, value: node.survey("shop", 1, quiet=value)),
     "expires": lambda node, _, value: node.publish("news", 1, expires=value),
     "expires ": lambda _, path, value: grant(path / "tokens", "web", expires=value),
-    "attempts": within(lambda node, value: node.queue("q", attempts=value)),
-    "backoff": within(lambda node, value: node.queue("q", backoff=value)),
+    "attempts": within(lambda node, value: node.bridge().queue("q", attempts=value)),
+    "backoff": within(lambda node, value: node.bridge().queue("q", backoff=value)),
     "max_bytes": within(lambda node, value: node.state("prices", max_bytes=value)),
     "max_bytes ": within(
         lambda node, _: node.open_tunnel("shop"), lambda tunnel, value: tunnel.receive_file("f", max_bytes=value)
@@ -71,7 +71,7 @@ CALLS: dict[str, Call] = {
     "max_events": within(lambda node, _: node.subscribe("news"), lambda events, value: events.receive_batch(value)),
     "settle": lambda node, _, value: node.books(settle=value),
     "every": lambda node, _, value: node.watch_losses(every=value),
-    "ttl": within(lambda node, value: node.lease("one", ttl=value)),
+    "ttl": within(lambda node, value: node.bridge().lease("one", ttl=value)),
     "keep": lambda _, __, value: iris.Outcomes(keep=value),
     "events": lambda _, __, value: iris.SubscriptionLimits(events=value),
     "queue": lambda _, __, value: iris.Limits(queue=value),

@@ -87,7 +87,7 @@ async def test_a_process_that_was_stopped_is_asked_and_told_again_when_it_goes_o
             process.send_signal(signal.SIGCONT)
             began = trio.current_time()
             await desk.wait_for("shop", timeout=20)
-            assert await desk.request("shop", 3, idempotent=True, timeout=15) == 3
+            assert await desk.request("shop", 3, timeout=15, options=iris.RequestOptions(idempotent=True)) == 3
             assert trio.current_time() - began < 10
             await prices.settled(2, timeout=20)
             said = ""

@@ -59,12 +59,12 @@ async def test_a_bridge_ends_though_no_thread_is_left(
     async with open_network() as network, network.open_node("bridge") as node, network.open_node("desk") as desk:
         with trio.fail_after(60):
             async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
-                await desk.publish("jobs", 1, confirm=True)
+                await desk.publish_confirmed("jobs", 1)
                 threads.left = False
         threads.left = True
         with trio.fail_after(60):
             async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
-                await desk.publish("jobs", 2, confirm=True)
+                await desk.publish_confirmed("jobs", 2)
 
 
 async def test_a_list_that_others_could_read_is_in_force_once_its_mode_is_mended(

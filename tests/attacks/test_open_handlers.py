@@ -306,12 +306,12 @@ async def test_a_job_and_a_saga_whose_error_has_no_text_end_as_with_any_other(tm
             network.open_node("desk") as node,
         ):
             for error in (NoText(), ValueError("half a letter: \ud800")):
-                async with node.queue("jobs") as jobs:
+                async with node.bridge().queue("jobs") as jobs:
                     await jobs.put(1)
                     job = await anext(jobs.receive())
                     await fail_at(job, error)
                 try:  # what watches ``pytest.raises`` asks for the text
-                    async with node.saga(f"order-{type(error).__name__}") as saga:
+                    async with node.bridge().saga(f"order-{type(error).__name__}") as saga:
                         await saga.request("shop", 1, operation="do", undo="undo")
                         raise error
                 except iris.SagaUndone:

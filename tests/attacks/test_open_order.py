@@ -228,7 +228,7 @@ async def test_an_event_that_is_confirmed_while_its_bridge_opens_is_in_the_log(t
             async def publish() -> None:
                 for number in itertools.count():
                     try:
-                        await desk.publish("jobs", number, confirm=True, timeout=5)
+                        await desk.publish_confirmed("jobs", number, timeout=5)
                     except iris.IrisError:  # there is no bridge yet
                         await trio.sleep(0.002)
                     else:
@@ -240,7 +240,7 @@ async def test_an_event_that_is_confirmed_while_its_bridge_opens_is_in_the_log(t
             nursery.start_soon(publish)
             async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
                 await enough.wait()
-                async with desk.consume("jobs", group="g", start="earliest") as log:
+                async with desk.bridge().consume("jobs", group="g", start="earliest") as log:
                     async for batch in log:
                         async with batch:
                             found += [event.payload for event in batch]

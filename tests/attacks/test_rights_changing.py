@@ -57,9 +57,9 @@ async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_
             network.open_parts("reader") as (reader, reader_parts),
         ):
             found: list[Any] = []
-            await node.publish("secret.a", "before", confirm=True)
+            await node.publish_confirmed("secret.a", "before")
             with suppress(IrisError), trio.fail_after(60):
-                async with reader.consume("secret.>", "public.>", group="g") as events:
+                async with reader.bridge().consume("secret.>", "public.>", group="g") as events:
                     with trio.fail_after(20):
                         found += [event.payload for event in await anext(events)]
                     await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
@@ -81,9 +81,9 @@ async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Pat
             network.open_parts("worker") as (worker, worker_parts),
         ):
             found: list[Any] = []
-            await node.publish("secret.jobs", "before", confirm=True)
+            await node.publish_confirmed("secret.jobs", "before")
             with suppress(IrisError), trio.fail_after(60):
-                async with worker.queue("secret.jobs") as jobs:
+                async with worker.bridge().queue("secret.jobs") as jobs:
                     taken = jobs.receive()
                     async with await anext(taken) as job:
                         found.append(job.payload)
@@ -105,16 +105,16 @@ async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may
             network.open_parts("worker") as (worker, worker_parts),
             node.subscribe("secret.>") as heard,
         ):
-            await node.publish("public.jobs", "x", confirm=True)
+            await node.publish_confirmed("public.jobs", "x")
             with trio.move_on_after(20):
-                async with worker.queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
+                async with worker.bridge().queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
                     job = await anext(jobs.receive())
                     await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
                     async with job:
                         job.fail("no")
                     await trio.sleep(2)
             assert heard.statistics().received == 0
-            async with node.consume("secret.>", group="h") as events:
+            async with node.bridge().consume("secret.>", group="h") as events:
                 with trio.move_on_after(2):
                     assert await anext(events) is None, "the letter is in the log"
 
@@ -128,9 +128,9 @@ async def test_a_group_that_was_given_to_another_cluster_is_moved_by_its_former_
         network.open_node("reader") as reader,
     ):
         before: list[Cursor] = []
-        await node.publish("public.a", 1, confirm=True)
+        await node.publish_confirmed("public.a", 1)
         with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
-            async with reader.consume("public.>", group="g") as events:
+            async with reader.bridge().consume("public.>", group="g") as events:
                 batch = await anext(events)
                 before += bridge.store.cursors()
                 await node.request("bridge", {"group": "g", "to": "other"}, operation="transfer")
@@ -149,14 +149,14 @@ async def test_a_queue_that_was_given_to_another_cluster_has_no_jobs_for_its_for
         network.open_node("other") as other,
     ):
         with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
-            async with former.queue("public.jobs") as jobs:
+            async with former.bridge().queue("public.jobs") as jobs:
                 taken = jobs.receive()
-                await node.publish("public.jobs", 1, confirm=True)
+                await node.publish_confirmed("public.jobs", 1)
                 async with await anext(taken):
                     pass
                 await node.request("bridge", {"group": "queue/public.jobs", "to": "other"}, operation="transfer")
-                await node.publish("public.jobs", 2, confirm=True)
+                await node.publish_confirmed("public.jobs", 2)
                 await anext(taken)
         with trio.fail_after(20):
-            async with other.queue("public.jobs") as jobs, await anext(jobs.receive()) as job:
+            async with other.bridge().queue("public.jobs") as jobs, await anext(jobs.receive()) as job:
                 assert job.payload == 2

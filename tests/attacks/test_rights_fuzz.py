@@ -68,7 +68,7 @@ async def test_nothing_that_a_member_sends_to_a_bridge_is_a_traceback(
         network.open_node("evil") as evil,
         network.open_node("desk") as desk,
     ):
-        await desk.publish("jobs", b"x", confirm=True)
+        await desk.publish_confirmed("jobs", b"x")
         (shard,) = bridge.states
         strange = values(shard)
         good = {**GOOD, "shard": shard}
@@ -104,6 +104,6 @@ async def test_nothing_that_a_member_sends_to_a_bridge_is_a_traceback(
             if ("handler" in r.getMessage() and r.levelno >= logging.WARNING) or r.levelno >= logging.ERROR
         ]
         assert not bad, [(r.getMessage(), r.exc_info) for r in bad[:3]]
-        await desk.publish("jobs", b"y", confirm=True)
+        await desk.publish_confirmed("jobs", b"y")
         with trio.fail_after(20):
             assert (await desk.request("bridge", None, operation="status"))["stored"] == 2

@@ -127,7 +127,7 @@ async def test_what_a_publisher_of_another_realm_skips_is_told_to_readers(tmp_pa
         for sequence, first in ((0, 1), (0, 5)):
             run = fake_event(b"x", sequence=sequence, publisher="cd" * 16, sender=sender, first=first)
             await bridge.append([run])
-        await node.publish("a.b", b"y", confirm=True)
+        await node.publish_confirmed("a.b", b"y")
         (gap,) = bridge.store.gaps()
         assert (gap.cluster, gap.count) == ("acme/shop", 3)
         client = BridgeClient(reader, "bridge", patience=5)

@@ -72,13 +72,13 @@ async def test_who_reports_jobs_that_are_not_there_yet_does_none_of_them(tmp_pat
         await tunnel.send({"done": [[0, 0], [0, 1], [0, 2]]})
         assert await receive(tunnel) == {"settled": [[0, 0], [0, 1], [0, 2]]}
         for number in range(3):
-            await desk.publish("jobs.a", number, confirm=True)
+            await desk.publish_confirmed("jobs.a", number)
         assert [entry[1] for entry in await take(tunnel, 3)] == [0, 1, 2]
 
 
 async def test_places_far_beyond_the_log_take_no_room(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as (bridge, desk, evil):
-        await desk.publish("jobs.a", 1, confirm=True)
+        await desk.publish_confirmed("jobs.a", 1)
         async with open_worker(evil, "jobs.a") as tunnel:
             await take(tunnel, 1)
             await tunnel.send({"done": [(0, 2**40 + at * 4096) for at in range(2000)]})
@@ -97,13 +97,13 @@ async def test_a_worker_holds_no_more_than_its_limit_of_jobs_that_are_still_to_c
         open_worker(evil, "jobs.a", limit=4) as other,
     ):
         for number in range(4):
-            await desk.publish("jobs.a", number, confirm=True)
+            await desk.publish_confirmed("jobs.a", number)
         assert [entry[1] for entry in await take(other, 3)] == [1, 2, 3]
 
 
 async def test_an_error_of_any_length_is_cut_where_it_comes_in(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as (_, desk, evil), open_worker(evil, "jobs.a", backoff=600.0) as tunnel:
-        await desk.publish("jobs.a", 1, confirm=True)
+        await desk.publish_confirmed("jobs.a", 1)
         ((shard, offset, *_),) = await take(tunnel, 1)
         await tunnel.send({"failed": [[shard, offset, 1, "\N{SNOWMAN}" * 100_000, False]]})
         while (await receive(tunnel)).get("settled") is None:
@@ -120,7 +120,7 @@ async def test_errors_of_jobs_that_are_put_off_count_among_what_a_cluster_holds(
     monkeypatch.setattr(queue, "_READ_BYTES", 1)
     async with open_desk(tmp_path) as (_, desk, evil), open_worker(evil, "jobs.a", backoff=600.0, limit=4) as tunnel:
         for number in range(100):
-            await desk.publish("jobs.a", number, confirm=number % 4 == 3)
+            await (desk.publish_confirmed if number % 4 == 3 else desk.publish)("jobs.a", number)
         with trio.move_on_after(1.0):
             while True:
                 for shard, offset, *_ in await take(tunnel, 1):
@@ -137,7 +137,9 @@ async def test_headers_of_jobs_count_among_what_a_cluster_holds(
     monkeypatch.setattr(queue, "_READ_BYTES", 32 * KIB)
     async with open_desk(tmp_path) as (_, desk, evil):
         for number in range(200):
-            await desk.publish("jobs.a", b"", headers={str(at): "x" * 1000 for at in range(7)}, confirm=number % 8 == 7)
+            await (desk.publish_confirmed if number % 8 == 7 else desk.publish)(
+                "jobs.a", b"", headers={str(at): "x" * 1000 for at in range(7)}
+            )
         found = await status(evil, "jobs.a")
         assert found["waiting"] < 100
         assert found["unread"] + found["waiting"] == 200
@@ -160,7 +162,7 @@ async def test_jobs_that_are_due_at_once_are_read_again_in_parts_and_become_lett
     async with open_desk(tmp_path) as (bridge, desk, evil), open_worker(evil, "jobs.a", limit=64) as tunnel:
         for number in range(40):
             late = {"job-delay": str(1.5 - number * 0.01)}
-            await desk.publish("jobs.a", bytes(60_000), headers=late, confirm=number % 8 == 7)
+            await (desk.publish_confirmed if number % 8 == 7 else desk.publish)("jobs.a", bytes(60_000), headers=late)
         places = [entry[:2] for entry in await take(tunnel, 40)]
         shown = await evil.request("bridge", {"group": "queue/jobs.a", "most": 40}, operation="peek")
         assert len(shown) == 40
@@ -187,6 +189,6 @@ async def test_who_reports_and_does_not_read_costs_its_tunnel(tmp_path: Path, pl
 
         with pytest.raises(iris.TunnelBroken), trio.fail_after(30):
             await flood()
-        await desk.publish("jobs.a", 1, confirm=True)
+        await desk.publish_confirmed("jobs.a", 1)
         async with open_worker(evil, "jobs.a") as tunnel:
             assert len(await take(tunnel, 1)) == 1

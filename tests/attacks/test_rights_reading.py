@@ -27,7 +27,7 @@ async def test_what_readers_want_takes_a_bounded_place_however_many_topics_it_ma
         ):
             await evil.wait_for("bridge", timeout=60)
             for number in range(200):
-                await evil.publish(f"public.{number}", b"", confirm=number % 50 == 49)
+                await (evil.publish_confirmed if number % 50 == 49 else evil.publish)(f"public.{number}", b"")
             (state,) = bridge.states.values()
             asked = {"known": {state.id: 0}, "timeout": 0, "limit": 1000}
             for number in range(40):

@@ -101,19 +101,24 @@ async def test_a_bridge_that_answers_anything_ends_no_member_and_no_desk(others:
                     try:
                         headers = {"idempotency-undoes": "asked do"}
                         await desk.request(
-                            "shop", 1, operation="do", idempotency_key="k/undo", headers=headers, timeout=0.2
+                            "shop",
+                            1,
+                            operation="do",
+                            headers=headers,
+                            timeout=0.2,
+                            options=iris.RequestOptions(idempotency_key="k/undo"),
                         )
                     except iris.IrisError:
                         pass
                 with trio.move_on_after(0.3):
                     try:
-                        async with desk.saga("s", timeout=0.2) as saga:
+                        async with desk.bridge().saga("s", timeout=0.2) as saga:
                             await saga.request("shop", 1, operation="do", undo="do", timeout=0.1)
                     except iris.IrisError:
                         pass
                 with trio.move_on_after(0.3):
                     with suppress(iris.DeliveryError):
-                        async with desk.lease("s", timeout=0.05, ttl=1):
+                        async with desk.bridge().lease("s", timeout=0.05, ttl=1):
                             await trio.sleep(0.1)
             assert await desk.request("shop", 1) == "alive", answer
 
@@ -149,7 +154,7 @@ async def test_a_node_that_is_closed_in_the_middle_leaves_its_saga_to_the_next(t
         await two.wait_for("bridge")
 
         async def run(node: iris.Node) -> None:
-            async with node.saga("s") as saga:
+            async with node.bridge().saga("s") as saga:
                 await saga.request("shop", 1, operation="do", undo="undo")
                 if slow[0] and when == "in the block":
                     begun.set()
@@ -228,7 +233,7 @@ async def test_a_bridge_that_is_away_for_a_while_is_waited_for(tmp_path: Path, w
             await desk.wait_for("bridge")
 
             async def run() -> None:
-                async with desk.saga("s") as saga:
+                async with desk.bridge().saga("s") as saga:
                     await saga.request("shop", 1, operation="do", undo="undo")
                     if when != "before the end":
                         if when == "before a step":

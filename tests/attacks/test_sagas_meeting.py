@@ -84,7 +84,7 @@ async def test_a_service_that_changes_midway_has_its_undo_named_or_waited_for(
                 await trio.sleep_forever()
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 async with served.join("shop", shop(calls)):
                     await desk.wait_for("shop")
                     await saga.request("shop", 1, operation="do", undo="undo", timeout=2)
@@ -154,7 +154,7 @@ async def test_a_handler_that_raises_anything_is_undone_unless_it_has_refused(tm
         await desk.wait_for("shop")
 
         async def run(number: int) -> None:
-            async with desk.saga(f"s{number}") as saga:
+            async with desk.bridge().saga(f"s{number}") as saga:
                 await saga.request("shop", number, operation="do", undo="undo", timeout=5)
 
         for number, (_, undone) in enumerate(RAISED):
@@ -193,7 +193,7 @@ async def test_what_a_service_asked_for_and_did_not_get_is_no_refusal_of_its_own
         await served.wait_for("other")
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 await saga.request("shop", 1, operation="do", undo="undo")
 
         with pytest.raises(iris.SagaUndone):
@@ -223,7 +223,7 @@ async def test_an_undo_waits_while_its_step_ignores_that_it_is_cancelled(tmp_pat
         await desk.wait_for("shop")
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(partial(saga.request, "shop", 1, operation="do", undo="undo", timeout=10))
                     await begun.wait()
@@ -248,7 +248,7 @@ async def test_two_nodes_with_one_saga_run_each_step_once(tmp_path: Path) -> Non
 
         async def run(node: iris.Node, number: int) -> None:
             with suppress(iris.SagaUndone):
-                async with node.saga(f"s{number}") as saga:
+                async with node.bridge().saga(f"s{number}") as saga:
                     await saga.request("shop", number, operation="do", undo="undo")
                     if number % 2:
                         raise ValueError("no")
@@ -270,7 +270,7 @@ async def test_a_saga_within_a_step_is_undone_with_it(tmp_path: Path) -> None:
 
         @outer.request("do")
         async def do(request: iris.Request) -> None:
-            async with served.saga(f"of-{request.idempotency_key.replace('/', '.')}") as saga:  # type: ignore[union-attr]
+            async with served.bridge().saga(f"of-{request.idempotency_key.replace('/', '.')}") as saga:  # type: ignore[union-attr]
                 await saga.request("shop", 1, operation="do", undo="undo")
                 if request.payload == "fails":
                     raise ValueError("inner")
@@ -279,7 +279,7 @@ async def test_a_saga_within_a_step_is_undone_with_it(tmp_path: Path) -> None:
         @outer.request("undo")
         async def undo(request: iris.Request) -> None:
             with suppress(iris.SagaUndone):
-                async with served.saga(f"of-{request.undoes.replace('/', '.')}"):  # type: ignore[union-attr]
+                async with served.bridge().saga(f"of-{request.undoes.replace('/', '.')}"):  # type: ignore[union-attr]
                     raise ValueError("outer")
 
         await stack.enter_async_context(served.join("shop", shop(calls)))
@@ -287,7 +287,7 @@ async def test_a_saga_within_a_step_is_undone_with_it(tmp_path: Path) -> None:
         await desk.wait_for("outer")
 
         async def run(payload: str) -> None:
-            async with desk.saga(payload) as saga:
+            async with desk.bridge().saga(payload) as saga:
                 await saga.request("outer", payload, operation="do", undo="undo", timeout=2)
 
         for payload in ("fails", "late"):
@@ -313,7 +313,7 @@ async def test_a_bridge_keeps_nothing_in_memory_of_sagas(tmp_path: Path) -> None
                     await run_one(number)
 
         async def run_one(number: int) -> None:
-            async with desk.saga(f"s{number}") as saga:
+            async with desk.bridge().saga(f"s{number}") as saga:
                 await saga.request("shop", bytes(1000), operation="do", undo="undo")
                 if number % 2:
                     raise ValueError("no")
@@ -365,7 +365,7 @@ def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
         node = open_sync(stack, tmp_path / "log", calls)
 
         def interrupted(error: BaseException) -> None:
-            with node.saga("s") as saga:
+            with node.bridge().saga("s") as saga:
                 saga.request("shop", 1, operation="do", undo="undo", timeout=60)
                 raise error
 
@@ -373,14 +373,14 @@ def test_threads_that_make_steps_at_once_or_are_interrupted_lose_nothing(
             with pytest.raises(type(error)):
                 interrupted(error)
         assert calls == ["do"]
-        with node.saga("s") as saga:
+        with node.bridge().saga("s") as saga:
             assert saga.attempt == 3
             saga.request("shop", 1, operation="do", undo="undo", timeout=60)
         assert calls == ["do"]
         calls.clear()
 
         def at_once() -> None:
-            with node.saga("t") as saga:
+            with node.bridge().saga("t") as saga:
 
                 def step() -> None:
                     with suppress(trio.BusyResourceError):
@@ -425,7 +425,7 @@ def test_a_task_of_asyncio_that_is_cancelled_leaves_its_saga_to_the_next(
             await node.wait_for("bridge", timeout=60)
 
             async def run(then: Any) -> None:
-                async with node.saga("s") as saga:
+                async with node.bridge().saga("s") as saga:
                     await saga.request("shop", 1, operation="do", undo="undo", timeout=60)
                     await then()
 

@@ -58,11 +58,11 @@ async def open_shops(
 async def test_a_saga_that_has_ended_makes_no_further_steps(tmp_path: Path) -> None:
     calls: list[str] = []
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
-        async with one.saga("s") as saga:
+        async with one.bridge().saga("s") as saga:
             await saga.request("stock", 1, operation="do", undo="undo")
 
         async def run(undo: str | None) -> None:
-            async with two.saga("s") as saga:
+            async with two.bridge().saga("s") as saga:
                 assert await saga.request("stock", 1, operation="do", undo="undo") == "stock"
                 await saga.request("money", 1, operation="do", undo=undo)
                 raise ValueError("no")
@@ -101,7 +101,7 @@ async def test_a_step_that_is_misnamed_leaves_a_saga_that_everybody_can_undo(tmp
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
 
         async def run(node: iris.Node) -> None:
-            async with node.saga("s") as saga:
+            async with node.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
                 options: Any = {"cluster": "money", "payload": 2, "operation": "do", "undo": "undo", **wrong}
                 await saga.request(**options)
@@ -118,14 +118,14 @@ async def test_a_misnamed_step_of_a_lost_node_is_no_end_of_its_saga(tmp_path: Pa
         wrongs: list[dict[str, Any]] = [{"timeout": "5"}, {"cluster": 7}, {"operation": 3}, {"timeout": Decimal(5)}]
         for number, wrong in enumerate(wrongs):
             with trio.move_on_after(0.5):
-                async with one.saga(f"s{number}") as saga:
+                async with one.bridge().saga(f"s{number}") as saga:
                     await saga.request("stock", 1, operation="do", undo="undo")
                     options: Any = {"cluster": "money", "payload": 2, "operation": "do", "undo": "undo", **wrong}
                     with suppress(iris.IrisError):
                         await saga.request(**options)
                     await trio.sleep_forever()
             with pytest.raises(iris.SagaUndone, match="ValueError"):
-                async with two.saga(f"s{number}") as saga:
+                async with two.bridge().saga(f"s{number}") as saga:
                     raise ValueError("no")
     assert calls.count("stock.undo 1") == 4
 
@@ -135,7 +135,7 @@ async def test_steps_that_two_tasks_make_at_once_are_all_undone(tmp_path: Path) 
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, _):
 
         async def run() -> None:
-            async with one.saga("s") as saga:
+            async with one.bridge().saga("s") as saga:
                 async with trio.open_nursery() as nursery:
                     for cluster in ("stock", "money", "truck"):
 
@@ -157,7 +157,7 @@ async def test_an_undo_gets_what_its_step_got_although_the_block_has_changed_it(
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, _):
 
         async def run() -> None:
-            async with one.saga("s") as saga, trio.open_nursery() as nursery:
+            async with one.bridge().saga("s") as saga, trio.open_nursery() as nursery:
                 order = [1]
 
                 async def change() -> None:
@@ -184,7 +184,7 @@ async def test_a_saga_near_the_limit_of_a_node_is_undone(tmp_path: Path, at: str
     async with open_network() as network, open_shops(network, tmp_path, calls, *limits) as (one, _):
 
         async def run(node: iris.Node, size: int) -> None:
-            async with node.saga(f"s{size}") as saga:
+            async with node.bridge().saga(f"s{size}") as saga:
                 await saga.request("stock", bytes(size), operation="do", undo="undo")
                 await saga.request("money", bytes(size), operation="do", undo="undo")
                 raise ValueError(text)
@@ -220,7 +220,7 @@ async def test_whatever_a_block_raises_is_undone(tmp_path: Path, error: Exceptio
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
 
         async def run(node: iris.Node) -> None:
-            async with node.saga("s") as saga:
+            async with node.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
                 raise error
 
@@ -246,7 +246,7 @@ async def test_what_ends_a_program_leaves_its_saga_to_the_next(tmp_path: Path, e
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
 
         async def run() -> None:
-            async with one.saga("s") as saga:
+            async with one.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
                 raise error
 
@@ -254,7 +254,7 @@ async def test_what_ends_a_program_leaves_its_saga_to_the_next(tmp_path: Path, e
             await run()
         assert calls == ["stock.do 1"]
         with trio.fail_after(5):
-            async with two.saga("s") as saga:
+            async with two.bridge().saga("s") as saga:
                 assert saga.attempt == 2
                 assert await saga.request("stock", 1, operation="do", undo="undo") == "stock"
     assert calls == ["stock.do 1"]
@@ -264,14 +264,14 @@ async def test_steps_are_undone_in_the_order_of_their_numbers_whoever_noted_them
     calls: list[str] = []
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
         with trio.move_on_after(0.5):
-            async with one.saga("s") as saga:
+            async with one.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
                 await saga.request("money", 1, operation="do")
                 await saga.request("truck", 1, operation="do", undo="undo")
                 await trio.sleep_forever()
 
         async def run() -> None:
-            async with two.saga("s") as saga:
+            async with two.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
                 await saga.request("money", 1, operation="do", undo="undo")
                 await saga.request("truck", 1, operation="do", undo="undo")
@@ -286,7 +286,7 @@ async def test_a_saga_that_is_used_after_its_block_asks_for_nothing(tmp_path: Pa
     calls: list[str] = []
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, _):
         for _ in range(2):
-            async with one.saga("s") as saga:
+            async with one.bridge().saga("s") as saga:
                 await saga.request("stock", 1, operation="do", undo="undo")
             for undo in ("undo", None):
                 with pytest.raises((iris.IrisError, trio.ClosedResourceError)):

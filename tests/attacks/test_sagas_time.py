@@ -62,7 +62,7 @@ async def test_a_step_whose_member_is_cut_off_in_the_middle_is_undone_at_another
         second = await enter(network.open_node("shop", host="second"))
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 await saga.request("shop", 1, operation="do", undo="undo", timeout=3)
 
         async with trio.open_nursery() as nursery:
@@ -106,7 +106,7 @@ async def test_a_node_that_stands_still_until_its_saga_is_over_begins_nothing_mo
         async with trio.open_nursery() as nursery:
 
             async def run() -> None:
-                async with one.saga("s", timeout=1) as saga:
+                async with one.bridge().saga("s", timeout=1) as saga:
                     await saga.request("shop", 1, operation="do", undo="undo")
                     network.memory.pause("one")
                     with trio.CancelScope(shield=True):
@@ -120,7 +120,7 @@ async def test_a_node_that_stands_still_until_its_saga_is_over_begins_nothing_mo
             nursery.start_soon(still)
             await trio.sleep(0.5)
             with pytest.raises(iris.SagaUndone) as undone, trio.fail_after(30):
-                async with two.saga("s"):
+                async with two.bridge().saga("s"):
                     raise ValueError("no")
             assert not undone.value.failed
             network.memory.resume("one")
@@ -145,7 +145,7 @@ async def test_a_clock_that_is_set_midway_loses_no_undo(tmp_path: Path, step: in
         await desk.wait_for("bridge")
 
         async def run(name: str) -> None:
-            async with desk.saga(name) as saga:
+            async with desk.bridge().saga(name) as saga:
                 await saga.request("shop", 1, operation="do", undo="undo")
                 now[0] += step
                 await saga.request("shop", 2, operation="do", undo="undo")
@@ -193,7 +193,7 @@ async def test_a_saga_goes_on_at_a_copy_that_was_promoted_midway(tmp_path: Path)
         nursery.start_soon(keep)
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 await saga.request("shop", 1, operation="do", undo="undo")
                 end.set()
                 await saga.request("shop", 2, operation="do", undo="undo")
@@ -238,7 +238,7 @@ async def test_names_and_lists_at_their_limits_are_undone(tmp_path: Path) -> Non
 
             async def make() -> None:
                 nonlocal made
-                async with desk.saga(str(size) + "s" * (128 - len(str(size))), timeout=500) as saga:
+                async with desk.bridge().saga(str(size) + "s" * (128 - len(str(size))), timeout=500) as saga:
                     while True:
                         await saga.request(long, bytes(size), operation=odo, undo=oundo)
                         made += 1
@@ -268,7 +268,7 @@ async def test_what_was_undone_stays_so_when_the_keys_of_its_service_have_expire
         await desk.wait_for("bridge")
 
         async def run() -> None:
-            async with desk.saga("s") as saga:
+            async with desk.bridge().saga("s") as saga:
                 await saga.request("shop", 1, operation="do", undo="undo")
                 await trio.sleep(1.2)
                 await saga.request("shop", 2, operation="do", undo="undo")
@@ -310,7 +310,7 @@ async def test_an_undo_that_is_slow_or_fails_at_first_is_done_once(tmp_path: Pat
 
         async def run(within: float) -> None:
             with trio.fail_after(within):
-                async with desk.saga("s") as saga:
+                async with desk.bridge().saga("s") as saga:
                     await saga.request("shop", 1, operation="do", undo="undo", timeout=0.5)
                     raise ValueError("no")
 
@@ -338,7 +338,12 @@ async def test_nobody_else_closes_the_keys_of_a_saga(tmp_path: Path) -> None:
         for number in range(3):
             for headers in ({"idempotency-undoes": "asked do"}, {"idempotency-undoes": "ran do"}):
                 await eve.request(
-                    "shop", 1, operation="undo", idempotency_key=f"s/{number}/undo", headers=headers, timeout=20
+                    "shop",
+                    1,
+                    operation="undo",
+                    headers=headers,
+                    timeout=20,
+                    options=iris.RequestOptions(idempotency_key=f"s/{number}/undo"),
                 )
         fields: dict[str, Any] = {"cluster": "shop", "caller": "desk", "operation": "undo", "key": "s/0/undo"}
         fields |= {"fingerprint": bytes(16), "holder": bytes(16), "budget": 5.0, "keep": 60.0, "rerun": True}
@@ -349,10 +354,10 @@ async def test_nobody_else_closes_the_keys_of_a_saga(tmp_path: Path) -> None:
         with pytest.raises(iris.DeliveryError):
             await eve.request("bridge", saga_of, operation="key.claim")
         calls.clear()
-        async with desk.saga("s") as saga:
+        async with desk.bridge().saga("s") as saga:
             for number in range(3):
                 await saga.request("shop", number, operation="do", undo="undo")
-        async with eve.saga("s") as saga:
+        async with eve.bridge().saga("s") as saga:
             with pytest.raises(iris.RemoteError, match="key_closed"):  # which it has closed to itself
                 await saga.request("shop", 0, operation="do", undo="undo")
     assert calls == ["do 0", "do 1", "do 2"]
@@ -372,7 +377,7 @@ async def test_a_saga_that_has_its_most_steps_undoes_them(tmp_path: Path, monkey
         await desk.wait_for("bridge")
 
         async def run() -> None:
-            async with desk.saga("s", timeout=500) as saga:
+            async with desk.bridge().saga("s", timeout=500) as saga:
                 for number in range(101):
                     await saga.request("shop", number, operation="do", undo="undo" if number % 10 == 0 else None)
 

@@ -52,15 +52,15 @@ async def test_a_bridge_on_a_slow_disk_confirms_serves_and_ends(
                     await desk.wait_for("bridge")
                     async with trio.open_nursery() as nursery:
                         for number in range(10):
-                            nursery.start_soon(partial(desk.publish, "news.a", number, confirm=True, timeout=30))
-                    async with desk.queue("jobs") as jobs, desk.lease("one", ttl=30):
+                            nursery.start_soon(partial(desk.publish_confirmed, "news.a", number, timeout=30))
+                    async with desk.bridge().queue("jobs") as jobs, desk.bridge().lease("one", ttl=30):
                         await jobs.put(round_, timeout=30)
                         async for job in jobs.receive():
                             async with job:
                                 assert job.payload == round_
                             break
                     found: list[object] = []
-                    async with desk.consume("news.>", group=f"g{round_}", start="earliest") as log:
+                    async with desk.bridge().consume("news.>", group=f"g{round_}", start="earliest") as log:
                         async for batch in log:
                             async with batch:
                                 found += [event.payload for event in batch]
@@ -80,14 +80,14 @@ async def test_a_bridge_that_is_cancelled_at_any_second_of_its_slow_opening_and_
                 with trio.move_on_after(second + 0.5):
                     async with open_bridge(node, topics=["news"], directory=tmp_path / "log"):
                         await desk.wait_for("bridge")
-                        await desk.publish("news", second, confirm=True, timeout=60)
+                        await desk.publish_confirmed("news", second, timeout=60)
                         confirmed += 1
             assert confirmed
             async with open_bridge(node, topics=["news"], directory=tmp_path / "log"):
                 await desk.wait_for("bridge")
-                await desk.publish("news", "last", confirm=True, timeout=60)
+                await desk.publish_confirmed("news", "last", timeout=60)
                 found: list[object] = []
-                async with desk.consume("news", group="g", start="earliest") as log:
+                async with desk.bridge().consume("news", group="g", start="earliest") as log:
                     async for batch in log:
                         async with batch:
                             found += [event.payload for event in batch]

@@ -44,7 +44,7 @@ def test_what_a_member_says_is_escaped_on_a_terminal_and_raw_in_a_pipe(
 
 def test_events_are_escaped_on_a_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     async def publish(node: iris.Node) -> None:
-        await node.publish("orders.created", HOSTILE + "\norders.created forged", retain=True)
+        await node.retain("orders.created", HOSTILE + "\norders.created forged")
 
     desk.service, desk.company = store(), publish
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -23,7 +23,7 @@ class Bridge:
         self.kept: list[tuple[str, bytes]] = []
 
     async def store(self, node: iris.Node) -> None:
-        async with node.subscribe("flights.>", durable=True, overflow="wait") as events:
+        async with node.subscribe_durable("flights.>", overflow="wait") as events:
             async for event in events:
                 self.kept.append((event.topic, event.payload))
                 await events.confirm([event])

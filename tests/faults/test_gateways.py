@@ -92,7 +92,10 @@ async def test_with_one_of_two_gateways_killed_nothing_is_lost_and_nobody_waits_
         while True:
             payload = next(numbers).to_bytes(100)
             try:
-                if await node.request("store", payload, idempotent=True, timeout=20.0) != payload:
+                if (
+                    await node.request("store", payload, timeout=20.0, options=iris.RequestOptions(idempotent=True))
+                    != payload
+                ):
                     errors["a wrong answer"] += 1
             except iris.IrisError as error:
                 errors[f"{type(error).__name__}: {error}"] += 1

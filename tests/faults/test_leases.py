@@ -24,7 +24,7 @@ async def main():
         await node.wait_for("bridge", timeout=60)
         while True:
             try:
-                async with node.lease("scheduler", ttl=3, timeout=600) as lease:
+                async with node.bridge().lease("scheduler", ttl=3, timeout=600) as lease:
                     while True:
                         now = time.monotonic()  # of the machine: the same for all
                         if lease.left > 0:

@@ -15,7 +15,7 @@ import iris
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole
-from iris.node.arguments import check_count, check_request, check_timeout, check_wait
+from iris.node.arguments import check_count, check_timeout, check_wait
 from iris.patterns.multicast.answers import StopRules
 from iris.patterns.pubsub.queues.terms import check_seconds, check_whole
 from iris.patterns.pubsub.subscribe import with_expiry
@@ -31,7 +31,7 @@ HUGE = 10**400
 SECONDS: dict[str, Callable[[Any], object]] = {
     "timeout": check_timeout,
     "wait": check_wait,
-    "hedge": lambda value: check_request("c", None, None, idempotent=True, hedge=value),
+    "hedge": lambda value: iris.RequestOptions(idempotent=True, hedge=value).hedge,
     "quiet": lambda value: StopRules(timeout=1.0, quiet=value).quiet,
     "config": lambda value: Config(drain_timeout=value).drain_timeout,
     "queue": lambda value: check_seconds(value, "lease", 1, 10),

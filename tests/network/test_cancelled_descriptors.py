@@ -56,7 +56,7 @@ class Pair:
 
 
 async def request(pair: Pair) -> None:
-    assert await pair.shop.request("store", b"x", idempotent=True, timeout=60) == b"x"
+    assert await pair.shop.request("store", b"x", timeout=60, options=iris.RequestOptions(idempotent=True)) == b"x"
 
 
 async def survey(pair: Pair) -> None:

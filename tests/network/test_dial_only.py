@@ -124,8 +124,8 @@ async def test_it_comes_back_when_a_connection_is_cut() -> None:
             for one, two in ((office, home), (home, office)):
                 while one._parts.membership.is_suspected(two.id):
                     await one._parts.membership.wait_news()
-            assert await office.request("home", 1, idempotent=True) == 1
-            assert await home.request("office", 2, idempotent=True) == 2
+            assert await office.request("home", 1, options=iris.RequestOptions(idempotent=True)) == 1
+            assert await home.request("office", 2, options=iris.RequestOptions(idempotent=True)) == 2
 
 
 async def test_a_seed_that_cannot_be_used_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -129,7 +129,12 @@ class _Load:
         payload = number.to_bytes(WIDTH, "big")
         try:
             reply = await self._node.request(
-                "ledger", payload, operation="idempotent", idempotent=True, key=key, timeout=_TIMEOUT
+                "ledger",
+                payload,
+                operation="idempotent",
+                key=key,
+                timeout=_TIMEOUT,
+                options=iris.RequestOptions(idempotent=True),
             )
         except iris.IrisError:
             self.idempotent[number] = Outcome.FAILED

@@ -66,7 +66,9 @@ class _Load:
             idempotent = number % 2 == 1
             payload = number.to_bytes(WIDTH, "big")
             try:
-                reply = await self._node.request("ledger", payload, idempotent=idempotent, timeout=_TIMEOUT)
+                reply = await self._node.request(
+                    "ledger", payload, timeout=_TIMEOUT, options=iris.RequestOptions(idempotent=idempotent)
+                )
             except iris.IrisError as error:
                 kind = "idempotent" if idempotent else "plain"
                 self.failed[f"{kind}: {type(error).__name__}: {error}"] += 1

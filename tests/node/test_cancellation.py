@@ -66,11 +66,16 @@ OPERATIONS = (*shared.OPERATIONS, tunnel_as_a_stream, take_runs)
 
 COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     iris.Node: {
-        "request": request, "broadcast": broadcast, "survey": survey, "publish": publish, "subscribe": subscribe,
+        "request": request, "broadcast": broadcast, "survey": survey, "publish": publish,
+        "publish_confirmed": shared.publish_confirmed, "retain": shared.publish_retained,
+        "retain_confirmed": shared.retain_confirmed, "subscribe": subscribe, "subscribe_durable": forget_subscriber,
         "confirming": publish_many_confirmed, "open_tunnel": tunnel, "join": join, "wait_for": wait_for,
         "watch": watch, "revoke": revoke, "forget_subscriber": forget_subscriber, "state": state,
+        "books": keep_books,
+    },
+    iris.Bridge: {
         "queue": with_a_bridge.queue, "consume": with_a_bridge.consume, "lease": with_a_bridge.lease,
-        "leader": with_a_bridge.leader, "saga": with_a_bridge.saga, "books": keep_books,
+        "saga": with_a_bridge.saga,
     },
     iris.Subscription: {
         "__anext__": subscribe, "receive_batch": take_in_batches, "confirm": take_in_batches,

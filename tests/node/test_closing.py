@@ -44,7 +44,7 @@ async def test_what_waits_ends_when_its_node_is_closed(autojump_clock: MockClock
         member.join("silent", silent),
         member.join("bridge", bridge),
         member.subscribe("held.>", overflow="wait", limits=iris.SubscriptionLimits(events=2)),
-        member.subscribe("kept.>", durable=True),
+        member.subscribe_durable("kept.>"),
         trio.open_nursery() as nursery,
     ):
         async with network.open_node("caller") as node:
@@ -86,7 +86,7 @@ async def test_who_waits_for_batches_is_told_when_the_block_is_left(autojump_clo
         open_network() as network,
         network.open_node("caller") as node,
         trio.open_nursery() as nursery,
-        node.consume("a.>", group="g", bridge="nobody") as batches,
+        node.bridge("nobody").consume("a.>", group="g") as batches,
     ):
         nursery.start_soon(use, batches)
         await trio.sleep(1)
@@ -98,7 +98,7 @@ async def test_a_lease_that_cannot_be_renewed_as_its_node_is_closed_ends_its_blo
     ended = trio.Event()
 
     async def hold(node: iris.Node) -> None:
-        async with node.lease("one", bridge="granting", ttl=60):
+        async with node.bridge("granting").lease("one", ttl=60):
             await trio.sleep_forever()
 
     async def use(node: iris.Node) -> None:

@@ -318,7 +318,7 @@ async def test_honest_members_hardly_wait_for_what_is_kept(
     async with open_front("node") as front:
         for number in range(4000):
             topic = f"b.{number % 40}.d.d.e.e.d.{number}"
-            await front.victim.publish(topic, b"value", retain=True)
+            await front.victim.retain(topic, b"value")
         for frame in attack(front):
             began = now()
             await front.attacker.send(frame)

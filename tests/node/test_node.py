@@ -91,7 +91,10 @@ async def test_a_member_that_crashes_fails_no_idempotent_request(network: Networ
         async def ask() -> None:
             nonlocal done
             for _ in range(20):
-                assert await caller.request("echo", 0.05, idempotent=True, operation="sleep") == "slept"
+                assert (
+                    await caller.request("echo", 0.05, operation="sleep", options=iris.RequestOptions(idempotent=True))
+                    == "slept"
+                )
                 done += 1
 
         async with trio.open_nursery() as nursery:

@@ -109,7 +109,7 @@ async def test_a_request_too_large_for_its_member_ends_in_an_error_that_names_th
     async with open_small_store() as (_, member, shop):
         began = trio.current_time()
         with pytest.raises(iris.PayloadTooLarge, match=rf"store.*node {member.id} takes at most .*Config\.{limit}"):
-            await shop.request("store", payload, headers=headers, idempotent=idempotent)
+            await shop.request("store", payload, headers=headers, options=iris.RequestOptions(idempotent=idempotent))
         assert trio.current_time() - began < 1
         assert shop.statistics().requests.refused == 1
         assert member.statistics().refusals == {f"request above {limit}": 1}
@@ -210,15 +210,15 @@ async def test_of_a_run_of_events_those_that_fit_are_taken(autojump_clock: MockC
 
 
 async def test_an_event_above_the_limit_of_who_confirms_it_fails_and_says_why(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (_, member, shop), member.subscribe("a", durable=True):
+    async with open_small_store() as (_, member, shop), member.subscribe_durable("a"):
         with pytest.raises(iris.RequestTimeout, match=rf"{member.id}.*at most 4096 \(its Config\.max_payload\)"):
-            await shop.publish("a", LARGE, confirm=True, timeout=2)
+            await shop.publish_confirmed("a", LARGE, timeout=2)
 
 
 async def test_last_values_above_the_limit_do_not_arrive_and_others_do(autojump_clock: MockClock) -> None:
     async with open_small_store() as (_, member, shop):
-        await shop.publish("a.large", LARGE, retain=True)
-        await shop.publish("a.small", b"small", retain=True)
+        await shop.retain("a.large", LARGE)
+        await shop.retain("a.small", b"small")
         async with member.subscribe("a.*") as events:
             (event,) = await take(events)
             assert (event.payload, event.retained) == (b"small", True)

@@ -80,7 +80,7 @@ def run_of(seed: int, *, loss: float = 0.0) -> list[object]:
             seen.extend([network.root.public, shop.id, *(node.id for node in nodes.values())])
             await shop.wait_for("store", members=3, timeout=20)
             for _ in range(20):
-                reply = await shop.request("store", idempotent=True, timeout=20)
+                reply = await shop.request("store", timeout=20, options=iris.RequestOptions(idempotent=True))
                 seen.append((round(trio.current_time(), 9), reply))
             network.memory.crash("two")
             async with shop.watch("store") as changes:
@@ -250,11 +250,13 @@ async def test_a_member_that_hangs_costs_its_callers_little_while_there_is_anoth
         transport = network.memory.find("mem://two")
         assert transport is not None
         transport.pause()
-        replies = [await shop.request("store", idempotent=True, timeout=5) for _ in range(20)]
+        replies = [
+            await shop.request("store", timeout=5, options=iris.RequestOptions(idempotent=True)) for _ in range(20)
+        ]
         assert replies == ["one"] * 20
         transport.resume()
         await trio.sleep(10)
-        assert await shop.request("store", prefer=nodes["two"].id, timeout=5) == "two"
+        assert await shop.request("store", timeout=5, options=iris.RequestOptions(prefer=nodes["two"].id)) == "two"
 
 
 async def test_latency_is_what_a_round_trip_takes_and_can_be_changed(autojump_clock: MockClock) -> None:
@@ -276,7 +278,9 @@ async def test_lost_frames_cost_time_and_no_idempotent_request(autojump_clock: M
         shop = await stack.enter_async_context(network.open_node("shop"))
         await shop.wait_for("store", members=3)
         network.memory.loss = 0.05
-        replies = [await shop.request("store", idempotent=True, timeout=30) for _ in range(100)]
+        replies = [
+            await shop.request("store", timeout=30, options=iris.RequestOptions(idempotent=True)) for _ in range(100)
+        ]
         network.memory.loss = 0.0
         assert len(replies) == 100
         statistics = shop.statistics().requests

@@ -104,7 +104,7 @@ async def publish_orders(node: iris.Node) -> None:
 
 async def store_orders(node: iris.Node, *, task_status: trio.TaskStatus[None]) -> None:
     """Do what a bridge does, without a disk."""
-    async with node.subscribe("orders.>", durable=True) as events:
+    async with node.subscribe_durable("orders.>") as events:
         task_status.started()
         async for event in events:
             await events.confirm([event])

@@ -43,7 +43,7 @@ async def all_events(client: BridgeClient, **options: Any) -> list[dict[str, Any
 async def test_status_tells_sizes_counters_and_lag(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (node, client):
         for number in range(5):
-            await node.publish("t.x", b"%d" % number, confirm=True)
+            await node.publish_confirmed("t.x", b"%d" % number)
         (shard,) = await client.shards()
         await client.pin("bridge", "g", {shard.id: 0})
         await client.move("bridge", "g", {shard.id: 3})
@@ -56,7 +56,7 @@ async def test_status_tells_sizes_counters_and_lag(tmp_path: Path) -> None:
 async def test_events_are_objects_that_json_can_write(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (node, client):
         for payload in (b"text", b"\xff\x00", {"n": [1, b"\x01"]}, None):
-            await node.publish("t.x", payload, confirm=True, key="k", headers={"h": "x"})
+            await node.publish_confirmed("t.x", payload, key="k", headers={"h": "x"})
         text, binary, packed, none = await all_events(client)
         json.dumps([text, binary, packed, none])
         assert (text["value"], text["key"], text["topic"], text["offset"]) == ("text", "k", "t.x", 0)
@@ -69,7 +69,7 @@ async def test_events_are_objects_that_json_can_write(tmp_path: Path) -> None:
 async def test_events_are_chosen_by_topic_and_place(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (node, client):
         for number in range(10):
-            await node.publish(f"t.{number % 2}", b"%d" % number, confirm=True)
+            await node.publish_confirmed(f"t.{number % 2}", b"%d" % number)
 
         async def values(**options: Any) -> list[str]:
             return [event["value"] for event in await all_events(client, **options)]
@@ -83,7 +83,7 @@ async def test_events_are_chosen_by_topic_and_place(tmp_path: Path) -> None:
 
 async def test_following_gives_what_arrives(tmp_path: Path) -> None:
     async with open_network() as network, open_pair(network, tmp_path) as (node, client):
-        await node.publish("t.x", b"zero", confirm=True)
+        await node.publish_confirmed("t.x", b"zero")
         seen: list[str] = []
         with trio.fail_after(60):
             async with aclosing(read_events(client, end=None)) as events:
@@ -91,7 +91,7 @@ async def test_following_gives_what_arrives(tmp_path: Path) -> None:
                     seen.append(event["value"])
                     if len(seen) == 3:
                         break
-                    await node.publish("t.x", b"%d" % len(seen), confirm=True)
+                    await node.publish_confirmed("t.x", b"%d" % len(seen))
         assert seen == ["zero", "1", "2"]
 
 
@@ -100,14 +100,14 @@ async def test_following_goes_on_when_events_are_trimmed_before_they_were_shown(
         seen: list[str] = []
         with trio.fail_after(60):
             async with aclosing(read_events(client, end=None)) as events:
-                await node.publish("t.x", b"0", confirm=True)
+                await node.publish_confirmed("t.x", b"0")
                 async for event in events:
                     seen.append(event["value"])
                     if event["value"] == "9":
                         break
                     if event["value"] == "0":
                         for number in range(1, 10):
-                            await node.publish("t.x", b"%d" % number, confirm=True)
+                            await node.publish_confirmed("t.x", b"%d" % number)
                         await trim(client, 0, 8)
         assert seen == ["0", "8", "9"]
 
@@ -123,7 +123,7 @@ async def test_a_member_that_comes_while_it_is_followed_is_shown_from_its_earlie
             store.append({1: [fake_event(b"%d" % number)]}, now=number)
         store.trim(1, 7)
         store.close()
-        await node.publish("t.x", b"first", confirm=True)
+        await node.publish_confirmed("t.x", b"first")
         seen: list[str] = []
         with trio.fail_after(60):
             async with AsyncExitStack() as stack, aclosing(read_events(client, end=None)) as events:
@@ -153,7 +153,7 @@ async def test_trimming_is_for_the_bridges_own_nodes(tmp_path: Path) -> None:
     async with open_network() as network:
         async with open_pair(network, tmp_path) as (node, client):
             for number in range(5):
-                await node.publish("t.x", b"%d" % number, confirm=True)
+                await node.publish_confirmed("t.x", b"%d" % number)
             with pytest.raises(NotAllowed):
                 await trim(client, 0, 3)
         async with open_pair(network, tmp_path, reader="bridge") as (_, client):

@@ -146,7 +146,7 @@ async def test_a_bridge_is_not_ended_by_who_comes_later_and_answers_nonsense(tmp
         async with open_bridge(first, topics=["t"], directory=tmp_path) as bridge, later.join("bridge", service):
             with trio.fail_after(20):
                 await asked.wait()
-            await later.publish("t", b"x", confirm=True, timeout=20)
+            await later.publish_confirmed("t", b"x", timeout=20)
             assert bridge.statistics().stored == 1
 
 

@@ -126,6 +126,6 @@ def publish_text(topic: str, text: str) -> None:
     async def run() -> None:
         async with iris.open_node("publisher") as node:
             await node.wait_for("bridge", timeout=60)
-            await node.publish(topic, text, confirm=True, timeout=60)
+            await node.publish_confirmed(topic, text, timeout=60)
 
     trio.run(run)

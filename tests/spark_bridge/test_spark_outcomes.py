@@ -136,7 +136,7 @@ def guarded(realm: Path, tmp_path: Path) -> Iterator[Realm]:
     async def publish_one() -> None:
         async with iris.open_node(credential=shop) as node:
             await node.wait_for("bridge", timeout=60)
-            await node.publish("a.b", b"secret", confirm=True, timeout=60)
+            await node.publish_confirmed("a.b", b"secret", timeout=60)
 
     with BridgeProcess(tmp_path / "log", *options):
         trio.run(publish_one)

@@ -400,7 +400,7 @@ def test_a_gap_in_the_log_ends_a_query_that_goes_on_when_it_is_told_to(
     async def lose(bridge: BridgeProcess) -> None:
         async with iris.open_node("shop") as node:
             await node.wait_for("bridge", timeout=20)
-            await node.publish("a.b", b"1", confirm=True, timeout=20)
+            await node.publish_confirmed("a.b", b"1", timeout=20)
             bridge.kill()
             with trio.fail_after(20):
                 while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
@@ -408,7 +408,7 @@ def test_a_gap_in_the_log_ends_a_query_that_goes_on_when_it_is_told_to(
             for _ in range(3):
                 await node.publish("a.b", b"lost")
             await trio.to_thread.run_sync(bridge.start)
-            await node.publish("a.b", b"5", confirm=True, timeout=20)
+            await node.publish_confirmed("a.b", b"5", timeout=20)
 
     with BridgeProcess(log) as bridge:
         trio.run(lose, bridge)

@@ -120,7 +120,9 @@ async def _call(name: str) -> None:
 
     async def ask(node: iris.Node, cluster: str, timeout: float) -> None:
         with suppress(iris.DeliveryError):
-            await node.request(cluster, b"x" * 200, operation="look_up", timeout=timeout, idempotent=True)
+            await node.request(
+                cluster, b"x" * 200, operation="look_up", timeout=timeout, options=iris.RequestOptions(idempotent=True)
+            )
 
     async def keep_asking(node: iris.Node, cluster: str, often: float, timeout: float) -> None:
         while True:

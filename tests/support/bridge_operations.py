@@ -63,7 +63,7 @@ async def wait_given_back(cast: BridgeCast) -> None:
 
 
 async def queue(cast: BridgeCast) -> None:
-    async with cast.shop.queue("jobs", lease=LONG) as jobs:
+    async with cast.shop.bridge().queue("jobs", lease=LONG) as jobs:
         await jobs.put(b"x", timeout=60)
         job = await anext(jobs.receive())
         async with job:
@@ -71,28 +71,33 @@ async def queue(cast: BridgeCast) -> None:
 
 
 async def consume(cast: BridgeCast) -> None:
-    await cast.shop.publish("orders", b"x", confirm=True, timeout=60)
-    async with cast.shop.consume("orders", group="billing") as orders, await anext(orders) as batch:
+    await cast.shop.publish_confirmed("orders", b"x", timeout=60)
+    async with cast.shop.bridge().consume("orders", group="billing") as orders, await anext(orders) as batch:
         await batch.commit()
 
 
 async def lease(cast: BridgeCast) -> None:
-    async with cast.shop.lease("scheduler", ttl=LONG, timeout=5):
+    async with cast.shop.bridge().lease("scheduler", ttl=LONG, timeout=5):
         pass
 
 
 async def leader(cast: BridgeCast) -> None:
-    async with cast.shop.leader("workers", ttl=LONG, timeout=5):
+    async with cast.shop.bridge().lease("leader", cluster="workers", ttl=LONG, timeout=5):
         pass
 
 
 async def keyed(cast: BridgeCast) -> None:
-    assert await cast.shop.request("paid", 7, idempotency_key=f"key-{next(_numbers)}", timeout=60) == 7
+    assert (
+        await cast.shop.request(
+            "paid", 7, timeout=60, options=iris.RequestOptions(idempotency_key=f"key-{next(_numbers)}")
+        )
+        == 7
+    )
 
 
 async def saga(cast: BridgeCast) -> None:
     with suppress(iris.SagaUndone):
-        async with cast.shop.saga(f"order-{next(_numbers)}", timeout=60) as steps:
+        async with cast.shop.bridge().saga(f"order-{next(_numbers)}", timeout=60) as steps:
             await steps.request("paid", 7, undo="undo")
             raise ValueError("no more of it")
 

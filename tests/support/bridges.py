@@ -88,7 +88,7 @@ def publish(payloads: Iterable[bytes], *, topic: str = "a.b", bridge: str = "bri
             for payload in waiting[:-1]:
                 await node.publish(topic, payload, key=key)
             # Links keep the order: when the last one is confirmed, all are stored.
-            await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=60)
+            await node.publish_confirmed(topic, waiting[-1], key=key, timeout=60)
 
     trio.run(run)
 

@@ -14,6 +14,7 @@ import iris
 from iris.cluster.membership.roster import Watch
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.tunnel.tunnel import TunnelStream
+from tests.support.request_arguments import request_arguments
 
 FOREVER: Final = math.inf
 
@@ -54,7 +55,7 @@ async def _everything(values: Any) -> None:
 
 def _request(**options: Any) -> Waits:
     async def wait(node: Any) -> None:
-        await node.request("silent", timeout=FOREVER, **options)
+        await node.request("silent", timeout=FOREVER, **request_arguments(**options))
 
     return wait
 
@@ -111,7 +112,7 @@ async def _publish(node: Any) -> None:
 
 
 async def _publish_confirmed(node: Any) -> None:
-    await node.publish("kept.a", b"", confirm=True, timeout=FOREVER)
+    await node.publish_confirmed("kept.a", b"", timeout=FOREVER)
 
 
 async def _confirming(node: Any) -> None:
@@ -165,37 +166,37 @@ async def _state(node: Any) -> None:
 
 
 async def _queue(node: Any) -> None:
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await _everything(jobs.receive())
 
 
 async def _queue_without(node: Any) -> None:
-    async with node.queue("jobs", bridge="nobody") as jobs:
+    async with node.bridge("nobody").queue("jobs") as jobs:
         await _everything(jobs.receive())
 
 
 async def _queue_put(node: Any) -> None:
-    async with node.queue("kept.jobs") as jobs:
+    async with node.bridge().queue("kept.jobs") as jobs:
         await jobs.put(b"", timeout=FOREVER)
 
 
 async def _consume(node: Any) -> None:
-    async with node.consume("a.>", group="g") as batches:
+    async with node.bridge().consume("a.>", group="g") as batches:
         await _everything(batches)
 
 
 async def _consume_without(node: Any) -> None:
-    async with node.consume("a.>", group="g", bridge="nobody") as batches:
+    async with node.bridge("nobody").consume("a.>", group="g") as batches:
         await _everything(batches)
 
 
 async def _lease(node: Any) -> None:
-    async with node.lease("one"):
+    async with node.bridge().lease("one"):
         raise AssertionError("it is never granted")
 
 
 async def _saga(node: Any) -> None:
-    async with node.saga("one", timeout=FOREVER):
+    async with node.bridge().saga("one", timeout=FOREVER):
         raise AssertionError("it is never begun")
 
 
@@ -220,14 +221,15 @@ WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
     (iris.Node, "request", UNKNOWN, (_request(),)),
     (iris.Node, "broadcast", CLOSED, (_broadcast, _broadcast_first)),
     (iris.Node, "survey", CLOSED, (_survey_first,)),
-    (iris.Node, "publish", CLOSED, (_publish, _publish_confirmed)),
+    (iris.Node, "publish", CLOSED, (_publish,)),
+    (iris.Node, "publish_confirmed", CLOSED, (_publish_confirmed,)),
     (iris.Node, "confirming", CLOSED, (_confirming,)),
     (ConfirmedEvents, "publish", CLOSED, (_confirming_full,)),
     (ConfirmedEvents, "wait_confirmed", CLOSED, (_confirming_part,)),
     (iris.Node, "open_tunnel", CLOSED, (_tunnel_first,)),
     (iris.Node, "wait_for", CLOSED, (_wait_for, _wait_for_more)),
-    (iris.Node, "lease", CLOSED, (_lease,)),
-    (iris.Node, "saga", CLOSED, (_saga,)),
+    (iris.Bridge, "lease", CLOSED, (_lease,)),
+    (iris.Bridge, "saga", CLOSED, (_saga,)),
     (iris.WorkQueue, "put", CLOSED, (_queue_put,)),
     (iris.JobWorker, "__anext__", CLOSED, (_queue, _queue_without)),
     (iris.Consumer, "__anext__", CLOSED, (_consume, _consume_without)),
@@ -245,8 +247,8 @@ WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
 
 WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
     (iris.Node, "subscribe"), (iris.Node, "join"), (iris.Node, "watch"), (iris.Node, "revoke"), (iris.Node, "state"),
-    (iris.Node, "forget_subscriber"), (iris.Node, "books"), (iris.Node, "queue"), (iris.Node, "consume"),
-    (iris.Node, "leader"),  # a lease
+    (iris.Node, "forget_subscriber"), (iris.Node, "books"), (iris.Bridge, "queue"), (iris.Bridge, "consume"),
+    (iris.Node, "subscribe_durable"), (iris.Node, "retain"), (iris.Node, "retain_confirmed"),  # a subscription, events
     (iris.Subscription, "confirm"), (iris.SharedState, "settled"), (iris.Saga, "request"),
     (iris.Tunnel, "send_eof"), (iris.Tunnel, "aclose"),
     (TunnelStream, "send_all"), (TunnelStream, "wait_send_all_might_not_block"), (TunnelStream, "send_eof"),

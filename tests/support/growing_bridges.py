@@ -44,7 +44,7 @@ async def publish(world: World, published: list[int], grown: trio.Event) -> None
 async def consume(world: World, received: list[tuple[str, int]]) -> None:
     """Read everything as a group, from before or behind the growth on."""
     await trio.sleep(world.random.choice([0.0, 8.0]))
-    async with iris.open_node("reader") as node, node.consume("t", group="g", start="earliest") as batches:
+    async with iris.open_node("reader") as node, node.bridge().consume("t", group="g", start="earliest") as batches:
         async for batch in batches:
             async with batch:
                 received += [(str(event.key), int(event.payload)) for event in batch]

@@ -167,7 +167,8 @@ class Stage:
             await stack.enter_async_context(villain.join("villain", _service()))
             for reader in (victim, villain, distant):
                 for durable in (False, True):
-                    events = await stack.enter_async_context(reader.subscribe("t.>", durable=durable))
+                    subscribe = reader.subscribe_durable if durable else reader.subscribe
+                    events = await stack.enter_async_context(subscribe("t.>"))
                     nursery.start_soon(_read, events)
             for asking in (villain, distant, victim):
                 for cluster in ("victim", "villain"):
@@ -212,11 +213,13 @@ async def _work(node: iris.Node, cluster: str) -> None:
     """Use everything once."""
     await node.wait_for(cluster, timeout=60)
     assert await node.request(cluster, b"question", headers={"a": "b"}) == b"question"
-    assert await node.request(cluster, {"x": [1, None]}, idempotent=True) == {"x": [1, None]}
+    assert await node.request(cluster, {"x": [1, None]}, options=iris.RequestOptions(idempotent=True)) == {
+        "x": [1, None]
+    }
     await node.broadcast(cluster, b"all")
     await node.publish("t.a", b"event", key="k")
-    await node.publish("t.b", [1, 2], retain=True)
-    await node.publish("t.c", b"to disk", confirm=True)
+    await node.retain("t.b", [1, 2])
+    await node.publish_confirmed("t.c", b"to disk")
     async with node.open_tunnel(cluster) as tunnel:
         await tunnel.send(b"there and back")
         assert await tunnel.receive() == b"there and back"

@@ -80,7 +80,7 @@ def open_stage(workers: int, *, bridge: Sequence[str] = (), **options: object) -
 @contextlib.asynccontextmanager
 async def open_desk(queue: str = "jobs") -> AsyncIterator[tuple[iris.Node, iris.WorkQueue]]:
     """Open a node that puts jobs."""
-    async with iris.open_node("workers") as node, node.queue(queue) as jobs:
+    async with iris.open_node("workers") as node, node.bridge().queue(queue) as jobs:
         await node.wait_for("bridge", timeout=60)
         yield node, jobs
 
@@ -101,7 +101,12 @@ async def put_all(jobs: iris.WorkQueue, numbers: Iterable[int], *, keys: int) ->
 async def status(node: iris.Node, queue: str = "jobs", *, timeout: float = 60.0) -> dict[str, Any]:
     """Return the status of a queue, from a bridge that may be starting."""
     found: dict[str, Any] = await node.request(
-        "bridge", {"group": f"queue/{queue}"}, operation="queue", timeout=timeout, idempotent=True, wait=60.0
+        "bridge",
+        {"group": f"queue/{queue}"},
+        operation="queue",
+        timeout=timeout,
+        wait=60.0,
+        options=iris.RequestOptions(idempotent=True),
     )
     return found
 

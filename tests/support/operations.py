@@ -128,7 +128,7 @@ async def open_cast(stage: Stage) -> AsyncIterator[Cast]:
     """Bring up a shop that asks, and a store that answers, takes tunnels and keeps events."""
     store, shop = await stage.node("store"), await stage.node("shop")
     service = iris.Service("store")
-    async with store.subscribe("kept.>", durable=True) as bridge:
+    async with store.subscribe_durable("kept.>") as bridge:
         cast = Cast(shop, store, (shop, store), bridge, stage.network, revocations_of(stage.network))
         service.request(cast.serve)
 
@@ -153,7 +153,7 @@ async def request(cast: Cast) -> None:
 
 
 async def idempotent_request(cast: Cast) -> None:
-    assert await cast.shop.request("store", 1, timeout=60, idempotent=True) == 1
+    assert await cast.shop.request("store", 1, timeout=60, options=iris.RequestOptions(idempotent=True)) == 1
 
 
 async def own_request(cast: Cast) -> None:
@@ -161,7 +161,9 @@ async def own_request(cast: Cast) -> None:
 
 
 async def hedged_request(cast: Cast) -> None:
-    assert await cast.shop.request("store", 1, timeout=60, idempotent=True, hedge=0.0005) == 1
+    assert (
+        await cast.shop.request("store", 1, timeout=60, options=iris.RequestOptions(idempotent=True, hedge=0.0005)) == 1
+    )
 
 
 async def broadcast(cast: Cast) -> None:
@@ -184,7 +186,7 @@ async def publish(cast: Cast) -> None:
 
 
 async def publish_confirmed(cast: Cast) -> None:
-    await cast.shop.publish("kept.a", b"x", confirm=True, timeout=60)
+    await cast.shop.publish_confirmed("kept.a", b"x", timeout=60)
 
 
 async def publish_many_confirmed(cast: Cast) -> None:
@@ -197,9 +199,14 @@ async def publish_many_confirmed(cast: Cast) -> None:
 
 
 async def publish_retained(cast: Cast) -> None:
-    await cast.shop.publish("state", 4, retain=True, strict=True)
+    await cast.shop.retain("state", 4)
+    cast.shop.raise_for_losses("state")
     async with cast.store.subscribe("state") as events:
         assert (await anext(events)).payload == 4
+
+
+async def retain_confirmed(cast: Cast) -> None:
+    await cast.shop.retain_confirmed("kept.b", 4, timeout=60)
 
 
 async def subscribe(cast: Cast) -> None:
@@ -215,7 +222,7 @@ async def subscribe_in_group(cast: Cast) -> None:
 
 
 async def forget_subscriber(cast: Cast) -> None:
-    async with cast.shop.subscribe("back.*", durable=True, name="books"):
+    async with cast.shop.subscribe_durable("back.*", name="books"):
         pass
     await cast.shop.forget_subscriber("books")
 
@@ -295,7 +302,7 @@ async def open_node(cast: Cast) -> None:
 
 OPERATIONS = (
     request, idempotent_request, hedged_request, own_request, broadcast, survey, survey_until_the_first, publish,
-    publish_confirmed, publish_many_confirmed, publish_retained, subscribe, subscribe_in_group, take_in_batches, tunnel,
-    iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, state, keep_books,
+    publish_confirmed, publish_many_confirmed, publish_retained, retain_confirmed, subscribe, subscribe_in_group,
+    take_in_batches, tunnel, iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, state, keep_books,
     open_node,
 )  # fmt: skip

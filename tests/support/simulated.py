@@ -38,7 +38,7 @@ async def echoes(world: iris.testing.World) -> None:
         async for number in world.every(2.0):
             await node.publish("news.number", number)
             with suppress(iris.DeliveryError):
-                await node.request("echo", number, idempotent=True, timeout=5.0)
+                await node.request("echo", number, timeout=5.0, options=iris.RequestOptions(idempotent=True))
         await world.wait_healed()
         await iris.testing.check_answers(node, "echo")
 

@@ -42,7 +42,7 @@ async def main():
 
 async def ask(node):
     try:
-        await node.request("store", b"x", operation="get", idempotent=True)
+        await node.request("store", b"x", operation="get", options=iris.RequestOptions(idempotent=True))
     except iris.DeliveryError:
         pass
 

@@ -21,7 +21,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
         with (
             bridge,
             iris.sync.open_node("workers") as node,
-            node.queue("jobs", attempts=2, backoff=0.01) as jobs,
+            node.bridge().queue("jobs", attempts=2, backoff=0.01) as jobs,
         ):
             node.wait_for("bridge", timeout=60)
             for number in range(3):
@@ -48,7 +48,7 @@ def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
         bridge = open_sync_bridge(serving, topics=[">"], directory=tmp_path / "log")
         with bridge, iris.sync.open_node("desk") as node, node.consume("orders.>", group="billing") as orders:
             node.wait_for("bridge", timeout=60)
-            node.publish("orders.new", 1, confirm=True, timeout=60)
+            node.publish_confirmed("orders.new", 1, timeout=60)
             with next(orders) as batch:
                 assert [event.payload for event in batch] == [1]
                 assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")

@@ -46,11 +46,12 @@ def test_threads_read_and_write_a_document() -> None:
 
 
 def test_a_lease_is_refused_without_a_bridge() -> None:
-    with iris.sync.open_node("workers") as node:
-        with pytest.raises(iris.NoSuchCluster, match="a lease needs a bridge"), node.lease("scheduler"):
-            pass
-        with pytest.raises(iris.ConfigError), node.leader("workers"):
-            pass
+    with (
+        iris.sync.open_node("workers") as node,
+        pytest.raises(iris.NoSuchCluster, match="a lease needs a bridge"),
+        node.bridge().lease("scheduler"),
+    ):
+        pass
 
 
 def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
         calls.append(f"not {request.payload}")
 
     def fail(node: iris.sync.Node) -> None:
-        with node.saga("order") as saga:
+        with node.bridge().saga("order") as saga:
             assert (saga.name, saga.attempt) == ("order", 1)
             saga.request("bank", "saga", undo="undo")
             raise ValueError("no more of it")
@@ -79,12 +80,11 @@ def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
         with bridge, iris.sync.open_node("bank") as node, node.join("bank", service):
             node.wait_for("bridge", timeout=60)
             for _ in range(2):
-                assert node.request("bank", "one", idempotency_key="k", timeout=60) == 1
+                assert node.request("bank", "one", timeout=60, options=iris.RequestOptions(idempotency_key="k")) == 1
             with pytest.raises(iris.SagaUndone, match="ValueError: no more of it") as undone:
                 fail(node)
             assert undone.value.failed == ()
             assert node.request("nobody", fallback="none") == "none"
-            assert node.request("nobody", essential=False) is None
-            with node.consume("ledger.>", group="audit") as events, next(events) as batch:
+            with node.bridge().consume("ledger.>", group="audit") as events, next(events) as batch:
                 assert [event.payload for event in batch][:1] == ["one"]
     assert calls == ["one", "saga", "not saga"]

@@ -102,7 +102,9 @@ def describe(connection: NodeOptions, cluster: str, as_asyncapi: bool, output: s
 
     async def ask() -> int:
         async with connection.open() as node:
-            served = await node.request(cluster, None, operation=DESCRIBE, idempotent=True, wait=wait)
+            served = await node.request(
+                cluster, None, operation=DESCRIBE, wait=wait, options=iris.RequestOptions(idempotent=True)
+            )
         if as_asyncapi:
             write_object(_asyncapi(served))
         elif output == "json":

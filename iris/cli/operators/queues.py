@@ -41,7 +41,7 @@ _QUIET: Final = 1.0
 def queue() -> None:
     """Look at the work queues of a bridge, and mend them.
 
-    A queue is a topic that a bridge stores; programs put and take jobs with node.queue.
+    A queue is a topic that a bridge stores; programs put and receive jobs with Bridge.queue.
     """
 
 
@@ -164,8 +164,8 @@ def redrive(
         count = 0
         async with (
             _addresses(connection, bridge, timeout, cluster) as (node, _),
-            node.queue(name, bridge=bridge) as jobs,
-            node.queue(dead or name + DEAD_SUFFIX, bridge=bridge) as letters,
+            node.bridge(bridge).queue(name) as jobs,
+            node.bridge(bridge).queue(dead or name + DEAD_SUFFIX) as letters,
         ):
             worker = letters.receive(64)
             while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -34,7 +34,7 @@ from iris.doors.http.answering import (
 )
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
-from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers
+from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers, request_of
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import enveloped, to_line
 from iris.kernel.errors import IrisError
@@ -124,8 +124,11 @@ class _Door:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
         client = await reading.client_of(http, self._clients)
         key = reading.key_of(http, client)
-        function = self._node.request if key is None else partial(self._node.request, idempotency_key=key)
-        return self._call(http, client, "call", function, REQUEST, lambda reply: answer(http, reply))
+
+        async def ask(cluster: str, payload: Any, *, headers: Mapping[str, str], **options: Any) -> Any:
+            return await self._node.request(cluster, payload, headers=headers, **request_of(options, key))
+
+        return self._call(http, client, "call", ask, REQUEST, lambda reply: answer(http, reply))
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""

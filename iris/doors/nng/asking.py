@@ -7,7 +7,7 @@ from typing import Final, final
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
 from iris.doors.nng.messages import answer_of, read_message
-from iris.doors.options import REQUEST, SURVEY
+from iris.doors.options import REQUEST, SURVEY, request_of
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import AS_VALUE, enveloped, to_json
 
@@ -46,7 +46,7 @@ class Asking:
                 cluster, payload, options = read_message(data, "a cluster", self._max_payload, REQUEST)
             client.check("call", cluster)
             hold(_kept(payload, data))
-            reply = await self._node.request(cluster, payload, headers=_from(client), **options)
+            reply = await self._node.request(cluster, payload, headers=_from(client), **request_of(options))
         return answer_of(reply)
 
     async def survey(self, data: bytes) -> bytes:

@@ -24,9 +24,9 @@ from msgspec import Struct
 from iris.cluster.routes import HOPS, parse_site_url
 from iris.cluster.sites import reach_one
 from iris.kernel.errors import RemoteError
-from iris.kernel.names import NodeId, check_address
+from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.node.arguments import check_request, check_timeout, check_wait
+from iris.node.arguments import check_timeout, check_wait, check_whom
 from iris.node.node import Node
 from iris.patterns.picker import nobody_serves
 from iris.patterns.request import Begun, failure_of
@@ -96,7 +96,7 @@ async def trace_request(
     nothing behind.
     """
     node._guard.check()
-    check_request(check_address(cluster), operation, None, idempotent=False)
+    check_whom(cluster, operation)
     timeout = check_timeout(timeout)
     if wait:
         await node._first.wait(cluster, check_wait(wait))

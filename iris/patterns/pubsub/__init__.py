@@ -5,8 +5,8 @@ that match.  ``interest`` is what each node wants, ``publish`` and ``subscribe``
 subscribers, ``sealed`` other sites; ``PubSub`` joins them.
 
 Promises: at most once per subscriber; first in, first out per publisher; a lost event is counted at the publisher and
-shown to the subscriber as ``missed`` before the next one.  ``confirm=True`` returns when every durable subscriber has
-the event on disk: at least once on the wire, once in the log.  A subscription with ``overflow="wait"`` slows its
+shown to the subscriber as ``missed`` before the next one.  ``publish_confirmed`` returns when all durable subscribers
+have the event on disk: at least once on the wire, once in the log.  A subscription with ``overflow="wait"`` slows its
 publishers down, for as long as they have patience with it; any other one drops by its policy when its queue is full.
 
 Not here: history.  Beyond retained values nothing is stored; a log that is read from the past is iris.spark_bridge.

@@ -230,7 +230,7 @@ class PubSub(PeerObserver):
         within: float | None,
         retain: bool,
     ) -> None:
-        """See ``Node.publish``; ``within`` is the timeout of an event that is to be confirmed."""
+        """See ``Node.publish_confirmed`` and ``Node.retain``; ``within`` is the timeout of a confirmed event."""
         if retain:
             await self._retaining.publish(topic, payload, key=key, headers=headers, within=within)
         elif within is not None:
@@ -285,7 +285,7 @@ class PubSub(PeerObserver):
         max_events: int | None = None,
         max_bytes: int | None = None,
     ) -> AsyncIterator[Subscription]:
-        """See ``Node.subscribe``.
+        """See ``Node.subscribe`` and ``Node.subscribe_durable``.
 
         Args:
             claimed: instead of a name, one that this node claims by ``DurableSubscribers.claim`` for several patterns.
@@ -301,9 +301,9 @@ class PubSub(PeerObserver):
         if share is not None:
             check_share(share)
             if group is None or not durable:
-                raise ConfigError("only a durable group divides its events by shard: give group and durable=True")
+                raise ConfigError("only a durable group divides its events by shard: use subscribe_durable with group")
         if name is not None and not durable:
-            raise ConfigError(f"only a durable subscriber is waited for by its name {name!r}: give durable=True")
+            raise ConfigError(f"only a durable subscriber is waited for by its name {name!r}: use subscribe_durable")
         certificate = self._mesh.identity.certificate
         if not certificate.rights.may_subscribe(pattern):
             raise NotAllowed(

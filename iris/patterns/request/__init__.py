@@ -1,11 +1,12 @@
 """The caller's side of request/reply: attempts, deadlines, hedging, retries.
 
-Promises: at most once; with ``idempotent=True`` retried within the deadline and the retry budget; cancelling the caller
-cancels the handler.  Not here: the answering side (iris.patterns.service), and the choice of the member
-(iris.cluster.balancing).
+Promises: at most once; with ``RequestOptions(idempotent=True)`` retried within the deadline and the retry budget;
+cancelling the caller cancels the handler.  Not here: the answering side (iris.patterns.service), and the choice of the
+member (iris.cluster.balancing).
 """
 
 from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, UNDO, UNDOES, Call
+from iris.patterns.request.options import PLAIN, REPEATED, RequestOptions, preference_of
 from iris.patterns.request.requests import (
     DRAINING, ELSEWHERE, EXPIRED, IN_DOUBT, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, NO_SUCH_OPERATION,
     OF_HANDLER, OVERLOADED, PAUSED, TOO_LARGE, Begun, Requests, failure_of, refusal_of,
@@ -15,5 +16,6 @@ __all__ = (
     "Begun", "Call",
     "DRAINING", "ELSEWHERE", "EXPIRED", "IDEMPOTENCY_KEY", "IDEMPOTENT", "IN_DOUBT", "KEYED", "MEMBER_LEFT",
     "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PAUSED",
-    "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "UNDO", "UNDOES", "Requests", "failure_of", "refusal_of",
+    "PLAIN", "PRIORITY_SHIFT", "REPEATED", "TIMED", "TOO_LARGE", "UNDO", "UNDOES", "RequestOptions", "Requests",
+    "failure_of", "preference_of", "refusal_of",
 )  # fmt: skip

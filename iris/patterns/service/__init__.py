@@ -12,11 +12,11 @@ from iris.patterns.service.outcomes import (
 )  # fmt: skip
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
-from iris.patterns.service.service import DESCRIBE, Limits, Service, callers
+from iris.patterns.service.service import DESCRIBE, Limits, Requester, Service, callers
 from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import PauseFlag, ServiceStatistics, WorkerPools
 
 __all__ = (
-    "DESCRIBE", "InThread", "KeyClaims", "Limits", "Outcomes", "PauseFlag", "Server", "Service", "ServiceStatistics",
-    "Tunnels", "WorkerPools", "callers", "handler_name", "is_async",
+    "DESCRIBE", "InThread", "KeyClaims", "Limits", "Outcomes", "PauseFlag", "Requester", "Server", "Service",
+    "ServiceStatistics", "Tunnels", "WorkerPools", "callers", "handler_name", "is_async",
 )  # fmt: skip

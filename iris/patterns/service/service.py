@@ -15,6 +15,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.numerals import as_whole, shown
 from iris.patterns.messages import Message, Request
+from iris.patterns.request import RequestOptions
 from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
 from iris.patterns.service.outcomes import Outcomes
@@ -268,8 +269,8 @@ class Service:
         cluster: str | None = None,
         *,
         timeout: float = 5.0,
-        idempotent: bool = False,
         wait: float = 0.0,
+        options: RequestOptions | None = None,
     ) -> Self:
         """Return an object with the methods of this class, each of which asks a member of the cluster.
 
@@ -279,7 +280,7 @@ class Service:
         Args:
             node: an ``iris.Node``, or one of ``iris.aio`` or ``iris.sync``.
             cluster: address of the cluster; None for the one of the class.
-            timeout, idempotent, wait: options of each request, see ``iris.Node.request``.
+            timeout, wait, options: those of each request, see ``iris.Node.request``.
 
         Raises:
             ConfigError: the class names no cluster, and none is given; or ``node`` is no node.
@@ -290,7 +291,7 @@ class Service:
             raise ConfigError(f"{cls.__name__} names no cluster: give one to client")
         if not callable(getattr(node, "request", None)):
             raise ConfigError(f"{cls.__name__}.client got {node!r}: give it a node, as open_node returns it")
-        ask = partial(node.request, cluster, timeout=timeout, idempotent=idempotent, wait=wait)
+        ask = partial(node.request, cluster, timeout=timeout, wait=wait, options=options)
         return cast("Self", ServiceClient(cls, ask))
 
     def describe(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _HOPS: Final = 3
 
 @final
 class Lease:
-    """The right to do something alone.  Made by ``Node.lease`` and ``Node.leader``; over when the block is cancelled.
+    """The right to do something alone.  Made by ``Bridge.lease``; over when the block is cancelled.
 
     Attributes:
         name: name of what it is for.
@@ -105,7 +105,7 @@ class _Granting:
 async def open_lease(
     bridges: Bridges, bridge: str, cluster: str, name: str, ttl: float, timeout: float, random: Random
 ) -> AsyncIterator[Lease]:
-    """Hold a lease; see ``Node.lease``.
+    """Hold a lease; see ``Bridge.lease``.
 
     Args:
         bridges: asks the bridge.
@@ -191,7 +191,7 @@ async def _asked(bridges: Bridges, granting: str, wanted: AskLease, timeout: flo
     except NoSuchCluster:
         raise NoSuchCluster(
             f"a lease needs a bridge, which keeps on its disk who has it, and no node serves {granting!r}: start one "
-            "('iris bridge'), or name another with bridge="
+            "('iris bridge'), or name another: node.bridge(NAME)"
         ) from None
     except RemoteError as error:
         if error.code == "NotAllowed":

@@ -44,7 +44,7 @@ from iris.kernel.numerals import as_float
 from iris.kernel.tasks import protected_context
 from iris.patterns.bridge_protocol import MAX_OUTCOME, ClaimKey, KeyAnswer
 from iris.patterns.payloads import encoded
-from iris.patterns.request import UNDO, UNDOES
+from iris.patterns.request import UNDO, UNDOES, RequestOptions
 from iris.patterns.service import KeyClaims
 
 _log: Final = logging.getLogger("iris")
@@ -105,7 +105,7 @@ _END: Final = msgspec.msgpack.Decoder(_End)
 
 @final
 class Saga:
-    """A saga that runs.  Made by ``Node.saga``; one task at a time makes its steps."""
+    """A saga that runs.  Made by ``Bridge.saga``; one task at a time makes its steps."""
 
     def __init__(
         self, name: str, attempt: int, request: AskMember, noted: list[Undo], note: LeaveNotes | None, most: int
@@ -181,7 +181,9 @@ class Saga:
             self._steps += 1
             given = _payload(data, packed=packed)  # what was noted, and not what the caller has made of it meanwhile
             key = f"{self.name}/{step}"
-            reply = await self._request(cluster, given, operation=operation, timeout=timeout, idempotency_key=key)
+            reply = await self._request(
+                cluster, given, operation=operation, timeout=timeout, options=RequestOptions(idempotency_key=key)
+            )
         finally:
             self._is_busy = False
         if undo is not None and step in self._undo:
@@ -210,7 +212,7 @@ class Saga:
 async def open_saga(
     request: AskMember, claims: KeyClaims, cluster: str, name: str, timeout: float, keep: float, holder: bytes
 ) -> AsyncIterator[Saga]:
-    """Run a saga; see ``Node.saga``.
+    """Run a saga; see ``Bridge.saga``.
 
     Args:
         request: ``Node.request``.
@@ -281,7 +283,7 @@ async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline:
         except NoSuchCluster:
             raise NoSuchCluster(
                 f"a saga needs a bridge, which keeps how far it is, and no node serves {claims.bridge!r}: start one "
-                "('iris bridge'), or name another with bridge="
+                "('iris bridge'), or name another: node.bridge(NAME)"
             ) from None
         except BaseException:
             await claims.release(claim.release(begun=False))
@@ -306,11 +308,11 @@ async def _compensate(request: AskMember, name: str, undo: list[Undo]) -> list[s
         cluster, operation, key = step.cluster, step.operation, f"{name}/{step.step}{UNDO}"
         payload = _payload(step.data, packed=step.packed)
         headers = {UNDOES: f"{'ran' if step.ran else 'asked'} {step.done or ''}"}
-        pause = _PAUSE
+        options, pause = RequestOptions(idempotency_key=key), _PAUSE
         while True:
             try:
                 await request(
-                    cluster, payload, operation=operation, timeout=step.timeout, idempotency_key=key, headers=headers
+                    cluster, payload, operation=operation, timeout=step.timeout, headers=headers, options=options
                 )
                 break
             except IrisError as error:

@@ -39,6 +39,7 @@ from iris.patterns.bridge_protocol import (
     read_reply,
 )
 from iris.patterns.pubsub.interest import promotion_advice
+from iris.patterns.request import REPEATED
 from iris.spark_bridge.client.offsets import number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,
@@ -416,12 +417,11 @@ class BridgeClient:
             try:
                 await self._retry(
                     partial(
-                        self._node.publish,
+                        self._node.publish_confirmed,
                         topic,
                         value,
                         key=key,
                         headers=headers or None,
-                        confirm=True,
                         timeout=self._patience,
                     )
                 )
@@ -441,7 +441,7 @@ class BridgeClient:
         fields, operation = as_fields(request), request.operation
 
         async def ask() -> object:
-            return await self._node.request(address, fields, operation=operation, timeout=timeout, idempotent=True)
+            return await self._node.request(address, fields, operation=operation, timeout=timeout, options=REPEATED)
 
         return read_answer(request, await self._retry(ask))
 

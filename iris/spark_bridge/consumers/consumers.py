@@ -1,4 +1,4 @@
-"""Consumers: one member's side of ``Node.consume``, through a tunnel for each."""
+"""Consumers: one member's side of ``Bridge.consume``, through a tunnel for each."""
 
 from __future__ import annotations
 

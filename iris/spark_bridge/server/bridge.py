@@ -74,7 +74,7 @@ async def open_bridge(
 ) -> AsyncIterator[BridgeMember]:
     """Be a member of a bridge: store the events of topics durably and serve them to readers, until the block ends.
 
-    An event published with ``confirm=True`` is confirmed when it is on the disk; its repeats are stored once.  Entering
+    An event that asks for it is confirmed when it is on the disk; its repeats are stored once.  Entering
     the block returns when every reachable publisher knows of it.  Leaving it writes and confirms what has arrived; then
     confirmed events wait for this member to come back, until it is forgotten (``Node.forget_subscriber``).
 

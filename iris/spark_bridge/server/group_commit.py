@@ -31,7 +31,7 @@ class GroupLimits:
     """
 
     delay: float = 0.02
-    """Longest wait of an event, in seconds; part of the time of ``publish(confirm=True)``."""
+    """Longest wait of an event, in seconds; part of the time of ``publish_confirmed``."""
     quiet: float = 0.002
     """Seconds without another event after which waiting is given up: a few round trips."""
     events: int = 16384

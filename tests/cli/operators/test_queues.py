@@ -31,7 +31,7 @@ def bridge() -> Iterator[None]:
 
 
 async def fill(name: str) -> None:
-    async with iris.open_node("workers") as node, node.queue(name, attempts=1) as jobs:
+    async with iris.open_node("workers") as node, node.bridge().queue(name, attempts=1) as jobs:
         await node.wait_for("bridge", timeout=60)
         await jobs.put("broken", key="k", headers={"h": "v"}, timeout=60)
         async with await anext(jobs.receive(1)):

@@ -12,7 +12,7 @@ from tests.support.desk import Desk
 
 def test_patterns_are_shown_with_who_subscribes_and_who_publishes(desk: Desk) -> None:
     async def listen(node: iris.Node) -> None:
-        async with node.subscribe("orders.>"), node.subscribe("orders.*", durable=True):
+        async with node.subscribe("orders.>"), node.subscribe_durable("orders.*"):
             await node.publish("lonely", 1)
             await trio.sleep_forever()
 

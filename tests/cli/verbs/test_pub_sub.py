@@ -228,10 +228,11 @@ def test_every_option_of_an_event_is_that_of_the_node(desk: Desk, monkeypatch: p
         published.append((topic, payload, options))
 
     monkeypatch.setattr(iris.Node, "publish", publish)
+    monkeypatch.setattr(iris.Node, "publish_confirmed", publish)
     given = ["--confirm", "--key", "k", "--timeout", "30", "--header", "h=1"]
     assert desk.run("pub", "a").status == desk.run("pub", "b", "--lines", *given, given=b"x\n").status == 0
-    plain = {"confirm": False, "key": None, "timeout": 5.0, "headers": None}
-    every = {"confirm": True, "key": "k", "timeout": 30.0, "headers": {"h": "1"}}
+    plain = {"key": None, "headers": None}
+    every = {"key": "k", "timeout": 30.0, "headers": {"h": "1"}}
     assert published == [("a", b"", plain), ("b", "x", every)]
 
 

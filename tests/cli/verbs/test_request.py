@@ -110,11 +110,12 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
         return b""
 
     monkeypatch.setattr(iris.Node, "request", request)
-    plain = {"timeout": 5.0, "idempotent": False, "operation": None, "key": None, "headers": None, "wait": 0.0}
-    every = {"timeout": 0.5, "idempotent": True, "operation": "o", "key": "k", "headers": {"h": ""}, "wait": 2.0}
+    plain = {"operation": None, "key": None, "timeout": 5.0, "headers": None, "wait": 0.0}
+    every = {"operation": "o", "key": "k", "timeout": 0.5, "headers": {"h": ""}, "wait": 2.0}
+    once, again = ({"options": iris.RequestOptions(idempotent=idempotent)} for idempotent in (False, True))
     given = ["--timeout", ".5", "--idempotent", "--operation", "o", "--key", "k", "--header", "h=", "--wait", "2"]
     assert store.run("request", "a").status == store.run("request", "b", "x", *given).status == 0
-    assert asked == [("a", b"", plain), ("b", "x", every)]
+    assert asked == [("a", b"", plain | once), ("b", "x", every | again)]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.support.doors import Place, Run, greeters, next_event, open_place, re
 
 def test_events_of_several_topics_come_with_what_belongs_to_them(run: Run) -> None:
     async def work(place: Place) -> None:
-        await place.member.publish("kept", "old", retain=True)
+        await place.member.retain("kept", "old")
         async with place.follow("topic=orders.*&topic=kept") as reader:
             assert await next_event(reader) == (
                 "message", {"topic": "kept", "payload": "old", "missed": 0, "retained": True},
@@ -171,7 +171,7 @@ def test_what_is_lost_on_many_topics_is_told_though_none_of_them_has_another_eve
 def test_retained_values_for_which_there_was_no_room_are_told(run: Run) -> None:
     async def work(place: Place) -> None:
         for number in range(100):
-            await place.member.publish(f"kept.{number}", number, retain=True)
+            await place.member.retain(f"kept.{number}", number)
         async with place.follow("topic=kept.*") as reader:
             seen = missed = 0
             while seen + missed < 100:

@@ -188,7 +188,7 @@ async def storing(node: iris.aio.Node, pattern: str = ">") -> AsyncGenerator[lis
             stored.extend((event.topic, event.payload) for event in batch)
             await events.confirm(batch)
 
-    async with node.subscribe(pattern, durable=True, name="store", overflow="wait") as events:
+    async with node.subscribe_durable(pattern, name="store", overflow="wait") as events:
         task = asyncio.ensure_future(store(events))
         try:
             yield stored

@@ -417,7 +417,7 @@ def test_retained_values_for_which_there_was_no_room_are_told_to_who_wants_them(
 ) -> None:
     async def work(place: Place) -> None:
         for number in range(100):
-            await place.member.publish(f"kept.{number}", number, retain=True)
+            await place.member.retain(f"kept.{number}", number)
         async with place.client() as raw:
             wanted = [mqtt5.TopicFilter("kept/+", retain_handling=mqtt5.RetainHandling(handling))]
             raw.send(mqtt5.SubscribePacket(9, wanted))
@@ -502,7 +502,7 @@ def test_who_sends_more_than_is_done_is_not_read(run: Run, monkeypatch: pytest.M
     monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.5)
 
     async def work(place: Place) -> None:
-        async with place.client() as raw, place.member.subscribe("a", durable=True, overflow="wait") as events:
+        async with place.client() as raw, place.member.subscribe_durable("a", overflow="wait") as events:
             for number in range(1, 400):
                 raw.send(mqtt5.PublishPacket("a", bytes(50_000), qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=number))
             first = await events.receive_batch()

@@ -203,7 +203,7 @@ def test_what_is_not_stored_in_time_is_not_acknowledged(run: Run, monkeypatch: p
     monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.2)
 
     async def work(place: Place) -> None:
-        async with place.member.subscribe("a", durable=True) as events:
+        async with place.member.subscribe_durable("a") as events:
             async with place.client() as raw:
                 raw.send(*(PublishPacket("a", b"", qos=ONCE, packet_id=one + 1) for one in range(count)))
                 for one in range(count):

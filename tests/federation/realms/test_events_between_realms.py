@@ -159,11 +159,14 @@ async def test_what_cannot_be_is_one_clear_error(autojump_clock: MockClock) -> N
             with pytest.raises(ConfigError, match="no pattern of topics of another realm"):
                 async with ear.subscribe(pattern):
                     pass
-        options: list[dict[str, object]] = [{"group": "g"}, {"durable": True}, {"overflow": "wait"}]
+        options: list[dict[str, object]] = [{"group": "g"}, {"overflow": "wait"}]
         for option in options:
             with pytest.raises(ConfigError, match="has no group, is not durable"):
                 async with ear.subscribe("acme/orders.>", **option):  # type: ignore[arg-type]
                     pass
+        with pytest.raises(ConfigError, match="has no group, is not durable"):
+            async with ear.subscribe_durable("acme/orders.>"):
+                pass
         homeless = await realms.ours.node(None, "homeless")
         with pytest.raises(ConfigError, match="open it with site='NAME'"):
             async with homeless.subscribe("acme/orders.>"):

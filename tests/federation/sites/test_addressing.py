@@ -33,7 +33,7 @@ async def test_members_of_the_own_site_are_asked_first_and_others_when_there_are
         assert asked.keys() == {"paris-1", "paris-2"}
         federation.crash("paris-one")
         federation.crash("paris-two")
-        assert await shop.request("store", idempotent=True) == "berlin"
+        assert await shop.request("store", options=iris.RequestOptions(idempotent=True)) == "berlin"
 
 
 async def test_the_nearest_of_other_sites_is_asked_first(autojump_clock: MockClock) -> None:
@@ -46,7 +46,7 @@ async def test_the_nearest_of_other_sites_is_asked_first(autojump_clock: MockClo
         assert {await shop.request("store") for _ in range(50)} == {"two"}
         federation.crash("two-store")
         with trio.fail_after(10):
-            assert await shop.request("store", idempotent=True, timeout=10) == "four"
+            assert await shop.request("store", timeout=10, options=iris.RequestOptions(idempotent=True)) == "four"
 
 
 async def test_a_site_that_is_named_is_asked_and_no_other(autojump_clock: MockClock) -> None:
@@ -145,16 +145,27 @@ async def test_a_site_that_a_request_prefers_is_asked_and_another_when_it_is_gon
             await federation.member(site, echo("store", site), "store")
         shop = await federation.node("one", "shop")
         await shop.wait_for("store", members=3)
-        assert {await shop.request("store", prefer_site="three") for _ in range(20)} == {"three"}
-        assert {await shop.request("store", prefer_site="one") for _ in range(20)} == {"one"}
-        assert {await shop.request("store", prefer_site="nowhere") for _ in range(20)} == {"one"}
+        assert {await shop.request("store", options=iris.RequestOptions(prefer_site="three")) for _ in range(20)} == {
+            "three"
+        }
+        assert {await shop.request("store", options=iris.RequestOptions(prefer_site="one")) for _ in range(20)} == {
+            "one"
+        }
+        assert {await shop.request("store", options=iris.RequestOptions(prefer_site="nowhere")) for _ in range(20)} == {
+            "one"
+        }
         federation.crash("three-store")
         with trio.fail_after(10):
-            assert await shop.request("store", prefer_site="three", idempotent=True, timeout=10) != "three"
+            assert (
+                await shop.request(
+                    "store", timeout=10, options=iris.RequestOptions(prefer_site="three", idempotent=True)
+                )
+                != "three"
+            )
         with pytest.raises(ConfigError, match="exclude each other"):
-            await shop.request("store", prefer=shop.id, prefer_site="two")
+            await shop.request("store", options=iris.RequestOptions(prefer=shop.id, prefer_site="two"))
         with pytest.raises(ConfigError, match="site"):
-            await shop.request("store", prefer_site="no site!")
+            await shop.request("store", options=iris.RequestOptions(prefer_site="no site!"))
 
 
 async def test_a_tunnel_goes_to_the_site_that_is_preferred_and_to_another_when_it_is_gone(
@@ -193,7 +204,10 @@ async def test_a_node_asks_sites_in_the_order_that_it_was_given(autojump_clock: 
         assert {await ordering.request("store") for _ in range(20)} == {"two"}
         federation.crash("two-store")
         with trio.fail_after(10):
-            assert await ordering.request("store", idempotent=True, timeout=10) in ("three", "one")
+            assert await ordering.request("store", timeout=10, options=iris.RequestOptions(idempotent=True)) in (
+                "three",
+                "one",
+            )
         await trio.sleep(5)
         assert {await ordering.request("store") for _ in range(20)} == {"three"}
 

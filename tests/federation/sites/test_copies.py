@@ -286,7 +286,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
     async with publisher_and_ears(1) as (federation, publisher, _, heard):
         store = await federation.node("eu", "store")
         kept: list[object] = []
-        events = await federation.enter(store.subscribe("orders.>", durable=True))
+        events = await federation.enter(store.subscribe_durable("orders.>"))
 
         async def keep() -> None:
             async for event in events:
@@ -300,7 +300,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
         divide, carrying.divide = carrying.divide, _ignore  # type: ignore[assignment,method-assign]
 
         async def confirmed() -> None:
-            await publisher.publish("orders.new", "lost on its way", confirm=True)
+            await publisher.publish_confirmed("orders.new", "lost on its way")
 
         federation.nursery.start_soon(confirmed)
         await trio.sleep(0.1)

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from iris import RequestOptions
 from iris.federation.gateway import open_gateway
 from iris.kernel.errors import ConfigError
 from tests.support.federations import EVERYTHING, Federation, Heard, echo, gateway_url, open_federation
@@ -67,7 +68,9 @@ async def test_the_site_is_back_when_its_neighbour_is(autojump_clock: MockClock)
         await federation.wait_for_sites("office", "home", within=15)
         await shop.wait_for("databases")
         with trio.fail_after(10):
-            assert await shop.request("databases", "again", idempotent=True, timeout=10) == "again"
+            assert (
+                await shop.request("databases", "again", timeout=10, options=RequestOptions(idempotent=True)) == "again"
+            )
 
 
 async def test_one_that_neither_listens_nor_dials_is_refused(autojump_clock: MockClock) -> None:

@@ -19,7 +19,7 @@ async def storing(federation: Federation, site: str, pattern: str) -> AsyncItera
     """A durable subscriber ``archive`` at a site, which may go away again."""
     async with (
         federation.network.open_node("archive", site=site) as node,
-        node.subscribe(pattern, durable=True, name="archive") as events,
+        node.subscribe_durable(pattern, name="archive") as events,
         trio.open_nursery() as nursery,
     ):
 
@@ -42,16 +42,16 @@ async def test_an_event_waits_for_a_subscriber_of_another_site_that_is_away(auto
         publisher = await federation.node("us", "publisher")
         async with storing(federation, "eu", "orders.>"):
             await trio.sleep(1)
-            await publisher.publish("orders.new", 1, confirm=True)
+            await publisher.publish_confirmed("orders.new", 1)
         await trio.sleep(1)
         with pytest.raises(iris.RequestTimeout, match="'archive' of cluster 'archive'"):
-            await publisher.publish("orders.new", 2, confirm=True)
+            await publisher.publish_confirmed("orders.new", 2)
         later = await federation.node("us", "later")
         assert away(later) == ["archive"], "the nodes of a site tell each other"
         async with trio.open_nursery() as nursery:
 
             async def publish() -> None:
-                await later.publish("orders.new", 3, confirm=True, timeout=30)
+                await later.publish_confirmed("orders.new", 3, timeout=30)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(publish)
@@ -68,7 +68,7 @@ async def test_forgetting_crosses_the_border(autojump_clock: MockClock) -> None:
         bystander = await federation.node("us", "bystander")
         async with storing(federation, "eu", "orders.>"):
             await trio.sleep(1)
-            await publisher.publish("orders.new", 1, confirm=True)
+            await publisher.publish_confirmed("orders.new", 1)
         eu = await federation.node("eu", "eu")
         ear = await federation.enter(eu.subscribe("orders.>"))
         await trio.sleep(1)
@@ -89,7 +89,7 @@ async def test_topics_that_do_not_leave_a_site_do_not_wait(autojump_clock: MockC
         await federation.gateway("us", to=["eu-gateway"], policy=policy)
         publisher = await federation.node("us", "publisher")
         home = await federation.node("us", "home")
-        events = await federation.enter(home.subscribe(">", durable=True, name="home"))
+        events = await federation.enter(home.subscribe_durable(">", name="home"))
 
         async def confirm() -> None:
             async for event in events:
@@ -99,11 +99,11 @@ async def test_topics_that_do_not_leave_a_site_do_not_wait(autojump_clock: MockC
         await stack.enter_async_context(storing(federation, "eu", "orders.>"))
         async with storing_more(federation, "eu"):
             await trio.sleep(1)
-            await publisher.publish("orders.new", 1, confirm=True)
+            await publisher.publish_confirmed("orders.new", 1)
         await trio.sleep(1)
         assert away(publisher) == ["wide"]
-        await publisher.publish("orders.new", 2, confirm=True)
-        await publisher.publish("bills.new", 3, confirm=True)
+        await publisher.publish_confirmed("orders.new", 2)
+        await publisher.publish_confirmed("bills.new", 3)
 
 
 @asynccontextmanager
@@ -111,7 +111,7 @@ async def storing_more(federation: Federation, site: str) -> AsyncIterator[None]
     """One that wants topics of which not all may leave: it gets none of the other site."""
     async with (
         federation.network.open_node("wide", site=site) as node,
-        node.subscribe(">", durable=True, name="wide"),
+        node.subscribe_durable(">", name="wide"),
         node.subscribe("orders.>"),
     ):
         yield

@@ -147,7 +147,7 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_not_let_in(autoj
             await publisher.publish("weather.x", 0)
             await trio.sleep(1)
             for topic in ("weather.x", "secret.x"):
-                await publisher.publish(topic, "kept", retain=True)
+                await publisher.retain(topic, "kept")
             await trio.sleep(1)
             async with reader.subscribe("weather.*") as late, reader.subscribe("secret.*") as secret_late:
                 await trio.sleep(1)
@@ -166,7 +166,7 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
         store = await federation.member("eu", echo("store"))
         shop = await federation.shop("us", "store")
         for topic in ("secret.plans", "public.news"):
-            await store.publish(topic, b"kept", retain=True)
+            await store.retain(topic, b"kept")
         assert await shop.request("store", 1) == 1
         sent: list[str] = []
         publishing = federation.parts[store.id].patterns.pubsub.publishing
@@ -238,7 +238,7 @@ async def test_a_confirmed_event_waits_for_a_durable_subscriber_of_another_site(
         store = await federation.node("eu", "store")
         kept: list[object] = []
 
-        events = await federation.enter(store.subscribe("orders.>", durable=True))
+        events = await federation.enter(store.subscribe_durable("orders.>"))
 
         async def keep() -> None:
             async for event in events:
@@ -249,7 +249,7 @@ async def test_a_confirmed_event_waits_for_a_durable_subscriber_of_another_site(
         federation.nursery.start_soon(keep)
         publisher = await federation.node("us", "publisher")
         await trio.sleep(1)
-        await publisher.publish("orders.new", "paid", confirm=True)
+        await publisher.publish_confirmed("orders.new", "paid")
         assert kept == ["paid"]
 
 
@@ -262,7 +262,7 @@ async def test_a_confirmed_event_waits_for_a_site_for_which_others_do_not(autoju
 
         async def keep(site: str) -> None:
             store = await federation.node(site, "store")
-            events = await federation.enter(store.subscribe("orders.>", durable=True))
+            events = await federation.enter(store.subscribe_durable("orders.>"))
 
             async def confirm() -> None:
                 async for event in events:
@@ -278,7 +278,7 @@ async def test_a_confirmed_event_waits_for_a_site_for_which_others_do_not(autoju
         now = trio.current_time()
         federation.sites(publisher)._links._patience.spend("eu", now, now + 5)
         if how == "publish":
-            await publisher.publish("orders.new", "paid", confirm=True)
+            await publisher.publish_confirmed("orders.new", "paid")
         else:
             async with publisher.confirming() as confirmed:
                 await confirmed.publish("orders.new", "paid")

@@ -64,7 +64,9 @@ async def test_with_one_of_two_gateways_killed_no_idempotent_request_is_lost(
             nonlocal slowest, answered
             for step in range(60):
                 started = trio.current_time()
-                assert await shop.request("store", [number, step], idempotent=True, timeout=10) == [number, step]
+                assert await shop.request(
+                    "store", [number, step], timeout=10, options=iris.RequestOptions(idempotent=True)
+                ) == [number, step]
                 slowest = max(slowest, trio.current_time() - started)
                 answered += 1
                 await trio.sleep(0.03)
@@ -510,7 +512,7 @@ async def test_beyond_its_rate_a_site_is_slowed_and_not_cut_off(autojump_clock: 
         done = 0
         for _ in range(20):
             try:
-                await shop.request("store", payload, timeout=2, idempotent=True)
+                await shop.request("store", payload, timeout=2, options=iris.RequestOptions(idempotent=True))
             except iris.IrisError:
                 continue
             done += 1

@@ -27,7 +27,9 @@ async def test_a_request_whose_only_member_elsewhere_is_killed_is_run_by_the_one
         shop = await sites.two_sites(slow)
 
         async def ask() -> None:
-            replies.append(await shop.request("store", "hello", timeout=30, idempotent=True))
+            replies.append(
+                await shop.request("store", "hello", timeout=30, options=iris.RequestOptions(idempotent=True))
+            )
             ended.set()
 
         nursery.start_soon(ask)

@@ -123,7 +123,7 @@ async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites
     async with open_federation() as federation:
         await federation.mesh("eu", "us", "ap")
         await federation.wait_for_sites("eu", "us", "ap")
-        events = await federation.enter((await federation.node("us", "store")).subscribe("orders.>", durable=True))
+        events = await federation.enter((await federation.node("us", "store")).subscribe_durable("orders.>"))
 
         async def confirm() -> None:
             async for event in events:
@@ -152,7 +152,8 @@ async def test_the_timeout_of_a_confirmed_event_includes_waiting_for_other_sites
                 async with till.confirming(timeout=4) as confirming:
                     await confirming.publish("orders.new", b"paid")
             else:
-                await till.publish("orders.new", b"paid", confirm=True, retain=how == "retain", timeout=4)
+                publish = till.retain_confirmed if how == "retain" else till.publish_confirmed
+                await publish("orders.new", b"paid", timeout=4)
         assert trio.current_time() - began == pytest.approx(3.1 if confirms else 4.1, abs=0.11)
 
 
@@ -162,7 +163,7 @@ async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_hal
     async with open_federation() as federation:
         await federation.mesh("eu", "us", "ap")
         await federation.wait_for_sites("eu", "us", "ap")
-        events = await federation.enter((await federation.node("us", "store")).subscribe("orders.>", durable=True))
+        events = await federation.enter((await federation.node("us", "store")).subscribe_durable("orders.>"))
 
         async def confirm() -> None:
             async for event in events:
@@ -187,7 +188,7 @@ async def test_a_node_that_never_answers_does_not_cost_every_confirmed_event_hal
         stood = 0.0
         while trio.current_time() < began + 3 * WINDOW:
             mark = trio.current_time()
-            await till.publish("orders.new", b"paid", confirm=True, timeout=8)
+            await till.publish_confirmed("orders.new", b"paid", timeout=8)
             stood += trio.current_time() - mark
             await trio.sleep(0.5)
         assert 5.0 <= stood <= 4 * 5.5, "in each window the site is waited for once"

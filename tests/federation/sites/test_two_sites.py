@@ -174,12 +174,20 @@ async def test_a_member_that_dies_is_given_up_and_another_asked(autojump_clock: 
         await federation.member("eu", echo("databases", "two"), "two")
         shop = await federation.node("us", "shop")
         await shop.wait_for("databases", members=2)
-        assert {await shop.request("databases", idempotent=True) for _ in range(20)} == {"one", "two"}
+        assert {await shop.request("databases", options=iris.RequestOptions(idempotent=True)) for _ in range(20)} == {
+            "one",
+            "two",
+        }
         federation.crash("eu-one")
         for _ in range(50):
-            assert await shop.request("databases", idempotent=True, timeout=10) in ("one", "two")
+            assert await shop.request("databases", timeout=10, options=iris.RequestOptions(idempotent=True)) in (
+                "one",
+                "two",
+            )
             await trio.sleep(0.1)
-        assert {await shop.request("databases", idempotent=True) for _ in range(20)} == {"two"}
+        assert {await shop.request("databases", options=iris.RequestOptions(idempotent=True)) for _ in range(20)} == {
+            "two"
+        }
 
 
 @pytest.mark.parametrize("age", [1.0, 20.0], ids=["lately", "long ago"])

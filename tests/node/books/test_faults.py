@@ -69,7 +69,7 @@ async def send_everything(world: iris.testing.World, node: iris.Node) -> None:
             await node.publish(f"news.{number % 3}", part)
 
     async def request(number: int) -> None:
-        await node.request("cache", number, timeout=2.0, idempotent=number % 2 == 0)
+        await node.request("cache", number, timeout=2.0, options=iris.RequestOptions(idempotent=number % 2 == 0))
 
     async def survey(number: int) -> None:
         async with node.survey("cache", number, timeout=2.0) as answers:

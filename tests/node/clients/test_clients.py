@@ -157,7 +157,7 @@ async def test_a_request_that_may_be_repeated_waits_for_the_realm(autojump_clock
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(heal)
-            assert await client.request("store", timeout=30, idempotent=True) == "one"
+            assert await client.request("store", timeout=30, options=iris.RequestOptions(idempotent=True)) == "one"
         stage.harmless = ("renewal",)
 
 
@@ -168,7 +168,7 @@ async def test_a_member_that_dies_is_asked_no_more(autojump_clock: MockClock) ->
         assert {await client.request("store") for _ in range(40)} == {"one", "two"}
         stage.crash("one")
         for _ in range(40):
-            assert await client.request("store", idempotent=True) == "two"
+            assert await client.request("store", options=iris.RequestOptions(idempotent=True)) == "two"
         await trio.sleep(20)
         assert await client.request("store") == "two"
         assert len(client.members("store")) == 1
@@ -183,7 +183,7 @@ async def test_a_member_that_hangs_is_passed_over_until_it_answers(autojump_cloc
         slow = 0
         for _ in range(60):
             began = trio.current_time()
-            await client.request("store", idempotent=True)
+            await client.request("store", options=iris.RequestOptions(idempotent=True))
             slow += trio.current_time() - began > 0.1
         assert slow <= 3, "those in progress when it began to hang"
         stage.network.memory.resume("one")

@@ -39,12 +39,14 @@ async def test_the_preferred_member_is_asked_while_it_can_be_and_then_another(au
         await shop.wait_for("store", members=3)
         member = next(member for member in shop.members("store") if member.node == nodes["two"].id)
         for prefer in (member, member.node):
-            asked = Counter([await shop.request("store", prefer=prefer) for _ in range(50)])
+            asked = Counter(
+                [await shop.request("store", options=iris.RequestOptions(prefer=prefer)) for _ in range(50)]
+            )
             assert asked == {"two": 50}
         assert len(Counter([await shop.request("store") for _ in range(50)])) == 3
         stage.crash("two")
         await trio.sleep(5)
-        asked = Counter([await shop.request("store", prefer=member) for _ in range(50)])
+        asked = Counter([await shop.request("store", options=iris.RequestOptions(prefer=member)) for _ in range(50)])
         assert asked.keys() == {"one", "three"}
 
 
@@ -68,7 +70,7 @@ async def test_a_preferred_member_that_nobody_knows_is_no_error(autojump_clock: 
         await open_members(stage, "one")
         shop = await stage.node("shop")
         await shop.wait_for("store")
-        assert await shop.request("store", prefer=shop.id) == "one"
+        assert await shop.request("store", options=iris.RequestOptions(prefer=shop.id)) == "one"
 
 
 @pytest.mark.parametrize(("rate", "hung"), [(5.0, 1.5), pytest.param(50.0, 1.5, marks=pytest.mark.long), (50.0, 2.5)])
@@ -83,7 +85,7 @@ async def test_a_member_that_hung_has_its_share_again_seconds_after_it_runs(
 
         async def call(prefer: NodeId | None) -> None:
             with contextlib.suppress(iris.RequestTimeout, iris.Unknown):
-                answers.append(await shop.request("store", timeout=1.0, prefer=prefer))
+                answers.append(await shop.request("store", timeout=1.0, options=iris.RequestOptions(prefer=prefer)))
 
         async def calls(seconds: float, prefer: NodeId | None = None) -> Counter[object]:
             answers.clear()
@@ -113,7 +115,7 @@ async def test_callers_give_a_silent_member_no_work_after_a_second(autojump_cloc
 
         async def call() -> None:
             with trio.move_on_after(3):
-                await shop.request("store", idempotent=True, prefer=silent)
+                await shop.request("store", options=iris.RequestOptions(idempotent=True, prefer=silent))
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):

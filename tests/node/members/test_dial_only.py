@@ -204,8 +204,8 @@ async def test_when_the_helper_is_gone_another_one_takes_over(autojump_clock: Mo
         used = way.helper
         stage.crash(next(host for host, node in helpers.items() if node.id == used))
         with trio.fail_after(3):
-            assert await one.request("two", 1, idempotent=True, timeout=3) == 1
-            assert await two.request("one", 2, idempotent=True, timeout=3) == 2
+            assert await one.request("two", 1, timeout=3, options=iris.RequestOptions(idempotent=True)) == 1
+            assert await two.request("one", 2, timeout=3, options=iris.RequestOptions(idempotent=True)) == 2
         await trio.sleep(30)
         assert [member.node for member in one.members("two")] == [two.id]
 

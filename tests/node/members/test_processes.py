@@ -107,7 +107,7 @@ async def test_no_idempotent_request_fails_when_a_member_is_killed(
                 while not since_dead or begun < since_dead + 400:
                     begun += 1
                     number = begun
-                    who = await node.request("workers", idempotent=True, timeout=60)
+                    who = await node.request("workers", timeout=60, options=iris.RequestOptions(idempotent=True))
                     answered[who] = answered.get(who, 0) + 1
                     assert not (since_dead and number > since_dead and who == processes[0].pid), "the dead answer"
 

@@ -49,9 +49,10 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "key": lambda value: value == "a b",
     "idempotency_key": lambda value: value == "a b",
     "fallback": lambda _: True,
+    "options": lambda value: value is None,
     "headers": lambda value: not value,
     "allow": lambda value: is_empty(value) or value == ["x"] or value == {"x": 1},
-    **dict.fromkeys(("idempotent", "essential", "confirm", "retain", "strict", "durable"), lambda value: value is True),
+    **dict.fromkeys(("idempotent",), lambda value: value is True),
 }  # fmt: skip
 """Values that are right for each argument, or have no effect.  No value fits arguments that are not named."""
 
@@ -80,13 +81,23 @@ async def publish_confirming(node: iris.Node, **arguments: Any) -> None:
         await events.publish(**arguments)
 
 
-async def lead(node: iris.Node, **arguments: Any) -> None:
-    async with node.join("led", iris.Service("led")), node.leader(**arguments):
-        pass
+def optional(**usual: Any) -> Callable[..., Awaitable[Any]]:
+    async def request(node: iris.Node, **arguments: Any) -> object:
+        return await node.request("store", options=iris.RequestOptions(**usual | arguments))
+
+    return request
+
+
+def of_bridge(operation: Callable[..., AbstractAsyncContextManager[Any]]) -> Callable[..., Awaitable[None]]:
+    async def enter(node: iris.Node, **arguments: Any) -> None:
+        async with operation(node.bridge(), **arguments):
+            pass
+
+    return enter
 
 
 async def consume(node: iris.Node, topics: Any, **arguments: Any) -> None:
-    async with node.consume(topics, **arguments):
+    async with node.bridge().consume(topics, **arguments):
         pass
 
 
@@ -101,17 +112,23 @@ STORE: dict[str, Any] = {"cluster": "store"}
 SAID: dict[str, Any] = {"payload": b"x"}
 OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], Mapping[str, Any]]] = {
     "request": (iris.Node.request, iris.Node.request, STORE),
-    "idempotent request": (iris.Node.request, iris.Node.request, STORE | {"idempotent": True}),
+    "idempotent request": (
+        iris.Node.request, iris.Node.request, STORE | {"options": iris.RequestOptions(idempotent=True)}
+    ),
+    "options": (iris.RequestOptions, optional(), {}),
+    "idempotent options": (iris.RequestOptions, optional(idempotent=True), {}),
     "broadcast": (iris.Node.broadcast, iris.Node.broadcast, STORE | SAID),
     "survey": (iris.Node.survey, survey, STORE | SAID),
     "publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a"}),
-    "confirmed publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a", "confirm": True}),
-    "retained publish": (iris.Node.publish, iris.Node.publish, SAID | {"topic": "kept.a", "retain": True}),
+    "publish_confirmed": (iris.Node.publish_confirmed, iris.Node.publish_confirmed, SAID | {"topic": "kept.a"}),
+    "retain": (iris.Node.retain, iris.Node.retain, SAID | {"topic": "kept.a"}),
+    "retain_confirmed": (iris.Node.retain_confirmed, iris.Node.retain_confirmed, SAID | {"topic": "kept.a"}),
+    "raise_for_losses": (iris.Node.raise_for_losses, at_once(iris.Node.raise_for_losses), {"topic": "kept.a"}),
     "confirming publish": (publish_confirming, publish_confirming, SAID | {"topic": "kept.a", "key": "k"}),
     "confirming": (iris.Node.confirming, entered(iris.Node.confirming), {}),
     "subscribe": (iris.Node.subscribe, entered(iris.Node.subscribe), {"pattern": "a.*"}),
-    "subscribe in a group": (
-        iris.Node.subscribe, entered(iris.Node.subscribe), {"pattern": "a.*", "group": "g", "durable": True}
+    "subscribe_durable": (
+        iris.Node.subscribe_durable, entered(iris.Node.subscribe_durable), {"pattern": "a.*", "group": "g"}
     ),
     "open_tunnel": (iris.Node.open_tunnel, entered(iris.Node.open_tunnel), STORE),
     "join": (iris.Node.join, entered(iris.Node.join), {"cluster": "other", "service": iris.Service("other")}),
@@ -122,31 +139,31 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "revoke": (iris.Node.revoke, iris.Node.revoke, {}),
     "forget_subscriber": (iris.Node.forget_subscriber, iris.Node.forget_subscriber, {}),
     "state": (iris.Node.state, entered(iris.Node.state), {"cluster": "prices"}),
-    "lease": (iris.Node.lease, entered(iris.Node.lease), {"name": "scheduler"}),
-    "leader": (iris.Node.leader, lead, {"cluster": "led"}),
-    "saga": (iris.Node.saga, entered(iris.Node.saga), {"name": "order"}),
-    "queue": (iris.Node.queue, entered(iris.Node.queue), {"name": "jobs"}),
+    "bridge": (iris.Node.bridge, at_once(iris.Node.bridge), {}),
+    "lease": (iris.Bridge.lease, of_bridge(iris.Bridge.lease), {"name": "scheduler"}),
+    "saga": (iris.Bridge.saga, of_bridge(iris.Bridge.saga), {"name": "order"}),
+    "queue": (iris.Bridge.queue, of_bridge(iris.Bridge.queue), {"name": "jobs"}),
     "books": (iris.Node.books, iris.Node.books, {}),
     "watch_losses": (iris.Node.watch_losses, at_once(iris.Node.watch_losses), {}),
-    "consume": (iris.Node.consume, consume, {"topics": "a.>", "group": "g"}),
+    "consume": (iris.Bridge.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
 """Callables: whose parameters to read, what to call, and the arguments besides the one that is wrong."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "confirming publish": ("topic", "payload", "key", "headers", "expires"),
-    "retained publish": ("topic", "payload", "headers", "strict"),  # what is retained does not expire
     "state": ("cluster", "max_bytes", "allow", "timeout", "credential"),  # any text is a path
 }
 
 
 def parameters(name: str) -> tuple[str, ...]:
-    return PARAMETERS.get(name) or tuple(inspect.signature(OPERATIONS[name][0]).parameters)[1:]
+    found = tuple(inspect.signature(OPERATIONS[name][0]).parameters)
+    return PARAMETERS.get(name) or (found[1:] if found[0] == "self" else found)
 
 
 def test_every_public_method_with_arguments_is_among_them() -> None:
     methods = {
         name
-        for name, method in vars(iris.Node).items()
+        for name, method in (*vars(iris.Node).items(), *vars(iris.Bridge).items())
         if not name.startswith("_") and inspect.isfunction(method) and len(inspect.signature(method).parameters) > 1
     }
     assert methods <= OPERATIONS.keys()
@@ -192,18 +209,16 @@ async def test_a_wrong_argument_is_refused_in_words_and_harms_nothing(autojump_c
     _, operation, usual = OPERATIONS[name]
     async with open_stage() as stage:
         member, shop = await stage.pair(store)
-        async with member.subscribe("kept.>", durable=True) as events, trio.open_nursery() as nursery:
+        async with member.subscribe_durable("kept.>") as events, trio.open_nursery() as nursery:
             nursery.start_soon(store_events, events)
             for parameter in parameters(name):
                 for value in VALUES:
                     given = {**usual, parameter: value}
                     fits = FITTING.get(parameter, lambda _: False)(value)
-                    if parameter == "timeout" and "confirm" not in usual and name.endswith("publish"):
-                        fits = True  # there is nothing to wait for
-                    if parameter in ("idempotent", "confirm", "retain", "strict", "durable", "replay") and not value:
+                    if parameter in ("idempotent", "replay") and not value:
                         continue  # the same as False, where no time is to be lost with it
                     if parameter == "hedge":
-                        fits &= "idempotent" in usual
+                        fits &= name == "idempotent options"
                     check(f"{name}({parameter}={value!r})", await outcome(operation, shop, given), fits=fits)
             nursery.cancel_scope.cancel()
         assert await shop.request("store", 1) == 1

@@ -47,7 +47,7 @@ CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
     "broadcast": lambda node: node.broadcast("store", 1),
     "survey": lambda node: enter(node.survey("store", 1)),
     "publish": lambda node: node.publish("orders.new", b"1"),
-    "publish and confirm": lambda node: node.publish("orders.new", 1, confirm=True),
+    "publish_confirmed": lambda node: node.publish_confirmed("orders.new", 1),
     "confirming": lambda node: enter(node.confirming()),
     "subscribe": lambda node: enter(node.subscribe("orders.>")),
     "forget a subscriber": lambda node: node.forget_subscriber("bridge"),
@@ -57,20 +57,22 @@ CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
     "watch": lambda node: enter(node.watch("store")),
     "revoke": lambda node: node.revoke(b""),
     "state": lambda node: enter(node.state("prices")),
-    "lease": lambda node: enter(node.lease("scheduler")),
-    "leader": lambda node: enter(node.leader("store")),
-    "saga": lambda node: enter(node.saga("order")),
-    "queue": lambda node: enter(node.queue("jobs")),
+    "bridge lease": lambda node: enter(node.bridge().lease("scheduler")),
+    "bridge saga": lambda node: enter(node.bridge().saga("order")),
+    "bridge queue": lambda node: enter(node.bridge().queue("jobs")),
+    "retain": lambda node: node.retain("orders.new", 1),
+    "retain_confirmed": lambda node: node.retain_confirmed("orders.new", 1),
+    "subscribe_durable": lambda node: enter(node.subscribe_durable("orders.>")),
     "books": lambda node: node.books(),
     "losses": lambda node: anext(node.watch_losses()),
-    "consume": lambda node: enter(node.consume("orders.>", group="reports")),
+    "bridge consume": lambda node: enter(node.bridge().consume("orders.>", group="reports")),
 }
 
 
 def test_every_call_of_a_node_is_here() -> None:
-    plain = {"clusters", "members", "nodes", "statistics", "durable_subscribers", "forget_retained"}
+    plain = {"clusters", "members", "nodes", "statistics", "durable_subscribers", "forget_retained", "raise_for_losses"}
     longer = {
-        "confirm": "publish", "forget": "forget_subscriber", "tunnel": "open_tunnel", "losses": "watch_losses",
+        "forget": "forget_subscriber", "tunnel": "open_tunnel", "losses": "watch_losses",
         "wait": "wait_for",
     }  # fmt: skip
     named = {longer.get(name.split()[0], name.split()[0]) for name in CALLS}

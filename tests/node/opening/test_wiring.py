@@ -159,7 +159,7 @@ async def test_no_part_of_a_bridge_has_an_attribute_set_by_another_one(
             open_bridge(node, topics=["orders.>"], directory=tmp_path),
             network.open_node("shop") as shop,
         ):
-            await shop.publish("orders.new", 1, confirm=True, timeout=60)
+            await shop.publish_confirmed("orders.new", 1, timeout=60)
     check(found)
 
 

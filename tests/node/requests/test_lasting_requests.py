@@ -68,7 +68,9 @@ async def test_a_request_whose_only_member_is_killed_is_run_by_the_one_that_come
         await stage.member(store.at("one", seconds=1), "one")
         shop = await stage.node("shop")
         await shop.wait_for("store")
-        outcome = Outcome(nursery, partial(shop.request, "store", b"x", timeout=8, idempotent=True))
+        outcome = Outcome(
+            nursery, partial(shop.request, "store", b"x", timeout=8, options=iris.RequestOptions(idempotent=True))
+        )
         await trio.sleep(0.1)
         stage.crash("one")
         await trio.sleep(0.3)
@@ -91,7 +93,9 @@ async def test_one_that_begins_when_the_last_member_has_just_gone_waits_for_the_
                 if change.kind == "lost":
                     break
         assert shop.members("store") == ()
-        outcome = Outcome(nursery, partial(shop.request, "store", b"x", timeout=8, idempotent=True))
+        outcome = Outcome(
+            nursery, partial(shop.request, "store", b"x", timeout=8, options=iris.RequestOptions(idempotent=True))
+        )
         with pytest.raises(iris.NoSuchCluster):
             await shop.request("store", b"x", timeout=8)  # a request that may run once only fails at once
         await trio.sleep(1)
@@ -104,7 +108,7 @@ async def test_where_there_was_no_member_lately_there_is_none_at_once(autojump_c
         shop = await stage.node("shop")
         began = trio.current_time()
         with pytest.raises(iris.NoSuchCluster):
-            await shop.request("store", b"x", timeout=60, idempotent=True)
+            await shop.request("store", b"x", timeout=60, options=iris.RequestOptions(idempotent=True))
         assert trio.current_time() == began
 
 
@@ -119,7 +123,7 @@ async def test_who_waits_for_a_member_in_vain_is_told_so_in_the_end(autojump_clo
 
         async def ask(timeout: float) -> None:
             try:
-                await shop.request("store", b"x", timeout=timeout, idempotent=True)
+                await shop.request("store", b"x", timeout=timeout, options=iris.RequestOptions(idempotent=True))
             except iris.IrisError as error:
                 errors.append(error)
                 ends.append(trio.current_time())
@@ -162,7 +166,9 @@ async def test_connections_that_are_cut_again_and_again_do_not_use_a_request_up(
         replies: list[object] = []
 
         async def ask(number: int) -> None:
-            replies.append(await shop.request("store", number, timeout=30, idempotent=True))
+            replies.append(
+                await shop.request("store", number, timeout=30, options=iris.RequestOptions(idempotent=True))
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cut)
@@ -190,7 +196,7 @@ async def test_repeats_stay_within_the_budget_when_nobody_takes_them(autojump_cl
 
         async def ask() -> None:
             with pytest.raises(iris.RequestTimeout, match="no longer serves"):
-                await shop.request("store", b"x", timeout=20, idempotent=True)
+                await shop.request("store", b"x", timeout=20, options=iris.RequestOptions(idempotent=True))
 
         async with trio.open_nursery() as nursery:
             for _ in range(200):
@@ -213,7 +219,7 @@ async def test_members_that_are_full_are_still_an_error_at_once(autojump_clock: 
             await trio.sleep(0.1)
             began = trio.current_time()
             with pytest.raises(iris.Overloaded):
-                await shop.request("store", b"x", timeout=60, idempotent=True)
+                await shop.request("store", b"x", timeout=60, options=iris.RequestOptions(idempotent=True))
             assert trio.current_time() - began < 0.1
 
 

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from tests.support.request_arguments import request_arguments
 from tests.support.stages import Stage, open_stage
 
 
@@ -45,7 +46,7 @@ class Callers:
 
     def __init__(self, node: iris.Node, **options: Any) -> None:
         self.node = node
-        self.options = options
+        self.options = request_arguments(**options)
         self.outcomes: Counter[str] = Counter()
         self.seconds: list[float] = []
 
@@ -215,9 +216,9 @@ async def test_hedging_cuts_off_what_one_slow_member_adds_and_costs_a_twentieth(
         shop = await stage.node("shop")
         await shop.wait_for("store", members=3)
         with pytest.raises(iris.ConfigError, match="idempotent"):
-            await shop.request("store", hedge=0.1)
+            await shop.request("store", options=iris.RequestOptions(hedge=0.1))
         with pytest.raises(iris.ConfigError, match="hedge is 0"):
-            await shop.request("store", hedge=0, idempotent=True)
+            await shop.request("store", options=iris.RequestOptions(hedge=0, idempotent=True))
         hedged = Callers(shop, idempotent=True, hedge=0.03)
         for index in range(500):
             slow = f"store-{index % 3}"  # now one, now another, before anybody can get used to it
@@ -242,9 +243,9 @@ async def test_a_hedged_request_is_attempted_four_times_in_all_as_any_other(auto
             await node.wait_for("store", members=8)
         async with trio.open_nursery() as nursery:
             for member in members[1:] * 2:
-                nursery.start_soon(partial(filler.request, "store", prefer=member.id))
+                nursery.start_soon(partial(filler.request, "store", options=iris.RequestOptions(prefer=member.id)))
             await trio.sleep(0.1)
-            await shop.request("store", idempotent=True, hedge=0.1, prefer=members[0].id)
+            await shop.request("store", options=iris.RequestOptions(idempotent=True, hedge=0.1, prefer=members[0].id))
         assert shop.statistics().hedged == 1
         assert sum(member.statistics().services["store"].refused for member in members) == 3
 

@@ -31,7 +31,10 @@ async def test_idempotent_requests_through_a_lossy_network_have_one_effect_each(
 
             async def ask(first: int) -> None:
                 for number in range(first, first + 25):
-                    assert await shop.request("store", number, idempotent=True, timeout=60) == number
+                    assert (
+                        await shop.request("store", number, timeout=60, options=iris.RequestOptions(idempotent=True))
+                        == number
+                    )
 
             for first in range(0, 200, 25):
                 nursery.start_soon(ask, first)
@@ -62,7 +65,7 @@ async def test_idempotent_requests_that_fail_have_one_effect_each_too(autojump_c
             async def ask(first: int) -> None:
                 for number in range(first, first + 25):
                     with pytest.raises(iris.RemoteError, match=str(number)):
-                        await shop.request("store", number, idempotent=True, timeout=60)
+                        await shop.request("store", number, timeout=60, options=iris.RequestOptions(idempotent=True))
 
             for first in range(0, 200, 25):
                 nursery.start_soon(ask, first)
@@ -96,7 +99,9 @@ async def test_what_two_members_may_have_run_is_counted_by_the_caller(autojump_c
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                replies.append(await shop.request("store", timeout=60, idempotent=True, prefer=one.id))
+                replies.append(
+                    await shop.request("store", timeout=60, options=iris.RequestOptions(idempotent=True, prefer=one.id))
+                )
 
             nursery.start_soon(ask)
             await trio.sleep(0.5)
@@ -125,7 +130,9 @@ async def test_what_was_refused_and_not_run_is_not_counted_as_moved(autojump_clo
         await shop.wait_for("store", members=2)
         async with trio.open_nursery() as nursery:
             for _ in range(4):
-                nursery.start_soon(partial(shop.request, "store", timeout=60, idempotent=True))
+                nursery.start_soon(
+                    partial(shop.request, "store", timeout=60, options=iris.RequestOptions(idempotent=True))
+                )
         statistics = shop.statistics()
         assert statistics.moved == 0
         assert statistics.requests.answered == 4
@@ -154,7 +161,10 @@ async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_i
                 await shop.wait_for("store", members=2)
 
                 async def ask(number: int) -> None:
-                    assert await shop.request("store", number, idempotent=True, timeout=60) == number
+                    assert (
+                        await shop.request("store", number, timeout=60, options=iris.RequestOptions(idempotent=True))
+                        == number
+                    )
 
                 for number in range(40):
                     nursery.start_soon(ask, number)
@@ -193,7 +203,7 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
 
         async def ask() -> None:
             try:
-                await shop.request("store", "x", idempotent=True, timeout=10)
+                await shop.request("store", "x", timeout=10, options=iris.RequestOptions(idempotent=True))
             except iris.IrisError as error:
                 errors.append(error)
 
@@ -211,7 +221,11 @@ async def test_what_a_member_may_have_run_is_never_said_not_to_have_run(
                     await nursery.start(serve, full, refusal)
                     await shop.wait_for("store", members=2)
                     for number in range(2):
-                        nursery.start_soon(partial(shop.request, "store", number, prefer=full.id, timeout=60))
+                        nursery.start_soon(
+                            partial(
+                                shop.request, "store", number, timeout=60, options=iris.RequestOptions(prefer=full.id)
+                            )
+                        )
             await trio.sleep(1)
             assert ("leaving", "x") in ran
             assert errors == [], "there may still be somebody to run it"

@@ -16,6 +16,7 @@ import iris
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.messages import array, raw
+from tests.support.request_arguments import request_arguments
 from tests.support.stages import open_stage
 
 
@@ -83,7 +84,7 @@ async def test_names_and_options_that_cannot_be_are_refused_before_anything_is_s
         _, shop = await stage.pair(make_store())
         arguments: dict[str, Any] = {"cluster": "store", **options}
         with pytest.raises(iris.ConfigError):
-            await shop.request(arguments.pop("cluster"), 1, **arguments)
+            await shop.request(arguments.pop("cluster"), 1, **request_arguments(**arguments))
         assert shop.statistics().requests.sent == 0
         assert await shop.request("store", 1) == 1
 
@@ -459,7 +460,7 @@ async def test_the_code_of_a_handler_is_never_taken_for_a_word_of_its_member(
         _, shop = await stage.pair(store)
         await shop.wait_for("store", 2)
         with pytest.raises(iris.RemoteError) as caught:
-            await shop.request("store", timeout=60, idempotent=idempotent)
+            await shop.request("store", timeout=60, options=iris.RequestOptions(idempotent=idempotent))
         assert (caught.value.code, caught.value.message, ran) == (code, "mine", 1)
         async with shop.survey("store", b"") as answers:
             assert [answer async for answer in answers] == []

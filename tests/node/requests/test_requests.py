@@ -141,7 +141,7 @@ async def test_a_key_stays_with_its_member_until_that_one_is_gone(autojump_clock
         assert set(homes.values()) == {"store-0", "store-1", "store-2"}
         stage.crash("store-1")
         for key in keys:
-            host = await shop.request("store", key=key, idempotent=True)
+            host = await shop.request("store", key=key, options=iris.RequestOptions(idempotent=True))
             assert host != "store-1" if homes[key] == "store-1" else host == homes[key]
 
 
@@ -324,14 +324,14 @@ async def test_nested_requests_and_surveys_have_the_priority_of_the_request_that
                 nursery.start_soon(middle.request, "back", "in a task")
             async with middle.survey("back", "surveyed") as answers:
                 assert len([answer async for answer in answers]) == 1
-            await middle.request("back", "otherwise", priority="low")
+            await middle.request("back", "otherwise", options=iris.RequestOptions(priority="low"))
 
         assert pass_on in front.requests.values()
         async with middle.join("front", front):
             await shop.wait_for("front")
             await shop.wait_for("back")
             for priority in ("high", "low", "normal", None):
-                await shop.request("front", priority=priority)
+                await shop.request("front", options=iris.RequestOptions(priority=priority))
             await shop.request("back", "unserved")
     expected: list[tuple[object, int]] = []
     for number in (1, 2, 0, 0):
@@ -362,7 +362,7 @@ async def test_requests_from_a_worker_thread_have_the_priority_of_the_request_th
         async with middle.join("front", front):
             await shop.wait_for("front")
             await middle.wait_for("back")
-            await shop.request("front", priority="high")
+            await shop.request("front", options=iris.RequestOptions(priority="high"))
             await shop.request("front")
     assert seen == [("from a thread", 1), ("from a thread", 0)]
 
@@ -389,7 +389,7 @@ async def test_a_member_that_asks_itself_does_not_hand_its_priority_to_the_next_
 
         assert ask_oneself in service.requests.values()
         async with node.join("own", service):
-            await node.request("own", b"first", priority="high")
+            await node.request("own", b"first", options=iris.RequestOptions(priority="high"))
             await node.request("own", b"first")
     assert seen == [(b"first", 1), (b"second", 1), (b"first", 0), (b"second", 0)]
 
@@ -503,21 +503,18 @@ async def test_a_value_stands_in_the_place_of_an_error_and_is_counted(autojump_c
         member = await stage.node("store")
         shop = await stage.node("shop")
         assert await shop.request("nobody", fallback="none") == "none"
-        assert await shop.request("nobody", essential=False) is None
         async with member.join("store", make_store()):
             await shop.wait_for("store")
             assert await shop.request("store", "here", fallback="none") == "here"
             assert await shop.request("store", "remote", operation="fail", fallback="none") == "none"
-            assert await shop.request("store", 9, operation="sleep", timeout=1, fallback=0, essential=False) == 0
+            assert await shop.request("store", 9, operation="sleep", timeout=1, fallback=0) == 0
             with pytest.raises(iris.RemoteError):
                 await shop.request("store", "remote", operation="fail", fallback=None)
             with pytest.raises(iris.LocalProtocolError):
                 await shop.request("store", object(), fallback="none")
-            with pytest.raises(iris.ConfigError, match="essential is 0: use True or False"):
-                await shop.request("store", essential=0)  # type: ignore[arg-type]
             with trio.move_on_after(1) as scope:
                 await shop.request("store", 9, operation="sleep", fallback=0)
             assert scope.cancelled_caught
         found = shop.statistics()
-        assert found.fallbacks == {"NoSuchCluster": 2, "RemoteError": 1, "RequestTimeout": 1}
+        assert found.fallbacks == {"NoSuchCluster": 1, "RemoteError": 1, "RequestTimeout": 1}
         assert found.requests.answered == 3, "also those whose handler raised"

@@ -17,6 +17,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import Overloaded
 from iris.node.node import Node
 from iris.testing import Network, open_network
+from tests.support.request_arguments import request_arguments
 
 
 class Desk:
@@ -32,7 +33,7 @@ class Desk:
 
     async def ask(self, caller: Node, name: str, payload: Any = b"", **options: Any) -> None:
         try:
-            await caller.request("desk", [name, payload], timeout=60, **options)
+            await caller.request("desk", [name, payload], timeout=60, **request_arguments(**options))
         except Overloaded:
             self.outcomes[name, "Overloaded"] += 1
         else:

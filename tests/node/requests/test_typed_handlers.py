@@ -273,7 +273,7 @@ async def test_dataclasses_and_models_can_be_sent_in_every_pattern(autojump_cloc
     async with open_stage() as stage:
         member, shop = await stage.pair(till)
         assert len({hear, mirror}) == 2
-        async with member.subscribe("baskets", durable=True) as events, trio.open_nursery() as nursery:
+        async with member.subscribe_durable("baskets") as events, trio.open_nursery() as nursery:
 
             async def confirm() -> None:
                 async for event in events:
@@ -283,8 +283,8 @@ async def test_dataclasses_and_models_can_be_sent_in_every_pattern(autojump_cloc
             nursery.start_soon(confirm)
             await shop.broadcast("till", basket)
             await shop.publish("baskets", basket)
-            await shop.publish("baskets", basket, retain=True)
-            await shop.publish("baskets", basket, confirm=True)
+            await shop.retain("baskets", basket)
+            await shop.publish_confirmed("baskets", basket)
             async with shop.confirming() as confirming:
                 await confirming.publish("baskets", basket)
             async with shop.survey("till", basket, operation="total") as answers:

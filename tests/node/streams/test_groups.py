@@ -164,11 +164,11 @@ async def test_events_that_were_taken_keep_their_numbers_when_the_rest_goes_to_a
     async with open_stage() as stage:
         (worker,), writer = await open_workers(stage, 1)
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-            async with worker.subscribe("work", group="workers", durable=True) as leaving:
+            async with worker.subscribe_durable("work", group="workers") as leaving:
                 nursery.start_soon(publish_confirmed, writer, 20)
                 await trio.sleep(IN_FLIGHT)
                 taken = [await anext(leaving) for _ in range(5)]
-                staying = await stack.enter_async_context(worker.subscribe("work", group="workers", durable=True))
+                staying = await stack.enter_async_context(worker.subscribe_durable("work", group="workers"))
             rest = await staying.receive_batch()
             assert [event.payload for event in (*taken, *rest)] == list(range(20))
             await leaving.confirm(taken)

@@ -150,25 +150,25 @@ async def test_last_values_and_confirmed_events_go_past_it_too_and_wait_for_dura
 
     async with (
         open_nodes("holder", "bridge", "publisher") as (holder, bridge, publisher),
-        bridge.subscribe("t", durable=True, overflow="wait", limits=FEW) as stored,
+        bridge.subscribe_durable("t", overflow="wait", limits=FEW) as stored,
         trio.open_nursery() as nursery,
     ):
         async with holder.subscribe("t", overflow="wait", limits=FEW):
             nursery.start_soon(confirm, stored)
             for number in range(30):
-                await publisher.publish("t", number, confirm=True, timeout=7)
+                await publisher.publish_confirmed("t", number, timeout=7)
             for number in range(30):
-                await publisher.publish("t", number, retain=True)
+                await publisher.retain("t", number)
             assert publisher.statistics().publishing.lost["subscriber asks to wait"] > 40
         nursery.cancel_scope.cancel()
     async with (
         open_nodes("bridge", "publisher") as (bridge, publisher),
-        bridge.subscribe("t", durable=True, overflow="wait", limits=FEW) as stored,
+        bridge.subscribe_durable("t", overflow="wait", limits=FEW) as stored,
         trio.open_nursery() as nursery,
     ):
         assert await publish_for(publisher, 10) > 450  # unconfirmed ones go past it
         with pytest.raises(iris.RequestTimeout, match="takes no more"):
-            await publisher.publish("t", "late", confirm=True, timeout=10)
+            await publisher.publish_confirmed("t", "late", timeout=10)
         nursery.start_soon(confirm, stored)
-        await publisher.publish("t", "in time", confirm=True)
+        await publisher.publish_confirmed("t", "in time")
         nursery.cancel_scope.cancel()

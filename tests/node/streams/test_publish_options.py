@@ -1,4 +1,4 @@
-"""Options of publishing, through whole nodes: last values, strict mode, and the reports to a publisher."""
+"""Ways to publish, through whole nodes: last values, losses that are raised, and the reports to a publisher."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TOLD = 0.5
 async def test_a_subscriber_that_comes_later_has_the_last_values_when_it_is_there(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         writer = await stage.node("writer")
-        await writer.publish("lamp.kitchen", "on", retain=True)
-        await writer.publish("lamp.hall", {"level": 3}, retain=True)
+        await writer.retain("lamp.kitchen", "on")
+        await writer.retain("lamp.hall", {"level": 3})
         await writer.publish("lamp.hall", "flicker")
         reader = await stage.node("reader")
         async with reader.subscribe("lamp.*") as events:
@@ -36,7 +36,7 @@ async def test_a_publisher_that_is_gone_takes_its_last_values_with_it(autojump_c
     async with open_stage() as stage:
         reader = await stage.node("reader")
         writer = await stage.node("writer", "host-of-the-writer")
-        await writer.publish("t", 1, retain=True)
+        await writer.retain("t", 1)
         stage.network.memory.crash("host-of-the-writer")
         await trio.sleep(10)
         async with reader.subscribe("t") as events:
@@ -44,39 +44,43 @@ async def test_a_publisher_that_is_gone_takes_its_last_values_with_it(autojump_c
             assert events.statistics().received == 0
 
 
-async def test_strict_publishing_tells_of_what_a_slow_subscriber_has_dropped(autojump_clock: MockClock) -> None:
+async def test_what_a_slow_subscriber_has_dropped_is_raised_once(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         reader, writer = await stage.node("reader"), await stage.node("writer")
         async with reader.subscribe("t", limits=iris.SubscriptionLimits(events=10)) as events:
             for number in range(10):
-                await writer.publish("t", number, strict=True)
+                await writer.publish("t", number)
+                writer.raise_for_losses("t")
             await writer.publish("t", 10)
             await trio.sleep(_TOLD)
+            await writer.publish("t", 11)
             with pytest.raises(iris.EventsLost, match="1 of the events") as caught:
-                await writer.publish("t", 11, strict=True)
+                writer.raise_for_losses("t")
             assert caught.value.count == 1
+            writer.raise_for_losses("t")
             await trio.sleep(_TOLD)
-            assert events.statistics().received == 12  # the one that raised was published
+            assert events.statistics().received == 12
             statistics = writer.statistics().publishing
             assert (statistics.published, statistics.dropped, statistics.refused) == (12, 2, 0)
             assert dict(statistics.lost) == {}
 
 
-async def test_last_values_and_strict_mode_go_along_with_confirmation(autojump_clock: MockClock) -> None:
+async def test_last_values_go_along_with_confirmation(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         reader, writer = await stage.node("reader"), await stage.node("writer")
         with pytest.raises(iris.NotSent, match="no durable subscriber"):
-            await writer.publish("t", 1, confirm=True, retain=True)
+            await writer.retain_confirmed("t", 1)
 
         async def store(task_status: trio.TaskStatus[None]) -> None:
-            async with reader.subscribe("t", durable=True) as events:
+            async with reader.subscribe_durable("t") as events:
                 task_status.started()
                 while True:
                     await events.confirm(await events.receive_batch())
 
         async with trio.open_nursery() as nursery:
             await nursery.start(store)
-            await writer.publish("t", 2, confirm=True, retain=True, strict=True)
+            await writer.retain_confirmed("t", 2)
+            writer.raise_for_losses("t")
             nursery.cancel_scope.cancel()
         async with reader.subscribe("t") as events:
             event = await anext(events)
@@ -86,7 +90,7 @@ async def test_last_values_and_strict_mode_go_along_with_confirmation(autojump_c
 async def test_limits_of_last_values_are_the_callers_error(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         writer = await stage.node("writer", config=iris.Config(retained_events=1))
-        await writer.publish("a", 1, retain=True)
+        await writer.retain("a", 1)
         with pytest.raises(iris.NotSent, match="the limits are 1 and"):
-            await writer.publish("b", 1, retain=True)
+            await writer.retain("b", 1)
         assert writer.statistics().published == 1

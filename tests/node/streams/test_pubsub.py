@@ -343,7 +343,7 @@ async def test_a_confirmed_event_is_on_disk_when_publish_returns(autojump_clock:
     disk: list[object] = []
     async with open_stage() as stage:
         bridge, writer = await stage.node("bridge"), await stage.node("writer")
-        async with bridge.subscribe("t", durable=True) as events, trio.open_nursery() as nursery:
+        async with bridge.subscribe_durable("t") as events, trio.open_nursery() as nursery:
 
             async def store() -> None:
                 while True:
@@ -355,7 +355,7 @@ async def test_a_confirmed_event_is_on_disk_when_publish_returns(autojump_clock:
             nursery.start_soon(store)
             for number in range(20):
                 began = trio.current_time()
-                await writer.publish("t", number, confirm=True)
+                await writer.publish_confirmed("t", number)
                 assert disk[-1] == number
                 assert trio.current_time() - began >= 0.05
             nursery.cancel_scope.cancel()
@@ -367,12 +367,12 @@ async def test_without_a_durable_subscriber_nothing_is_confirmed(autojump_clock:
         reader, writer = await stage.node("reader"), await stage.node("writer")
         async with reader.subscribe("t") as events:
             with pytest.raises(iris.NotSent, match="durable"):
-                await writer.publish("t", 1, confirm=True)
+                await writer.publish_confirmed("t", 1)
             assert await take_waiting(events) == []
-        async with reader.subscribe("t", durable=True):
+        async with reader.subscribe_durable("t"):
             began = trio.current_time()
             with pytest.raises(iris.RequestTimeout, match=r"confirmed within 0\.5 s"):
-                await writer.publish("t", 1, confirm=True, timeout=0.5)
+                await writer.publish_confirmed("t", 1, timeout=0.5)
             assert trio.current_time() - began == pytest.approx(0.5)
 
 
@@ -381,16 +381,16 @@ async def test_what_a_crashed_bridge_had_not_confirmed_goes_to_the_next_one(auto
         bridge = await stage.node("bridge", "bridge-1")
         again = await stage.node("bridge", "bridge-2")
         writer = await stage.node("writer")
-        async with bridge.subscribe("t", durable=True) as lost, trio.open_nursery() as nursery:
+        async with bridge.subscribe_durable("t") as lost, trio.open_nursery() as nursery:
 
             async def write() -> None:
-                await writer.publish("t", "precious", confirm=True, timeout=60)
+                await writer.publish_confirmed("t", "precious", timeout=60)
 
             nursery.start_soon(write)
             assert [event.payload for event in await lost.receive_batch()] == ["precious"]
             stage.crash("bridge-1")
             await trio.sleep(5)
-            async with again.subscribe("t", durable=True) as events:
+            async with again.subscribe_durable("t") as events:
                 batch = await events.receive_batch()
                 assert [event.payload for event in batch] == ["precious"]
                 await events.confirm(batch)

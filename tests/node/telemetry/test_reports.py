@@ -31,7 +31,7 @@ async def test_a_member_of_a_bridge_says_how_far_its_readers_are_behind(tmp_path
         async with open_bridge(node, topics=["orders.>"], directory=tmp_path) as bridge:
             assert unready(node, member=True) is None
             for number in range(5):
-                await shop.publish("orders.new", number, confirm=True)
+                await shop.publish_confirmed("orders.new", number)
             (state,) = bridge.states.values()
             store = bridge.store
             await trio.to_thread.run_sync(lambda: store.pin_cursor("readers", {state.id: 0}, now=1))

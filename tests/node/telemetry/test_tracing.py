@@ -210,7 +210,7 @@ async def test_events_that_are_confirmed_together_are_in_the_trace_as_all_others
     seen: list[Mapping[str, str]] = []
     async with (
         open_shop() as (shop, member),
-        member.subscribe("orders.>", durable=True) as events,
+        member.subscribe_durable("orders.>") as events,
         trio.open_nursery() as nursery,
     ):
 

@@ -17,9 +17,11 @@ REFUSED = "for topics of this realm use|wildcards of MQTT|without '/'"
 @pytest.mark.parametrize("topic", ["plants/one/heat", "sensors.+", "#", "a/b.c", "/"])
 async def test_what_nobody_could_subscribe_to_is_refused_by_every_way_to_publish(topic: str) -> None:
     async with open_network() as network, network.open_node("desk") as node:
-        for options in ({}, {"retain": True}, {"strict": True}, {"confirm": True}):
+        for publish in (node.publish, node.publish_confirmed, node.retain, node.retain_confirmed):
             with pytest.raises(ConfigError, match=REFUSED):
-                await node.publish(topic, b"x", **options)  # type: ignore[arg-type]
+                await publish(topic, b"x")
+        with pytest.raises(ConfigError, match=REFUSED):
+            node.raise_for_losses(topic)
         async with node.confirming() as confirmed:
             with pytest.raises(ConfigError, match=REFUSED):
                 await confirmed.publish(topic, b"x")
@@ -27,11 +29,11 @@ async def test_what_nobody_could_subscribe_to_is_refused_by_every_way_to_publish
             async with node.subscribe(topic):
                 pass
         with pytest.raises(ConfigError, match=REFUSED):
-            async with node.consume(topic, group="g"):
+            async with node.bridge().consume(topic, group="g"):
                 pass
         for name, dead in ((topic, None), ("jobs", topic)):
             with pytest.raises(ConfigError, match=REFUSED):
-                async with node.queue(name, dead=dead):
+                async with node.bridge().queue(name, dead=dead):
                     pass
 
 

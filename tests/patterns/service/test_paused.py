@@ -54,7 +54,7 @@ async def test_a_service_refuses_everything_while_its_flag_is_set(autojump_clock
         began = trio.current_time()
         for idempotent in (False, True):
             with pytest.raises(RemoteError, match=r"paused: cluster 'checkout' is paused: flags\.checkout is set"):
-                await shop.request("checkout", 2, idempotent=idempotent)
+                await shop.request("checkout", 2, options=iris.RequestOptions(idempotent=idempotent))
         with pytest.raises(RemoteError, match="paused"):
             async with shop.open_tunnel("checkout"):
                 pass

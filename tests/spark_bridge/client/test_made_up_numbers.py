@@ -38,7 +38,7 @@ async def test_numbers_beyond_all_bounds_end_no_bridge_and_leave_its_counters_re
             send(f"a.c{number}", LARGEST, 0, b"last")
         send("a.d", 1, LARGEST, b"confirmed")
         await until(lambda: bridge.statistics().stored == 13)
-        await publisher.publish("a.b", b"honest", confirm=True)
+        await publisher.publish_confirmed("a.b", b"honest")
         assert stored(bridge.store)[-1] == b"honest"
         assert bridge.statistics().missed == LARGEST
         status = await read_status(BridgeClient(publisher, "bridge", patience=5))

@@ -32,9 +32,9 @@ async def nodes(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
 async def test_a_client_consumes_a_log(nodes: tuple[Node, Node]) -> None:
     desk, client = nodes
     for number in range(10):
-        await desk.publish("orders.new", number, confirm=True)
+        await desk.publish_confirmed("orders.new", number)
     found: list[object] = []
-    async with client.consume("orders.>", group="billing") as orders:
+    async with client.bridge().consume("orders.>", group="billing") as orders:
         with trio.fail_after(30):
             while len(found) < 10:
                 async with await anext(orders) as batch:
@@ -44,7 +44,7 @@ async def test_a_client_consumes_a_log(nodes: tuple[Node, Node]) -> None:
 
 async def test_a_client_takes_jobs_and_puts_none(nodes: tuple[Node, Node]) -> None:
     desk, client = nodes
-    async with desk.queue("jobs") as jobs, client.queue("jobs") as work:
+    async with desk.bridge().queue("jobs") as jobs, client.bridge().queue("jobs") as work:
         await jobs.put({"order": 7})
         with trio.fail_after(30):
             async for job in work.receive():
@@ -57,15 +57,15 @@ async def test_a_client_takes_jobs_and_puts_none(nodes: tuple[Node, Node]) -> No
 
 async def test_a_client_holds_a_lease(nodes: tuple[Node, Node]) -> None:
     _, client = nodes
-    async with client.lease("nightly") as first:
+    async with client.bridge().lease("nightly") as first:
         assert first.token
-    async with client.lease("nightly") as second:
+    async with client.bridge().lease("nightly") as second:
         assert second.token > first.token
 
 
 async def test_a_client_reads_ranges_and_sees_the_shards(nodes: tuple[Node, Node]) -> None:
     desk, client = nodes
-    await desk.publish("orders.new", b"x", confirm=True)
+    await desk.publish_confirmed("orders.new", b"x")
     bridge = BridgeClient(client, "bridge", patience=10)
     (shard,) = await bridge.shards()
     assert (shard.earliest, shard.next) == (0, 1)

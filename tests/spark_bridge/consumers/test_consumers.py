@@ -56,13 +56,13 @@ async def read(consumer: iris.Consumer, count: int, *, commit: bool = True) -> l
 async def test_a_group_goes_on_where_it_had_committed(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, member = desk
     await publish(node, range(3000))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert [event.payload for event in batch] == list(range(len(batch)))
         assert batch.lag == 3000 - len(batch) == orders.lag
         await batch.commit()
         await anext(orders)  # not committed
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         assert await read(orders, 3000 - len(batch)) == list(range(len(batch), 3000))
         assert orders.lag == 0
     assert (await member.report()).lags["billing"] == 0
@@ -72,8 +72,8 @@ async def test_events_come_with_all_that_they_were_published_with(desk: tuple[Ne
     _, node, _ = desk
     payloads: list[Any] = [b"bytes", "text", {"n": [1]}, None, b"x" * 300_000]
     for payload in payloads:
-        await node.publish("orders.new", payload, key="k", headers={"h": "v"}, confirm=True)
-    async with node.consume("orders.*", group="billing") as orders:
+        await node.publish_confirmed("orders.new", payload, key="k", headers={"h": "v"})
+    async with node.bridge().consume("orders.*", group="billing") as orders:
         found: list[iris.LogEvent] = []
         while len(found) < len(payloads):
             async with await anext(orders) as batch:
@@ -95,9 +95,9 @@ async def test_where_a_new_group_begins(desk: tuple[Network, Node, BridgeMember]
         ("b", between, range(5, 10)),
         ("c", 7, range(7, 10)),
     ):
-        async with node.consume("orders.>", group=group, start=start) as orders:  # type: ignore[arg-type]
+        async with node.bridge().consume("orders.>", group=group, start=start) as orders:  # type: ignore[arg-type]
             assert await read(orders, len(expected)) == list(expected)
-    async with node.consume("orders.>", group="d", start="latest") as orders:
+    async with node.bridge().consume("orders.>", group="d", start="latest") as orders:
         with trio.move_on_after(0.3):
             await anext(orders)
         await publish(node, range(10, 12))
@@ -107,11 +107,11 @@ async def test_where_a_new_group_begins(desk: tuple[Network, Node, BridgeMember]
 async def test_a_group_is_replayed_when_that_is_asked_for(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
     await publish(node, range(10))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await read(orders, 10)
-    async with node.consume("orders.>", group="billing", start=4, replay=True) as orders:
+    async with node.bridge().consume("orders.>", group="billing", start=4, replay=True) as orders:
         assert await read(orders, 6) == list(range(4, 10))
-    async with node.consume("orders.>", group="billing", start=4) as orders:
+    async with node.bridge().consume("orders.>", group="billing", start=4) as orders:
         with trio.move_on_after(0.3) as scope:
             await anext(orders)
         assert scope.cancelled_caught
@@ -125,7 +125,7 @@ async def test_a_second_consumer_waits_and_goes_on_when_the_first_is_gone(
     leave = trio.Event()
 
     async def hold(task_status: trio.TaskStatus[None]) -> None:
-        async with node.consume("orders.>", group="billing") as orders:
+        async with node.bridge().consume("orders.>", group="billing") as orders:
             assert len(await anext(orders)) == 10
             task_status.started()
             await leave.wait()
@@ -133,7 +133,7 @@ async def test_a_second_consumer_waits_and_goes_on_when_the_first_is_gone(
     async with trio.open_nursery() as nursery, network.open_node("desk") as other:
         await other.wait_for("bridge")
         await nursery.start(hold)
-        async with other.consume("orders.>", group="billing") as waiting:
+        async with other.bridge().consume("orders.>", group="billing") as waiting:
             with trio.move_on_after(0.3) as scope:
                 await anext(waiting)
             assert scope.cancelled_caught
@@ -145,7 +145,7 @@ async def test_a_consumer_goes_on_when_its_bridge_is_restarted_without_repeats(t
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        node.consume("orders.>", group="billing") as orders,
+        node.bridge().consume("orders.>", group="billing") as orders,
     ):
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
@@ -160,7 +160,7 @@ async def test_a_consumer_goes_on_when_its_bridge_is_restarted_without_repeats(t
 async def test_events_on_other_topics_are_left_out_and_count_as_read(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, member = desk
     await publish(node, range(3))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await read(orders, 3)
         await publish(node, range(50), topic="else.where")
         with trio.fail_after(60):
@@ -173,14 +173,14 @@ async def test_what_was_trimmed_before_it_was_read_is_told(
 ) -> None:
     _, node, member = desk
     await publish(node, range(20))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         await batch.commit()
         assert len(batch) == 20
     await publish(node, range(20, 30))
     member.store.trim(0, 25)
     member.refresh()
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.missed) == ([25, 26, 27, 28, 29], 5)
     assert "5 events of shard" in caplog.text
@@ -189,12 +189,12 @@ async def test_what_was_trimmed_before_it_was_read_is_told(
 async def test_a_group_all_of_whose_events_were_trimmed_goes_on(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, member = desk
     await publish(node, range(20))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await (await anext(orders)).commit()
     await publish(node, range(20, 30))
     member.store.trim(0, 30)
     member.refresh()
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await publish(node, range(30, 35))
         batch = await anext(orders)
         assert (next(iter(batch)).payload, batch.missed) == (30, 10)
@@ -203,7 +203,7 @@ async def test_a_group_all_of_whose_events_were_trimmed_goes_on(desk: tuple[Netw
 async def test_a_group_that_is_far_behind_commits_each_batch(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
     await publish(node, range(20_000))
-    async with node.consume("orders.>", group="billing", start="earliest") as orders:
+    async with node.bridge().consume("orders.>", group="billing", start="earliest") as orders:
         assert await read(orders, 20_000) == list(range(20_000))
 
 
@@ -211,18 +211,21 @@ async def test_a_batch_whose_block_fails_is_not_committed(desk: tuple[Network, N
     _, node, _ = desk
     await publish(node, range(3))
     with pytest.raises(ValueError, match="no good"):
-        async with node.consume("orders.>", group="billing") as orders, await anext(orders):
+        async with node.bridge().consume("orders.>", group="billing") as orders, await anext(orders):
             raise ValueError("no good")
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         assert await read(orders, 3) == [0, 1, 2]
 
 
 async def test_a_group_belongs_to_the_cluster_that_has_used_it_first(desk: tuple[Network, Node, BridgeMember]) -> None:
     network, node, _ = desk
     await publish(node, range(3))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await read(orders, 3)
-    async with network.open_node("others") as stranger, stranger.consume("orders.>", group="billing") as theirs:
+    async with (
+        network.open_node("others") as stranger,
+        stranger.bridge().consume("orders.>", group="billing") as theirs,
+    ):
         await stranger.wait_for("bridge")
         with pytest.raises(NotAllowed, match="belongs to cluster 'desk'"):
             await anext(theirs)
@@ -230,7 +233,7 @@ async def test_a_group_belongs_to_the_cluster_that_has_used_it_first(desk: tuple
 
 async def test_an_offset_that_is_not_there_is_an_error(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
-    async with node.consume("orders.>", group="billing", start=7) as orders:
+    async with node.bridge().consume("orders.>", group="billing", start=7) as orders:
         with pytest.raises(RemoteError, match="start is offset 7"):
             await anext(orders)
 
@@ -251,7 +254,7 @@ async def test_what_cannot_be_consumed_is_an_error(
 ) -> None:
     async with open_network() as network, network.open_node("desk") as node:
         with pytest.raises(ConfigError, match=message):
-            async with node.consume(*topics, **cast("dict[str, Any]", {"group": "g"} | options)):
+            async with node.bridge().consume(*topics, **cast("dict[str, Any]", {"group": "g"} | options)):
                 pass
 
 
@@ -273,10 +276,10 @@ async def test_a_consumer_that_sends_nonsense_is_told_so(
 
 async def test_events_that_have_expired_are_left_out_and_counted(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
-    await node.publish("orders.new", 1, expires=0.0, confirm=True)
-    await node.publish("orders.new", 2, expires=600.0, confirm=True)
-    await node.publish("orders.new", 3, confirm=True)
-    async with node.consume("orders.>", group="billing") as orders:
+    await node.publish_confirmed("orders.new", 1, expires=0.0)
+    await node.publish_confirmed("orders.new", 2, expires=600.0)
+    await node.publish_confirmed("orders.new", 3)
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.expired) == ([2, 3], 1)
 
@@ -286,7 +289,7 @@ async def test_a_late_commit_does_not_move_its_group_back(desk: tuple[Network, N
     _, node, member = desk
     await publish(node, range(3000))
     (shard,) = member.states
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await read(orders, 3000)
     terms = {"group": "billing", "topics": ["orders.>"], "start": "earliest", "replay": False, "at": {shard: 1024}}
     async with node.open_tunnel("bridge", operation="consume") as late:
@@ -297,7 +300,7 @@ async def test_a_late_commit_does_not_move_its_group_back(desk: tuple[Network, N
         await late.send({"commit": {shard: 10_000}})
         assert await late.receive() == {"committed": {shard: 10_000}}, "of a log that was put back"
     await publish(node, range(3000, 3005))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         assert await read(orders, 5) == list(range(3000, 3005))
 
 
@@ -305,7 +308,7 @@ async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_go
     async with (
         open_network() as network,
         network.open_node("desk") as node,
-        node.consume("orders.>", group="billing") as orders,
+        node.bridge().consume("orders.>", group="billing") as orders,
         trio.open_nursery() as nursery,
     ):
         async with bridge(network, tmp_path):
@@ -337,13 +340,13 @@ async def test_a_clock_that_is_set_lets_no_event_expire(tmp_path: Path, step: fl
         bridge(network, tmp_path, wall_clock=wall_clock),
         network.open_node("desk") as node,
     ):
-        await node.publish("orders.new", 1, expires=60.0, confirm=True)
+        await node.publish_confirmed("orders.new", 1, expires=60.0)
         ahead += step
-        await node.publish("orders.new", 2, expires=60.0, confirm=True)
-        await node.publish("orders.new", "gone", expires=0.2, confirm=True)
+        await node.publish_confirmed("orders.new", 2, expires=60.0)
+        await node.publish_confirmed("orders.new", "gone", expires=0.2)
         await trio.sleep(0.25)
-        await node.publish("orders.new", 3, expires=60.0, confirm=True)
-        async with node.consume("orders.>", group="billing") as orders:
+        await node.publish_confirmed("orders.new", 3, expires=60.0)
+        async with node.bridge().consume("orders.>", group="billing") as orders:
             found: list[iris.LogEvent] = []
             while len(found) < 3:
                 found += await anext(orders)
@@ -356,14 +359,14 @@ async def test_trimmed_events_on_other_topics_are_not_missed(
 ) -> None:
     _, node, member = desk
     await publish(node, range(20))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         await read(orders, 20)
     await publish(node, range(20, 25))
     await publish(node, range(500), topic="else.where")
     member.store.trim(0, 300)
     member.refresh()
     await publish(node, range(25, 27))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.missed) == ([25, 26], 5)
         await batch.commit()
@@ -371,6 +374,6 @@ async def test_trimmed_events_on_other_topics_are_not_missed(
     member.store.trim(0, 900)
     member.refresh()
     await publish(node, range(27, 28))
-    async with node.consume("orders.>", group="billing") as orders:
+    async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.missed) == ([27], 0)

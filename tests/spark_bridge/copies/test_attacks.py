@@ -57,17 +57,17 @@ async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_on
         await nursery.start(be_primary)
         async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
             await wait_copies(near, copy="in step")
-            await left.publish("a", b"both", confirm=True, timeout=60)
+            await left.publish_confirmed("a", b"both", timeout=60)
             network.memory.partition(["left-1", "left-2"], ["right-1", "right-2", "right-3"])
             done = await promote(operator, "bridge", 0, min_copies=0)
             assert (done.term, done.min_copies) == (2, 0)
             settings = await copy.wait_promoted()
         async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print):
-            await right.publish("a", b"right", confirm=True, timeout=60)
+            await right.publish_confirmed("a", b"right", timeout=60)
             # On the other side the former primary has received nothing.
             await left.publish("a", b"unconfirmed")
             with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
-                await left.publish("a", b"left", confirm=True, timeout=5)
+                await left.publish_confirmed("a", b"left", timeout=5)
             assert await values(near) == [b"both"]
             assert await values(far) == [b"both", b"right"]
             (shard,) = await near.shards()
@@ -77,7 +77,7 @@ async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_on
             network.memory.heal()
             with trio.fail_after(60):
                 await ended.wait()
-            await left.publish("a", b"healed", confirm=True, timeout=60)
+            await left.publish_confirmed("a", b"healed", timeout=60)
             assert await values(far) == [b"both", b"right", b"healed"]
 
 
@@ -156,9 +156,9 @@ async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -
         async with open_primary(network, tmp_path / "primary"):
             async with open_follower(network, tmp_path / "b", "b"):
                 await wait_copies(client, a="in step", b="in step")
-                await publisher.publish("a", b"1", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a", b"1", timeout=60)
                 await wait_copies(client, a="in step", b="in step")
-            await publisher.publish("a", b"2", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"2", timeout=60)
         with pytest.raises(ConfigError, match=r"of 2 copies 2 have to be there, and b is not: .* drop --copy b/0"):
             await promote(operator, "bridge", 0, patience=1)
         async with open_follower(network, tmp_path / "b", "b"):
@@ -178,13 +178,13 @@ async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_sa
         async with open_primary(network, tmp_path / "primary"):
             client = BridgeClient(operator, "bridge", patience=20)
             async with open_follower(network, tmp_path / "copy"):
-                await publisher.publish("a", b"1", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a", b"1", timeout=60)
         # It confirms alone from now on, and the copy is notified before.
         async with (
             open_follower(network, tmp_path / "copy") as copy,
             open_primary(network, tmp_path / "primary", min_copies=0),
         ):
-            await publisher.publish("a", b"2", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"2", timeout=60)
             await wait_copies(client, copy="in step")
             with pytest.raises(ConfigError, match="confirms without waiting for copies: what it has confirmed"):
                 await promote(operator, "bridge", 0, patience=1)
@@ -260,7 +260,7 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
         monkeypatch.setattr(files, "_disk", FullDisk())
         await publisher.publish("a", b"2")
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
-            await publisher.publish("a", b"3", confirm=True, timeout=5)
+            await publisher.publish_confirmed("a", b"3", timeout=5)
         await wait_problem(copy, "this copy has no room: no room for events")
         assert stored(member.store) == [b"1", b"2", b"3"]
         assert stored(copy.store) == [b"1"]
@@ -279,7 +279,7 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         open_follower(network, tmp_path / "copy") as copy,
         AsyncExitStack() as stack,
     ):
-        await publisher.publish("a", b"1", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"1", timeout=60)
         go_on = threading.Event()
         stack.callback(go_on.set)
         repeat = copy.store.replication.repeat
@@ -291,7 +291,7 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         monkeypatch.setattr(copy.store.replication, "repeat", hang)
         await publisher.publish("a", b"2" * 2000)
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
-            await publisher.publish("a", b"3", confirm=True, timeout=6)
+            await publisher.publish_confirmed("a", b"3", timeout=6)
         assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
         monkeypatch.setattr(copy.store.replication, "repeat", repeat)
         go_on.set()
@@ -324,7 +324,7 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         open_follower(network, tmp_path / "copy") as copy,
         AsyncExitStack() as stack,
     ):
-        await publisher.publish("a", b"first", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"first", timeout=60)
         go_on = threading.Event()
         stack.callback(go_on.set)
         repeat = copy.store.replication.repeat
@@ -345,7 +345,7 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         held = member.statistics()
         assert (held.commits - before.commits, held.waiting) == (2, 8)
         go_on.set()
-        await publisher.publish("a", b"last", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"last", timeout=60)
         assert member.statistics().commits - before.commits <= 4
         assert stored(copy.store) == [b"first", *(b"%d" % number for number in range(10)), b"last"]
 
@@ -362,7 +362,7 @@ async def test_a_copy_of_a_copy_finds_no_primary(tmp_path: Path) -> None:
 async def test_a_copy_of_another_log_is_not_taken(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("publisher") as publisher:
         async with open_primary(network, tmp_path / "other", min_copies=0):
-            await publisher.publish("a", b"1", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"1", timeout=60)
         async with open_primary(network, tmp_path / "primary"):
             with pytest.RaisesGroup(
                 pytest.RaisesExc(ConfigError, match="of another log; a copy begins with an empty directory"),
@@ -379,7 +379,7 @@ async def test_a_primary_that_waits_for_a_copy_that_is_gone_is_told_so(tmp_path:
         network.open_node("publisher") as publisher,
     ):
         async with open_primary(network, tmp_path / "primary"), open_follower(network, tmp_path / "copy"):
-            await publisher.publish("a", b"1", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"1", timeout=60)
         async with network.open_node("bridge") as node, trio.open_nursery() as nursery:
             opened = trio.Event()
             waits = trio.Event()
@@ -397,5 +397,5 @@ async def test_a_primary_that_waits_for_a_copy_that_is_gone_is_told_so(tmp_path:
                 await BridgeClient(operator, "bridge", patience=1).shards()
             await drop_copy(BridgeClient(operator, "bridge", patience=20), 0, "copy")
             await opened.wait()
-            await publisher.publish("a", b"2", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"2", timeout=60)
             nursery.cancel_scope.cancel()

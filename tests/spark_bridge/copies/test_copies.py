@@ -46,12 +46,12 @@ async def test_without_the_copy_nothing_is_confirmed_or_read_and_events_go_on(tm
         client = BridgeClient(publisher, "bridge", patience=5)
         await publisher.publish("a", b"1")
         with pytest.raises(RequestTimeout, match="says: 0 of the 1 copies that it needs are in step"):
-            await publisher.publish("a", b"2", confirm=True, timeout=5)
+            await publisher.publish_confirmed("a", b"2", timeout=5)
         assert stored(member.store) == [b"1", b"2"]
         (shard,) = await client.shards()
         assert shard.next == 0
         async with open_follower(network, tmp_path / "copy"):
-            await publisher.publish("a", b"3", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"3", timeout=60)
             assert await values(client) == [b"1", b"2", b"3"]
 
 
@@ -68,7 +68,7 @@ async def test_a_promoted_copy_goes_on_and_the_former_primary_does_not(tmp_path:
             async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
                 async with open_primary(network, tmp_path / "primary"):
                     await wait_copies(client, copy="in step")
-                    await publisher.publish("a", b"1", confirm=True, timeout=60)
+                    await publisher.publish_confirmed("a", b"1", timeout=60)
                     rows = {part(0): written(["spark"]).getvalue()}
                     assert await writer.commit("bridge", "q", 0, [part(0)], rows) == 1
                     await writer.pin("bridge", "group", {(await client.shards())[0].id: 1})
@@ -88,7 +88,7 @@ async def test_a_promoted_copy_goes_on_and_the_former_primary_does_not(tmp_path:
                         raise AssertionError
                 # It becomes a copy.
                 async with open_follower(network, tmp_path / "primary"):
-                    await publisher.publish("a", b"2", confirm=True, timeout=60)
+                    await publisher.publish_confirmed("a", b"2", timeout=60)
                     assert await writer.commit("bridge", "q", 0, [part(0)], rows) is None
                     assert await values(client) == [b"1", b"spark", b"2"]
                     with pytest.raises(ConfigError, match="has a copy 'copy' already"):
@@ -106,11 +106,11 @@ async def test_events_that_nobody_confirmed_are_let_go(tmp_path: Path) -> None:
         async with network.open_node("bridge") as node:
             async with open_primary(network, tmp_path / "primary") as member:
                 async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy"):
-                    await publisher.publish("a", b"1", confirm=True, timeout=60)
+                    await publisher.publish_confirmed("a", b"1", timeout=60)
                 for number in range(100):
                     await publisher.publish("a", b"lost %d" % number)
                 with pytest.raises(RequestTimeout):
-                    await publisher.publish("a", b"lost", confirm=True, timeout=1)
+                    await publisher.publish_confirmed("a", b"lost", timeout=1)
                 assert len(stored(member.store)) == 102
             async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
                 await promote(operator, "bridge", 0)
@@ -127,7 +127,7 @@ async def test_a_primary_that_comes_back_is_nobodys_until_its_copy_has_met_it(tm
     async with open_network() as network, network.open_node("publisher") as publisher:
         client = BridgeClient(publisher, "bridge", patience=2)
         async with open_primary(network, tmp_path / "primary"), open_follower(network, tmp_path / "copy"):
-            await publisher.publish("a", b"1", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"1", timeout=60)
         waits: list[str] = []
         async with network.open_node("bridge") as node, trio.open_nursery() as nursery:
             opened = trio.Event()
@@ -144,10 +144,10 @@ async def test_a_primary_that_comes_back_is_nobodys_until_its_copy_has_met_it(tm
                 await client.shards()
             assert waits == ["0 of the 1 copies that it needs are in step"]
             with pytest.raises(RequestTimeout, match=r"'bridge' of cluster 'bridge' .* is away"):
-                await publisher.publish("a", b"2", confirm=True, timeout=1)
+                await publisher.publish_confirmed("a", b"2", timeout=1)
             async with open_follower(network, tmp_path / "copy"):
                 await opened.wait()
-                await publisher.publish("a", b"3", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a", b"3", timeout=60)
                 assert await values(client) == [b"1", b"3"]
             nursery.cancel_scope.cancel()
 
@@ -160,17 +160,17 @@ async def test_who_waits_for_a_bridge_that_is_gone_is_told_what_helps(
         async with open_follower(network, tmp_path / "copy") as copy:
             async with open_primary(network, tmp_path / "primary"):
                 await wait_copies(BridgeClient(publisher, "bridge", patience=5), copy="in step")
-                await publisher.publish("a", b"1", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a", b"1", timeout=60)
                 await publisher.publish("a", b"2")
                 assert "is away" not in caplog.text
             promotes = f"its copy at node {copy._node.id} go on .*: 'iris bridge promote bridge/0'"
             with pytest.raises(RequestTimeout, match=promotes) as waited:
-                await publisher.publish("a", b"3", confirm=True, timeout=1)
+                await publisher.publish_confirmed("a", b"3", timeout=1)
             with pytest.raises(BridgeUnreachable, match=promotes):
                 await client.shards()
             assert "forget" not in str(waited.value), "that would give up what the copy has"
         with pytest.raises(RequestTimeout, match="if it is not to come back, 'iris bridge forget bridge'"):
-            await publisher.publish("a", b"4", confirm=True, timeout=1)
+            await publisher.publish_confirmed("a", b"4", timeout=1)
         with pytest.raises(BridgeUnreachable, match="is 'iris bridge --name bridge' running"):
             await client.shards()
 
@@ -186,7 +186,7 @@ async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
                 network.open_node("bridge") as node,
                 open_bridge(node, topics=["a.>"], directory=tmp_path) as member,
             ):
-                await publisher.publish("a.b", b"kept", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a.b", b"kept", timeout=60)
                 assert "is away" not in caplog.text
                 assert stored(member.store)
             with trio.fail_after(10):
@@ -235,12 +235,12 @@ async def test_a_copy_that_was_dropped_is_waited_for_no_more(tmp_path: Path) -> 
     ):
         client = BridgeClient(own, "bridge", patience=5)
         async with open_follower(network, tmp_path / "a", "a"):
-            await publisher.publish("a", b"1", confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"1", timeout=60)
             with pytest.raises(ConfigError, match="copy 'a' is there: stop it, then drop it"):
                 await drop_copy(client, 0, "a")
         async with open_follower(network, tmp_path / "b", "b"):
             await wait_copies(client, a="away", b="not counted")
-            publish = partial(publisher.publish, "a", b"2", confirm=True, timeout=60)
+            publish = partial(publisher.publish_confirmed, "a", b"2", timeout=60)
             with pytest.raises(RequestTimeout, match="0 of the 1 copies"):
                 await publish(timeout=1)
             await drop_copy(client, 0, "a")

@@ -88,7 +88,7 @@ async def test_no_job_whose_end_was_told_is_given_out_again_and_letters_are_ther
         open_network(seed=seed) as network,
         open_pair(network, tmp_path) as fail_over,
         network.open_node("desk") as desk,
-        desk.queue("jobs") as queue,
+        desk.bridge().queue("jobs") as queue,
         trio.open_nursery() as nursery,
     ):
         for number in range(jobs):
@@ -109,7 +109,7 @@ async def test_no_job_whose_end_was_told_is_given_out_again_and_letters_are_ther
         assert {number for number in before if begun[number] > counts[number]} == set()
         assert sum(count - 1 for count in begun.values()) <= 2 * limit
         letters: list[int] = []
-        async with desk.consume("jobs.dead", group="audit") as events:
+        async with desk.bridge().consume("jobs.dead", group="audit") as events:
             with trio.move_on_after(2):
                 while True:
                     letters += [event.payload for event in await anext(events)]
@@ -135,15 +135,21 @@ async def test_a_repeated_key_gets_the_same_outcome_and_its_effect_is_there_once
         bank.join("bank", service),
     ):
         await desk.wait_for("bank")
-        replies = [await desk.request("bank", number, idempotency_key=str(number)) for number in range(10)]
+        replies = [
+            await desk.request("bank", number, options=iris.RequestOptions(idempotency_key=str(number)))
+            for number in range(10)
+        ]
         await fail_over()
-        again = [await desk.request("bank", number, idempotency_key=str(number), timeout=60) for number in range(10)]
+        again = [
+            await desk.request("bank", number, timeout=60, options=iris.RequestOptions(idempotency_key=str(number)))
+            for number in range(10)
+        ]
         assert again == replies
         assert ran == list(range(10))
         with pytest.raises(iris.RemoteError, match="stands for another payload"):
-            await desk.request("bank", 11, idempotency_key="1")
+            await desk.request("bank", 11, options=iris.RequestOptions(idempotency_key="1"))
         events: list[int] = []
-        async with desk.consume("ledger", group="audit") as found:
+        async with desk.bridge().consume("ledger", group="audit") as found:
             with trio.move_on_after(1):
                 while True:
                     events += [event.payload for event in await anext(found)]
@@ -157,13 +163,13 @@ async def test_who_has_a_lease_keeps_it_and_nobody_else_gets_it(tmp_path: Path) 
         network.open_node("workers") as one,
         network.open_node("workers") as two,
     ):
-        async with one.lease("scheduler", ttl=30) as held:
+        async with one.bridge().lease("scheduler", ttl=30) as held:
             await fail_over()
             with pytest.raises(iris.RequestTimeout, match="was not free"):
-                async with two.lease("scheduler", timeout=2):
+                async with two.bridge().lease("scheduler", timeout=2):
                     pass
             assert held.left > 0
-        async with two.lease("scheduler", timeout=60) as later:
+        async with two.bridge().lease("scheduler", timeout=60) as later:
             assert later.token > held.token
 
 
@@ -194,7 +200,7 @@ async def test_a_primary_that_is_cut_off_renews_no_lease(tmp_path: Path) -> None
 
     async def hold(node: iris.Node, task_status: trio.TaskStatus[iris.Lease]) -> None:
         with pytest.raises(iris.LeaseLost):  # noqa: PT012 -- a block is what is tested
-            async with node.lease("scheduler", ttl=1) as lease:
+            async with node.bridge().lease("scheduler", ttl=1) as lease:
                 task_status.started(lease)
                 await trio.sleep_forever()
         ended.set()
@@ -211,7 +217,7 @@ async def test_a_primary_that_is_cut_off_renews_no_lease(tmp_path: Path) -> None
         await trio.sleep(1.5)
         assert lease.left > 0, "renewed as long as the copy follows"
         await fail_over(["one"], ["two"])
-        async with two.lease("scheduler", ttl=1, timeout=20) as later:
+        async with two.bridge().lease("scheduler", ttl=1, timeout=20) as later:
             assert later.token > lease.token
             assert lease.left == 0
             with trio.fail_after(1):

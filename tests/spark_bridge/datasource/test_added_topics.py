@@ -74,7 +74,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Any) -> No
         async def publish(*topics: str) -> None:
             for topic in topics:
                 counts[topic] += 1
-                await other.publish(topic, f"{topic}{counts[topic]}", confirm=True)
+                await other.publish_confirmed(topic, f"{topic}{counts[topic]}")
 
         counts: Counter[str] = Counter()
         await act(publish)

@@ -79,13 +79,13 @@ async def test_payloads_arrive_as_they_were_published(tmp_path: Path, delivery: 
         node.subscribe("out") as live,
     ):
         for number, payload in enumerate(PAYLOADS):
-            await client.node.publish("in", payload, key=f"k{number}", headers={"h": "x"}, confirm=True)
+            await client.node.publish_confirmed("in", payload, key=f"k{number}", headers={"h": "x"})
         await copy(bridge, client, delivery)
         with trio.fail_after(30):
             heard = [(event.key, event.payload) async for _, event in azip(len(PAYLOADS), live)]
         consumed: list[Any] = []
         with trio.fail_after(30):
-            async with node.consume("out", group="g", start="earliest") as batches:
+            async with node.bridge().consume("out", group="g", start="earliest") as batches:
                 async for batch in batches:
                     consumed += [(event.key, event.payload) for event in batch]
                     if len(consumed) == len(PAYLOADS):

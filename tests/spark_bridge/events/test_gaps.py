@@ -34,7 +34,7 @@ async def bridge_on(network: Network, directory: Path, name: str = "bridge") -> 
 
 async def settled(shop: Node, bridge: BridgeMember) -> list[tuple[str, int, int]]:
     """Return what is missing, once all that was published is stored: topic, offset, number of events."""
-    await shop.publish("a.end", b"end", confirm=True)
+    await shop.publish_confirmed("a.end", b"end")
     return [(gap.topic, gap.offset, gap.count) for gap in bridge.store.gaps()]
 
 
@@ -100,11 +100,11 @@ async def test_what_was_refused_a_publisher_is_no_gap_for_it_was_told(tmp_path: 
         bridge_on(network, tmp_path / "east", "east") as east,
     ):
         async with bridge_on(network, tmp_path / "west", "west"):
-            await shop.publish("a.x", b"1", confirm=True)
+            await shop.publish_confirmed("a.x", b"1")
         with pytest.raises(RequestTimeout, match="'west'"):
-            await shop.publish("a.x", b"2", confirm=True, timeout=0.2)
+            await shop.publish_confirmed("a.x", b"2", timeout=0.2)
         async with bridge_on(network, tmp_path / "west", "west") as west:
-            await shop.publish("a.x", b"3", confirm=True)
+            await shop.publish_confirmed("a.x", b"3")
             assert await settled(shop, west) == []
             assert east.store.gaps() == []
             assert stored(east.store) == [b"1", b"2", b"3", b"end"]
@@ -142,7 +142,7 @@ async def test_other_topics_and_patterns_leave_no_gaps(tmp_path: Path) -> None:
     ):
         for turn in range(30):
             topic = ("a.x", "b.x", "a.y")[turn % 3]
-            await shop.publish(topic, b"", confirm=topic != "b.x" and turn % 2 == 0)
+            await (shop.publish_confirmed if topic != "b.x" and turn % 2 == 0 else shop.publish)(topic, b"")
         assert await settled(shop, bridge) == []
 
 
@@ -184,7 +184,7 @@ async def test_a_publisher_that_forgets_topics_leaves_none(tmp_path: Path) -> No
         for turn in range(2):
             async with bridge_on(network, tmp_path) as bridge:
                 for number in range(100):
-                    await shop.publish(f"a.{number % 10}", b"", confirm=number % 3 == turn)
+                    await (shop.publish_confirmed if number % 3 == turn else shop.publish)(f"a.{number % 10}", b"")
                 assert await settled(shop, bridge) == []
 
 

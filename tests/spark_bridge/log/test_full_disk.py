@@ -222,7 +222,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
         network.open_node("publisher") as node,
     ):
         await tried.wait()
-        await node.publish("t", b"x", confirm=True, timeout=60)
+        await node.publish_confirmed("t", b"x", timeout=60)
         assert stored(bridge.store) == [b"x"]
 
 
@@ -242,7 +242,7 @@ async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
         async def publish_until_refused() -> None:
             nonlocal told
             while True:
-                await node.publish("t", b"%d" % told + bytes(1000), confirm=True, timeout=5)
+                await node.publish_confirmed("t", b"%d" % told + bytes(1000), timeout=5)
                 told += 1
 
         with pytest.raises(RequestTimeout, match=f"within 5 s; node {member.id} says: its log has no room"):

@@ -286,7 +286,7 @@ async def bridge_and_client(directory: Path, **options: Any) -> AsyncIterator[tu
         open_bridge(node, topics=["a"], directory=directory, **options) as bridge,
         network.open_node("reader") as reader,
     ):
-        await reader.publish("a", b"x", confirm=True)
+        await reader.publish_confirmed("a", b"x")
         (shard,) = bridge.states
         yield BridgeClient(reader, "bridge", patience=5), shard
 

@@ -82,7 +82,13 @@ def run(
         async def pay(node: iris.Node, number: int) -> None:
             while True:
                 try:
-                    reply = await node.request("bank", number, idempotency_key=str(number), timeout=30.0, wait=30.0)
+                    reply = await node.request(
+                        "bank",
+                        number,
+                        timeout=30.0,
+                        wait=30.0,
+                        options=iris.RequestOptions(idempotency_key=str(number)),
+                    )
                 except iris.Unknown:
                     counts["unknown"] += 1
                     return
@@ -155,7 +161,7 @@ def _member(directory: Path, number: int, *, rerun: bool) -> Child:
 async def _stored(node: iris.Node, count: int) -> Counter[int]:
     """Read the whole log: until so many events are there, and no more follow."""
     found = Counter[int]()
-    async with node.consume("ledger", group="audit") as events:
+    async with node.bridge().consume("ledger", group="audit") as events:
         with trio.move_on_after(60):
             while found.total() < count:
                 found.update(event.payload for event in await anext(events))

@@ -52,17 +52,17 @@ async def test_a_key_has_one_outcome_at_all_members(tmp_path: Path) -> None:
     ):
         async with one.join("bank", bank(ran)):
             await desk.wait_for("bank")
-            assert await desk.request("bank", "ten", idempotency_key="k") == "1: ten"
+            assert await desk.request("bank", "ten", options=iris.RequestOptions(idempotency_key="k")) == "1: ten"
             for _ in range(2):
                 with pytest.raises(iris.RemoteError, match="none is left"):
-                    await desk.request("bank", "poor", idempotency_key="l")
+                    await desk.request("bank", "poor", options=iris.RequestOptions(idempotency_key="l"))
         async with network.open_node("bank") as two, two.join("bank", bank(ran)) as joined:
             await desk.wait_for("bank")
-            assert await desk.request("bank", "ten", idempotency_key="k") == "1: ten"
+            assert await desk.request("bank", "ten", options=iris.RequestOptions(idempotency_key="k")) == "1: ten"
             with pytest.raises(iris.RemoteError, match="none is left"):
-                await desk.request("bank", "poor", idempotency_key="l")
+                await desk.request("bank", "poor", options=iris.RequestOptions(idempotency_key="l"))
             with pytest.raises(iris.RemoteError, match="idempotency key 'k' stands for another payload") as refused:
-                await desk.request("bank", "eleven", idempotency_key="k")
+                await desk.request("bank", "eleven", options=iris.RequestOptions(idempotency_key="k"))
             assert refused.value.code == "key_reused"
             assert joined.statistics().replayed == 2
         assert ran == [("ten", 1, "k"), ("poor", 1, "l")]
@@ -113,7 +113,9 @@ async def test_a_member_that_dies_at_each_step(
                 await desk.wait_for("bank", 2)
                 reply: object
                 try:
-                    reply = await desk.request("bank", "ten", idempotency_key="k", prefer=one.id, timeout=20)
+                    reply = await desk.request(
+                        "bank", "ten", timeout=20, options=iris.RequestOptions(idempotency_key="k", prefer=one.id)
+                    )
                 except iris.Unknown as error:
                     reply = "unknown" if "in the middle of a request with an idempotency key" in str(error) else error
                 attempts = [attempt for _, attempt, _ in ran]
@@ -131,9 +133,11 @@ async def test_a_member_that_dies_at_each_step(
                 for _ in range(2):
                     if reply == "unknown":
                         with pytest.raises(iris.Unknown):
-                            await desk.request("bank", "ten", idempotency_key="k")
+                            await desk.request("bank", "ten", options=iris.RequestOptions(idempotency_key="k"))
                     else:
-                        assert await desk.request("bank", "ten", idempotency_key="k") == reply
+                        assert (
+                            await desk.request("bank", "ten", options=iris.RequestOptions(idempotency_key="k")) == reply
+                        )
                 assert len(ran) == count
 
 
@@ -166,7 +170,9 @@ async def test_the_same_key_at_two_members_at_once_runs_once(tmp_path: Path) -> 
 
         async def ask(node: iris.Node, member: iris.Node) -> None:
             await node.wait_for("bank", 2)
-            replies.append(await node.request("bank", idempotency_key="k", prefer=member.id))
+            replies.append(
+                await node.request("bank", options=iris.RequestOptions(idempotency_key="k", prefer=member.id))
+            )
 
         async with trio.open_nursery() as nursery:
             for node in (desk, other_desk):
@@ -189,17 +195,17 @@ async def test_what_was_cancelled_in_the_middle_is_in_doubt_and_what_was_not_beg
         async with open_keeper(network, tmp_path) as bridge:
             await desk.wait_for("bank")
             with trio.move_on_after(0.5):
-                await desk.request("bank", idempotency_key="k")
+                await desk.request("bank", options=iris.RequestOptions(idempotency_key="k"))
             with pytest.raises(iris.Unknown, match="in the middle"):
-                await desk.request("bank", idempotency_key="k")
+                await desk.request("bank", options=iris.RequestOptions(idempotency_key="k"))
             with pytest.raises(iris.RequestTimeout):
-                await desk.request("bank", idempotency_key="l", timeout=0.5)
+                await desk.request("bank", timeout=0.5, options=iris.RequestOptions(idempotency_key="l"))
             with pytest.raises(iris.Unknown, match="in the middle"):
-                await desk.request("bank", idempotency_key="l")
+                await desk.request("bank", options=iris.RequestOptions(idempotency_key="l"))
             assert ran == ["one", "one"]
             assert (await gather_reports(bridge))["outcomes"].doubtful == 2
         with pytest.raises(iris.RequestTimeout):
-            await desk.request("bank", idempotency_key="m", timeout=0.5)
+            await desk.request("bank", timeout=0.5, options=iris.RequestOptions(idempotency_key="m"))
         assert len(ran) == 2
 
 
@@ -223,7 +229,7 @@ async def test_a_bridge_that_is_away_is_waited_for(tmp_path: Path) -> None:
     ):
 
         async def ask() -> None:
-            replies.append(await desk.request("bank", idempotency_key="k", timeout=30))
+            replies.append(await desk.request("bank", timeout=30, options=iris.RequestOptions(idempotency_key="k")))
 
         async with trio.open_nursery() as nursery:
             async with open_keeper(network, tmp_path):
@@ -238,7 +244,7 @@ async def test_a_bridge_that_is_away_is_waited_for(tmp_path: Path) -> None:
                 with trio.fail_after(10):
                     while not replies:  # noqa: ASYNC110 -- the nursery ends with it, and the bridge would be gone
                         await trio.sleep(0.01)
-                assert await desk.request("bank", idempotency_key="k") == "paid"
+                assert await desk.request("bank", options=iris.RequestOptions(idempotency_key="k")) == "paid"
                 assert (await gather_reports(bridge))["outcomes"].recorded == 1
     assert replies == ["paid"]
 
@@ -261,13 +267,13 @@ async def test_a_service_without_outcomes_and_one_without_a_bridge_refuse_keys(t
     ):
         await desk.wait_for("lost")
         with pytest.raises(iris.RemoteError, match=r"keeps no outcomes, .*outcomes=iris\.Outcomes") as refused:
-            await desk.request("plain", idempotency_key="k")
+            await desk.request("plain", options=iris.RequestOptions(idempotency_key="k"))
         assert refused.value.code == "no_outcomes"
         assert joined.statistics().refused == 1
         with pytest.raises(iris.RemoteError, match=r"needs a bridge, so the request did not run: .*--name bridge"):
-            await desk.request("bank", idempotency_key="k")
+            await desk.request("bank", options=iris.RequestOptions(idempotency_key="k"))
         with pytest.raises(iris.RemoteError, match="'plain' is no bridge"):
-            await desk.request("lost", idempotency_key="k")
+            await desk.request("lost", options=iris.RequestOptions(idempotency_key="k"))
         assert await desk.request("plain", headers={"idempotency-key": "k"}) is None, "a header of the program's own"
     assert ran == ["plain"]
 
@@ -289,10 +295,10 @@ async def test_a_reply_that_is_too_large_to_keep_is_the_same_error_each_time(tmp
         one.join("bank", service),
     ):
         await desk.wait_for("bank")
-        assert len(await desk.request("bank", 262144, idempotency_key="k")) == 262144
+        assert len(await desk.request("bank", 262144, options=iris.RequestOptions(idempotency_key="k"))) == 262144
         for _ in range(2):
             with pytest.raises(iris.RemoteError, match="the handler ran, and its reply of 262145 bytes") as error:
-                await desk.request("bank", 262145, idempotency_key="l")
+                await desk.request("bank", 262145, options=iris.RequestOptions(idempotency_key="l"))
             assert error.value.code == "reply_too_large_to_keep"
     assert ran == [262144, 262145]
 
@@ -369,7 +375,10 @@ async def test_the_member_with_shard_0_keeps_them_and_the_others_say_so(tmp_path
         await one.wait_for("bridge", 2)
         for number in range(16):
             for _ in range(2):
-                assert await desk.request("bank", number, idempotency_key=str(number)) == f"{number + 1}: {number}"
+                assert (
+                    await desk.request("bank", number, options=iris.RequestOptions(idempotency_key=str(number)))
+                    == f"{number + 1}: {number}"
+                )
 
 
 @pytest.mark.parametrize(
@@ -405,7 +414,7 @@ def ledger(**options: Any) -> iris.Service:
 async def stored(node: iris.Node, count: int) -> list[Any]:
     """Return the events of the log: so many, and no more follow."""
     found: list[Any] = []
-    async with node.consume("ledger.>", group=f"readers-{count}-{trio.current_time()}") as events:
+    async with node.bridge().consume("ledger.>", group=f"readers-{count}-{trio.current_time()}") as events:
         with trio.move_on_after(20):
             while len(found) < count:
                 found += await anext(events)
@@ -427,9 +436,9 @@ async def test_events_of_an_outbox_are_stored_with_the_outcome_once_or_not_at_al
     ):
         await desk.wait_for("bank")
         for _ in range(2):
-            assert await desk.request("bank", 30, idempotency_key="k") == "paid"
+            assert await desk.request("bank", 30, options=iris.RequestOptions(idempotency_key="k")) == "paid"
         with pytest.raises(iris.RemoteError, match="none is left"):
-            await desk.request("bank", 300, idempotency_key="l")
+            await desk.request("bank", 300, options=iris.RequestOptions(idempotency_key="l"))
         assert await stored(desk, 2) == PAID
 
 
@@ -447,7 +456,12 @@ async def test_of_a_member_that_dies_nothing_is_stored_twice(
         dying(monkeypatch, network, parts.patterns.calls, "one", step)
         async with one.join("bank", ledger(rerun=True)), two.join("bank", ledger(rerun=True)):
             await desk.wait_for("bank", 2)
-            assert await desk.request("bank", 30, idempotency_key="k", prefer=one.id, timeout=20) == "paid"
+            assert (
+                await desk.request(
+                    "bank", 30, timeout=20, options=iris.RequestOptions(idempotency_key="k", prefer=one.id)
+                )
+                == "paid"
+            )
             assert await stored(desk, 2) == PAID
 
 
@@ -482,14 +496,14 @@ async def test_an_outbox_is_bounded_and_a_bridge_refuses_what_may_not_be_publish
         one.join("divided", other),
     ):
         await desk.wait_for("divided")
-        await desk.request("bank", "ledger.b", idempotency_key="k")
+        await desk.request("bank", "ledger.b", options=iris.RequestOptions(idempotency_key="k"))
         with pytest.raises(iris.RemoteError, match=r"outcome is not kept: .*may not publish on 'secret'") as refused:
-            await desk.request("bank", "secret", idempotency_key="l")
+            await desk.request("bank", "secret", options=iris.RequestOptions(idempotency_key="l"))
         assert refused.value.code == "NotAllowed"
         with pytest.raises(iris.Unknown):
-            await desk.request("bank", "secret", idempotency_key="l")
+            await desk.request("bank", "secret", options=iris.RequestOptions(idempotency_key="l"))
         with pytest.raises(iris.RemoteError, match="no_outbox"):
-            await desk.request("divided", "ledger.b", idempotency_key="k")
+            await desk.request("divided", "ledger.b", options=iris.RequestOptions(idempotency_key="k"))
         claim = {
             "cluster": "bank", "caller": "desk", "operation": None, "key": "m", "holder": bytes(16),
             "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "attempt": 1, "outcome": b"b",

@@ -59,7 +59,7 @@ async def open_shops(
 
 async def order(node: iris.Node, upto: int = 3, **options: Any) -> list[Any]:
     """Run the saga, or the first steps of it before this node is lost."""
-    async with node.saga("order-7", **options) as saga:
+    async with node.bridge().saga("order-7", **options) as saga:
         clusters = ("stock", "money", "truck")[:upto]
         replies = [await saga.request(cluster, 7, operation="do", undo="undo") for cluster in clusters]
         if upto < 3:
@@ -107,11 +107,11 @@ async def test_a_saga_that_fails_is_undone_once_and_stays_so(tmp_path: Path) -> 
         assert undone.value.failed == ()
         for node in (one, two):
             with pytest.raises(iris.SagaUndone, match="none_left"):
-                async with node.saga("order-7"):
+                async with node.bridge().saga("order-7"):
                     raise AssertionError("the block is not entered again")
 
         async def fail() -> None:
-            async with one.saga("order-8") as saga:
+            async with one.bridge().saga("order-8") as saga:
                 await saga.request("stock", 8, operation="do", undo="undo")
                 raise ValueError("no")
 
@@ -131,7 +131,7 @@ async def test_compensations_go_on_where_their_node_was_lost(tmp_path: Path) -> 
         async with trio.open_nursery() as nursery:
 
             async def run() -> None:
-                async with one.saga("order-7") as saga:
+                async with one.bridge().saga("order-7") as saga:
                     await saga.request("late", 7, operation="do", undo="undo")
                     await saga.request("stock", 7, operation="do", undo="undo")
                     await saga.request("truck", 7, operation="do", undo="undo")
@@ -149,7 +149,7 @@ async def test_compensations_go_on_where_their_node_was_lost(tmp_path: Path) -> 
         async with more.join("late", shop("late", calls)):
             await two.wait_for("late")
             with pytest.raises(iris.SagaUndone, match="none_left"):
-                async with two.saga("order-7"):
+                async with two.bridge().saga("order-7"):
                     raise AssertionError("the block is not entered again")
     assert calls.count("stock.undo 7") == 1
     assert calls.count("late.undo 7") == 1
@@ -158,7 +158,7 @@ async def test_compensations_go_on_where_their_node_was_lost(tmp_path: Path) -> 
 async def test_a_saga_runs_at_one_node_at_a_time(tmp_path: Path) -> None:
     calls: list[str] = []
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
-        async with one.saga("order-7") as saga:
+        async with one.bridge().saga("order-7") as saga:
             with pytest.raises(iris.RequestTimeout, match="is run by another node"):
                 await order(two, timeout=0.5)
             assert await saga.request("stock", 7, operation="do", undo="undo") == "stock"
@@ -166,9 +166,9 @@ async def test_a_saga_runs_at_one_node_at_a_time(tmp_path: Path) -> None:
             with pytest.raises(iris.RemoteError, match="key_reused"):
                 await saga.request("stock", 8, operation="do")
         with pytest.raises(iris.RequestTimeout, match=r"has not ended within 0.5 s"):
-            async with one.saga("order-8", timeout=0.5):
+            async with one.bridge().saga("order-8", timeout=0.5):
                 await trio.sleep_forever()
-        async with one.saga("order-8") as again:
+        async with one.bridge().saga("order-8") as again:
             assert again.attempt == 2
     assert calls == ["stock.do 7"]
 
@@ -189,7 +189,7 @@ async def test_a_step_without_a_reply_may_have_run_and_is_undone(tmp_path: Path)
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, _):
 
         async def run() -> None:
-            async with one.saga("order-7") as saga:
+            async with one.bridge().saga("order-7") as saga:
                 await saga.request("stock", 7, operation="do", undo="undo")
                 with pytest.raises(iris.RemoteError, match="no_such_operation"):
                     await saga.request("money", 7, operation="nothing", undo="undo")
@@ -205,16 +205,16 @@ async def test_what_a_saga_is_given_is_checked(tmp_path: Path) -> None:
         for wrong in ({"name": ""}, {"name": "x" * 129}, {"timeout": 0}, {"keep": 0.5}, {"bridge": "no name"}):
             options: dict[str, Any] = {"name": "order", **wrong}
             with pytest.raises(iris.ConfigError):
-                async with one.saga(**options):
+                async with one.bridge(options.pop("bridge", "bridge")).saga(**options):
                     pass
         with pytest.raises(iris.NoSuchCluster, match=r"a saga needs a bridge, .*start one"):
-            async with one.saga("order", bridge="nowhere"):
+            async with one.bridge("nowhere").saga("order"):
                 pass
         with pytest.raises(iris.SagaUndone, match="limit is 131072 bytes"):
-            async with one.saga("large") as saga:
+            async with one.bridge().saga("large") as saga:
                 await saga.request("stock", bytes(131073), operation="do")
         with pytest.raises(iris.SagaUndone, match="is not an operation name"):
-            async with one.saga("misnamed") as saga:
+            async with one.bridge().saga("misnamed") as saga:
                 await saga.request("stock", 7, operation="do", undo="no name")
 
 
@@ -288,11 +288,13 @@ async def test_a_step_that_ran_is_undone_whatever_its_caller_gets(tmp_path: Path
         await desk.wait_for("odd")
         if payload == "reused":
             with pytest.raises(iris.RemoteError):
-                await desk.request("odd", "before", operation="do", idempotency_key="order-7/0")
+                await desk.request(
+                    "odd", "before", operation="do", options=iris.RequestOptions(idempotency_key="order-7/0")
+                )
             calls.clear()
 
         async def run() -> None:
-            async with desk.saga("order-7") as saga:
+            async with desk.bridge().saga("order-7") as saga:
                 await saga.request("odd", payload, operation="do", undo="undo")
 
         with pytest.raises(iris.SagaUndone, match=f"RemoteError: {code}") as undone:
@@ -310,7 +312,7 @@ async def test_what_a_lost_node_has_begun_is_undone_by_one_that_does_not_come_th
         assert calls == DONE[:2]
 
         async def run() -> None:
-            async with two.saga("order-7") as saga:
+            async with two.bridge().saga("order-7") as saga:
                 await saga.request("stock", 7, operation="do", undo="undo")
                 raise ValueError("no")
 
@@ -328,7 +330,7 @@ async def test_a_block_that_makes_other_steps_than_before_is_undone(tmp_path: Pa
             await order(one, 2)
 
         async def run() -> None:
-            async with two.saga("order-7") as saga:
+            async with two.bridge().saga("order-7") as saga:
                 await saga.request("stock", 7, operation="do", undo="undo")
                 if made == "another":
                     await saga.request("money", 8, operation="do", undo="undo")
@@ -344,7 +346,7 @@ async def test_a_node_that_was_taken_over_begins_nothing_more(tmp_path: Path) ->
         begun, over = trio.Event(), trio.Event()
 
         async def run() -> None:
-            async with one.saga("order-7", timeout=0.5) as saga:
+            async with one.bridge().saga("order-7", timeout=0.5) as saga:
                 await saga.request("stock", 7, operation="do", undo="undo")
                 begun.set()
                 with trio.CancelScope(shield=True):  # as if its process had stood still
@@ -359,7 +361,7 @@ async def test_a_node_that_was_taken_over_begins_nothing_more(tmp_path: Path) ->
 
             nursery.start_soon(lost)
             await begun.wait()
-            async with two.saga("order-7") as saga:
+            async with two.bridge().saga("order-7") as saga:
                 assert saga.attempt == 2
                 await saga.request("stock", 7, operation="do", undo="undo")
                 over.set()
@@ -396,7 +398,7 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
         await one.wait_for("slow")
 
         async def run(name: str, payload: str, timeout: float) -> None:
-            async with one.saga(name) as saga:
+            async with one.bridge().saga(name) as saga:
                 with trio.move_on_after(timeout):
                     await saga.request("slow", payload, operation="do", undo="undo", timeout=3)
                 raise ValueError("no")
@@ -444,7 +446,7 @@ async def test_a_step_whose_outcome_was_forgotten_is_undone_all_the_same(tmp_pat
         await one.wait_for("odd")
 
         async def run() -> None:
-            async with one.saga("order-7") as saga:
+            async with one.bridge().saga("order-7") as saga:
                 await saga.request("odd", 7, operation="do", undo="undo")
                 await trio.sleep(1.1)
                 raise ValueError("no")
@@ -458,7 +460,7 @@ async def test_compensations_that_can_never_be_asked_are_named(tmp_path: Path) -
     async with open_network() as network, open_shops(network, tmp_path, []) as (one, _):
 
         async def run(name: str, timeout: float) -> None:
-            async with one.saga(name) as saga:
+            async with one.bridge().saga(name) as saga:
                 await saga.request("stock", 7, operation="do", undo="nothing", timeout=timeout)
                 raise ValueError("no")
 

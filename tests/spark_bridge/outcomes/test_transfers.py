@@ -310,7 +310,7 @@ async def test_transfers_make_and_lose_no_money(
     postgres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, at_once: int
 ) -> None:
     timeout = 1.0 if count < 100 else 2.0
-    for function, seconds in ((Saga.request, timeout), (iris.Node.saga, 20.0)):  # the page's are longer
+    for function, seconds in ((Saga.request, timeout), (iris.Bridge.saga, 20.0)):  # the page's are longer
         defaults = function.__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "timeout", seconds)

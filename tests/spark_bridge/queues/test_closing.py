@@ -28,7 +28,7 @@ async def ask(node: iris.Node, operation: str, name: str, **fields: Any) -> Any:
 
 async def do_one(node: iris.Node, name: str, payload: object, **options: Any) -> int:
     """Put a job and do it; return which attempt that was."""
-    async with node.queue(name, **options) as jobs:
+    async with node.bridge().queue(name, **options) as jobs:
         await jobs.put(payload)
         with trio.fail_after(20):
             async with await anext(jobs.receive()) as job:
@@ -73,14 +73,14 @@ async def test_a_queue_that_had_to_close_goes_on_as_it_was(tmp_path: Path, monke
         network.open_node("desk") as desk,
     ):
         for name in names:
-            async with desk.queue(name, backoff=0.0) as jobs:
+            async with desk.bridge().queue(name, backoff=0.0) as jobs:
                 await jobs.put(name)
                 with trio.fail_after(20):
                     async with await anext(jobs.receive()) as job:
                         job.fail("not yet")
         for name in names:
             with trio.fail_after(20):
-                async with desk.queue(name) as jobs, await anext(jobs.receive()) as job:
+                async with desk.bridge().queue(name) as jobs, await anext(jobs.receive()) as job:
                     assert (job.payload, job.attempt) == (name, 2)
         for name in names:
             found = await ask(desk, "queue", name)
@@ -91,7 +91,7 @@ async def hold(network: Network, stack: AsyncExitStack, cluster: str, *names: st
     """Have a worker of a cluster that has taken a job of each of these queues."""
     node = await stack.enter_async_context(network.open_node(cluster))
     for name in names:
-        jobs = await stack.enter_async_context(node.queue(name))
+        jobs = await stack.enter_async_context(node.bridge().queue(name))
         await jobs.put(name)
         with trio.fail_after(20):
             await anext(jobs.receive())

@@ -106,8 +106,8 @@ async def test_a_commit_after_another_worker_has_begun_the_job_says_so_and_that_
         bridge(network, tmp_path),
         network.open_node("jobs") as slow,
         network.open_node("jobs") as quick,
-        slow.queue("jobs", lease=0.3, backoff=0.0) as some,
-        quick.queue("jobs", lease=30) as others,
+        slow.bridge().queue("jobs", lease=0.3, backoff=0.0) as some,
+        quick.bridge().queue("jobs", lease=30) as others,
     ):
         await some.put("one")
         job = await first(some.receive(1))
@@ -128,7 +128,7 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
     """The bridge says that the lease has ended, which is no answer to a report that is in progress."""
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
-        await node.publish("jobs", 1, confirm=True)
+        await node.publish_confirmed("jobs", 1)
         async with node.open_tunnel("bridge", operation="take") as tunnel:
             await tunnel.send({**TERMS, "held": []})
             while "jobs" not in (message := await tunnel.receive()):
@@ -145,7 +145,7 @@ async def test_a_commit_that_crosses_the_end_of_its_lease_counts_unless_somebody
 
 async def test_a_worker_that_gets_its_job_a_second_time_reports_it_once(tmp_path: Path) -> None:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
-        async with node.queue("jobs", lease=0.3, backoff=0.0) as jobs:
+        async with node.bridge().queue("jobs", lease=0.3, backoff=0.0) as jobs:
             worker = jobs.receive(1)
             await jobs.put("one")
             job = await first(worker)
@@ -162,8 +162,8 @@ async def test_a_worker_that_gets_its_job_a_second_time_reports_it_once(tmp_path
 async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more(tmp_path: Path) -> None:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
-        await node.publish("jobs", 1, confirm=True)
-        async with node.queue("jobs", lease=30) as jobs:
+        await node.publish_confirmed("jobs", 1)
+        async with node.bridge().queue("jobs", lease=30) as jobs:
             job = await first(jobs.receive(1))
             async with node.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send({**TERMS, "held": [[*job._place]]})
@@ -183,7 +183,7 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
             for number in range(2):
-                await node.publish("jobs", number, confirm=True)
+                await node.publish_confirmed("jobs", number)
             async with node.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send({**TERMS, "limit": 2, "lease": 30.0, "held": []})
                 shards = (await tunnel.receive())["shards"]
@@ -218,7 +218,7 @@ async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt
     """Its worker has the job again by then, as far as the bridge knows."""
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
-        await node.publish("jobs", 1, confirm=True)
+        await node.publish_confirmed("jobs", 1)
         async with node.open_tunnel("bridge", operation="take") as tunnel:
             await tunnel.send({**TERMS, "held": []})
             with trio.fail_after(20):
@@ -275,8 +275,8 @@ async def test_a_worker_with_the_largest_limit_reports_in_parts(tmp_path: Path) 
         await node.wait_for("bridge")
         async with trio.open_nursery() as nursery:
             for number in range(30):
-                nursery.start_soon(partial(node.publish, "jobs", number, confirm=True))
-        async with node.queue("jobs", lease=60) as queue:
+                nursery.start_soon(partial(node.publish_confirmed, "jobs", number))
+        async with node.bridge().queue("jobs", lease=60) as queue:
             taker = queue.receive(MAX_LIMIT)
             jobs = [await first(taker) for _ in range(30)]
             link: Any = jobs[0]._reporting

@@ -65,7 +65,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node]]:
 async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk: tuple[Network, Node]) -> None:
     _, node = desk
     payloads: list[Any] = [b"bytes", "text", {"n": 1}, None, b"x" * 300_000, "y" * 100_000]
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         for payload in payloads:
             await jobs.put(payload, key="k", headers={"h": "v"})
         found: list[Any] = []
@@ -86,7 +86,7 @@ async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk
 
 async def test_a_worker_that_has_waited_for_longer_than_a_lease_gets_the_next_job(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", lease=0.1) as jobs:
+    async with node.bridge().queue("jobs", lease=0.1) as jobs:
         worker = jobs.receive()
         await until(node, workers=1)
         await trio.sleep(0.2)
@@ -99,7 +99,7 @@ async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_let
     desk: tuple[Network, Node], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, node = desk
-    async with node.queue("jobs", attempts=5, backoff=0.001) as jobs:
+    async with node.bridge().queue("jobs", attempts=5, backoff=0.001) as jobs:
         await jobs.put({"n": 1}, key="k", headers={"h": "v"})
         worker = jobs.receive()
         for attempt in range(1, 6):
@@ -109,7 +109,7 @@ async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_let
         found = await until(node, dead=1)
         assert (found["done"], found["waiting"], found["retried"]) == (0, 0, 4)
     assert [record.exc_info is not None for record in caplog.records if "has failed" in record.message] == [True] * 5
-    async with node.queue("jobs.dead") as dead:
+    async with node.bridge().queue("jobs.dead") as dead:
         letter = await first(dead.receive())
         assert (letter.payload, letter.key, letter.sender) == ({"n": 1}, "k", "desk")
         assert letter.headers == {
@@ -125,18 +125,18 @@ async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_let
 
 async def test_a_job_that_cannot_succeed_is_dead_at_once(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", dead="graves") as jobs:
+    async with node.bridge().queue("jobs", dead="graves") as jobs:
         await jobs.put(b"1")
         async with await first(jobs.receive()) as job:
             job.fail("malformed", permanent=True)
         await until(node, dead=1)
-        async with node.queue("graves") as graves:
+        async with node.bridge().queue("graves") as graves:
             assert (await first(graves.receive())).headers["dead-error"] == "malformed"
 
 
 async def test_a_job_whose_block_is_cancelled_is_given_back_without_an_attempt(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put(b"1")
         worker = jobs.receive()
         with trio.CancelScope() as scope:
@@ -148,7 +148,7 @@ async def test_a_job_whose_block_is_cancelled_is_given_back_without_an_attempt(d
 
 async def test_a_lease_that_ran_out_lets_another_worker_have_the_job(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", lease=0.3, backoff=0.0) as jobs:
+    async with node.bridge().queue("jobs", lease=0.3, backoff=0.0) as jobs:
         await jobs.put(b"1")
         job = await first(jobs.receive(1))
         again = await first(jobs.receive(1))
@@ -162,7 +162,7 @@ async def test_a_lease_that_ran_out_lets_another_worker_have_the_job(desk: tuple
 
 async def test_a_lease_that_is_extended_does_not_run_out(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", lease=2.0) as jobs:
+    async with node.bridge().queue("jobs", lease=2.0) as jobs:
         await jobs.put(b"1")
         job = await first(jobs.receive(1))
         began = trio.current_time()
@@ -176,7 +176,7 @@ async def test_a_lease_that_is_extended_does_not_run_out(desk: tuple[Network, No
 
 async def test_a_worker_that_did_not_look_for_long_gets_jobs_again_when_it_does(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", lease=0.1) as jobs:
+    async with node.bridge().queue("jobs", lease=0.1) as jobs:
         worker = jobs.receive()
         await jobs.put(1)
         await until(node, in_hand=1)
@@ -187,7 +187,7 @@ async def test_a_worker_that_did_not_look_for_long_gets_jobs_again_when_it_does(
 
 async def test_a_worker_has_no_more_in_hand_than_its_limit(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         for number in range(12):
             await jobs.put(number)
         worker = jobs.receive(4)
@@ -202,7 +202,7 @@ async def test_a_worker_has_no_more_in_hand_than_its_limit(desk: tuple[Network, 
 
 async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put("expired", expires=0.0)
         await jobs.put("late", delay=3.0)
         await jobs.put("low", priority=-1)
@@ -220,7 +220,7 @@ async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
 
 async def test_a_job_that_expires_at_a_worker_is_not_begun(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         worker = jobs.receive(2)
         await jobs.put(1)
         await jobs.put(2, expires=0.3)
@@ -237,7 +237,7 @@ async def test_a_job_that_expires_at_a_worker_is_not_begun(desk: tuple[Network, 
 async def test_jobs_of_one_key_are_done_in_their_order_by_many_workers(desk: tuple[Network, Node]) -> None:
     _, node = desk
     done: list[tuple[str, int]] = []
-    async with node.queue("jobs") as jobs, trio.open_nursery() as nursery:
+    async with node.bridge().queue("jobs") as jobs, trio.open_nursery() as nursery:
         for number in range(60):
             nursery.start_soon(partial(jobs.put, number, key=f"k{number % 3}", timeout=60))
             await trio.lowlevel.checkpoint()
@@ -260,7 +260,7 @@ async def test_jobs_of_one_key_are_done_in_their_order_by_many_workers(desk: tup
 
 async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path), node.queue("jobs", attempts=3, backoff=0.001) as jobs:
+        async with bridge(network, tmp_path), node.bridge().queue("jobs", attempts=3, backoff=0.001) as jobs:
             await node.wait_for("bridge")
             for number in range(5):
                 await jobs.put(number)
@@ -271,7 +271,7 @@ async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp
                     if job.payload == 2:
                         raise ValueError("two")
             await until(node, done=3, retried=1)
-        async with bridge(network, tmp_path), node.queue("jobs", attempts=3) as jobs:
+        async with bridge(network, tmp_path), node.bridge().queue("jobs", attempts=3) as jobs:
             await node.wait_for("bridge")
             found = await until(node, delayed=1, unread=0)
             assert (found["done"], found["waiting"]) == (3, 2)
@@ -285,7 +285,7 @@ async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_en
 ) -> None:
     monkeypatch.setattr(checked_table, "_ONE", 2**60)
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path), node.queue("jobs", attempts=9, backoff=0.001) as jobs:
+        async with bridge(network, tmp_path), node.bridge().queue("jobs", attempts=9, backoff=0.001) as jobs:
             await node.wait_for("bridge")
             await jobs.put(1)
             worker = jobs.receive()
@@ -298,13 +298,13 @@ async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_en
             assert (shown[0]["attempts"], shown[0]["error"]) == (2, "")
         (said,) = [record.message for record in caplog.records if "failed attempts" in record.message]
         assert said.startswith("queue jobs keeps no more failed attempts: cluster 'desk' has 0.0 of 0.0 MiB")
-        async with bridge(network, tmp_path), node.queue("jobs") as jobs:
+        async with bridge(network, tmp_path), node.bridge().queue("jobs") as jobs:
             await node.wait_for("bridge")
             assert (await first(jobs.receive())).attempt == 1
 
 
 async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: Path) -> None:
-    async with open_network() as network, network.open_node("desk") as node, node.queue("jobs") as jobs:
+    async with open_network() as network, network.open_node("desk") as node, node.bridge().queue("jobs") as jobs:
         begun: list[Any] = []
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
@@ -312,7 +312,11 @@ async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: 
                 await jobs.put(number)
             worker = jobs.receive(2)
             mine = [await first(worker), await first(worker)]
-        async with bridge(network, tmp_path), network.open_node("desk") as other, other.queue("jobs") as others:
+        async with (
+            bridge(network, tmp_path),
+            network.open_node("desk") as other,
+            other.bridge().queue("jobs") as others,
+        ):
             await other.wait_for("bridge")
             beside = others.receive(8)
             begun = [await first(beside), await first(beside)]
@@ -332,7 +336,7 @@ async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_
         async with node.confirming(timeout=60) as confirmed:
             for number in range(3000):
                 await confirmed.publish("jobs" if number % 7 == 0 else "other", b"%d" % number, key=str(number))
-        async with node.queue("jobs") as jobs:
+        async with node.bridge().queue("jobs") as jobs:
             worker = jobs.receive(500)
             found = [await first(worker) for _ in range(429)]
             for job in found:
@@ -343,7 +347,7 @@ async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_
 
 async def test_purging_forgets_what_waits(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         for number in range(6):
             await jobs.put(number)
         worker = jobs.receive(1)
@@ -356,7 +360,7 @@ async def test_purging_forgets_what_waits(desk: tuple[Network, Node]) -> None:
 
 async def test_peeking_shows_the_jobs_in_the_order_of_the_log(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("jobs", backoff=60) as jobs:
+    async with node.bridge().queue("jobs", backoff=60) as jobs:
         for number in range(3):
             await jobs.put(str(number), delay=3600 if number == 2 else 0)
         async with await first(jobs.receive(1)):
@@ -373,10 +377,10 @@ async def test_peeking_shows_the_jobs_in_the_order_of_the_log(desk: tuple[Networ
 
 async def test_a_queue_belongs_to_the_cluster_that_takes_from_it_first(desk: tuple[Network, Node]) -> None:
     network, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put(1)
         await first(jobs.receive(1))
-        async with network.open_node("others") as stranger, stranger.queue("jobs") as theirs:
+        async with network.open_node("others") as stranger, stranger.bridge().queue("jobs") as theirs:
             await stranger.wait_for("bridge")
             await theirs.put(2)
             with pytest.raises(NotAllowed, match="belongs to cluster 'desk'"):
@@ -385,7 +389,7 @@ async def test_a_queue_belongs_to_the_cluster_that_takes_from_it_first(desk: tup
 
 async def test_a_topic_that_no_bridge_stores_has_no_queue(desk: tuple[Network, Node]) -> None:
     _, node = desk
-    async with node.queue("elsewhere") as jobs:
+    async with node.bridge().queue("elsewhere") as jobs:
         with pytest.raises(NotSent, match="no durable subscriber"):
             await jobs.put(1)
 
@@ -398,7 +402,7 @@ async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Pa
         network.open_node("bridge") as other,
         open_bridge(other, topics=["jobs"], directory=tmp_path / "1", member="b", shards=[1]),
         network.open_node("desk") as node,
-        node.queue("jobs") as jobs,
+        node.bridge().queue("jobs") as jobs,
     ):
         await node.wait_for("bridge", 2)
         with pytest.raises(ConfigError, match="start them with --of"):
@@ -413,7 +417,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
         network.open_node("bridge") as other,
         open_bridge(other, topics=["jobs"], directory=tmp_path / "1", shards=[1], of=2),
         network.open_node("desk") as node,
-        node.queue("jobs", attempts=1) as jobs,
+        node.bridge().queue("jobs", attempts=1) as jobs,
     ):
         await node.wait_for("bridge", 2)
         for number in range(20):
@@ -425,7 +429,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
                 found.append(job.payload)
                 raise ValueError("dead")
         assert sorted(found) == list(range(20))
-        async with node.queue("jobs.dead") as dead:
+        async with node.bridge().queue("jobs.dead") as dead:
             taking = dead.receive(8)
             letters: list[int] = []
             for _ in range(20):
@@ -448,7 +452,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
 async def test_what_a_queue_cannot_be_opened_with_is_an_error(options: dict[str, Any], message: str) -> None:
     async with open_network() as network, network.open_node("desk") as node:
         with pytest.raises(ConfigError, match=message):
-            async with node.queue("jobs", **options):
+            async with node.bridge(options.pop("bridge", "bridge")).queue("jobs", **options):
                 pass
 
 
@@ -460,7 +464,7 @@ async def test_what_a_job_cannot_be_put_with_is_an_error(
     desk: tuple[Network, Node], arguments: dict[str, Any], message: str
 ) -> None:
     _, node = desk
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         with pytest.raises(ConfigError, match=message):
             await jobs.put(1, **arguments)
         with pytest.raises(ConfigError, match="limit"):
@@ -489,7 +493,7 @@ async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(
         await tunnel.send(message)
         with trio.fail_after(60):
             assert (await tunnel.receive())["error"] == "bad_request"
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put(1)
         await (await first(jobs.receive())).commit()
 
@@ -511,9 +515,9 @@ async def test_a_worker_that_begins_with_nonsense_is_refused(
 async def test_headers_that_make_no_sense_count_as_none(desk: tuple[Network, Node]) -> None:
     _, node = desk
     for name in ("job-delay", "job-priority", "expires"):
-        await node.publish("jobs", name, confirm=True, headers={name: "soon"})
-    await node.publish("jobs", "nan", confirm=True, headers={"job-delay": "nan", "expires": "nan"})
-    async with node.queue("jobs") as jobs:
+        await node.publish_confirmed("jobs", name, headers={name: "soon"})
+    await node.publish_confirmed("jobs", "nan", headers={"job-delay": "nan", "expires": "nan"})
+    async with node.bridge().queue("jobs") as jobs:
         worker = jobs.receive()
         found = [(await first(worker)).payload for _ in range(4)]
     assert sorted(found) == ["expires", "job-delay", "job-priority", "nan"]
@@ -522,7 +526,7 @@ async def test_headers_that_make_no_sense_count_as_none(desk: tuple[Network, Nod
 async def test_a_bridge_that_is_away_is_said_once_and_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_network() as network, network.open_node("desk") as node, node.queue("jobs") as jobs:
+    async with open_network() as network, network.open_node("desk") as node, node.bridge().queue("jobs") as jobs:
         worker = jobs.receive()
         with caplog.at_level(logging.WARNING, "iris"), trio.move_on_after(0.7):
             await anext(worker)
@@ -544,7 +548,7 @@ async def test_on_a_full_disk_it_is_noted_which_jobs_are_done(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put("before")
         with monkeypatch.context() as patch:
             patch.setattr("iris.spark_bridge.log.segments.FileSystem.write", fail)
@@ -565,7 +569,7 @@ async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Ne
 
 async def test_a_commit_ends_with_the_error_of_a_queue_that_has_failed_for_good(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
-        async with node.queue("jobs") as jobs:
+        async with node.bridge().queue("jobs") as jobs:
             async with bridge(network, tmp_path):
                 await node.wait_for("bridge")
                 await jobs.put(1)
@@ -603,7 +607,7 @@ async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
             await worker.wait_for("bridge")
             attempt = 0
             try:
-                async with worker.queue("jobs", attempts=3, backoff=0.0) as jobs:
+                async with worker.bridge().queue("jobs", attempts=3, backoff=0.0) as jobs:
                     job = await first(jobs.receive(1))
                     attempt = job.attempt
                     if way == "bare":
@@ -619,7 +623,7 @@ async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
                 return attempt
             raise AssertionError("the error goes on")
 
-    async with node.queue("jobs") as jobs:
+    async with node.bridge().queue("jobs") as jobs:
         await jobs.put("bad")
     assert [await run_program() for _ in range(3)] == [1, 2, 3]
     assert (await until(node, dead=1))["waiting"] == 0
@@ -629,7 +633,7 @@ async def test_a_job_that_was_never_begun_is_no_dead_letter(desk: tuple[Network,
     """Its worker is lost with it in hand, once and again; then it is begun when the bridge knows of that."""
     _, node = desk
     terms = {"group": "queue/jobs", "limit": 4, "lease": 30.0, "attempts": 1, "dead": "jobs.dead", "backoff": 0.0}
-    async with node.queue("jobs", attempts=1) as jobs:
+    async with node.bridge().queue("jobs", attempts=1) as jobs:
         await jobs.put("good")
         for turn in range(3):
             with pytest.raises(KeyError):  # noqa: PT012 -- a block is what is tested
@@ -651,7 +655,7 @@ async def test_a_suspect_that_is_waited_for_is_given_back_when_its_worker_is_can
     desk: tuple[Network, Node],
 ) -> None:
     _, node = desk
-    async with node.queue("jobs", attempts=1) as jobs:
+    async with node.bridge().queue("jobs", attempts=1) as jobs:
         worker = jobs.receive()
         await jobs.put("good")
         while not worker._jobs.ready:  # noqa: ASYNC110 -- there is no event
@@ -667,7 +671,7 @@ KILLED = """
 import os, sys, trio, iris
 
 async def main():
-    async with iris.open_node("desk") as node, node.queue("jobs", attempts=2, backoff=0.0) as jobs:
+    async with iris.open_node("desk") as node, node.bridge().queue("jobs", attempts=2, backoff=0.0) as jobs:
         async for job in jobs.receive(4):
             print(job.payload, job.attempt, flush=True)
             async with job:
@@ -695,7 +699,7 @@ async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes
                 break
 
     with BridgeProcess(tmp_path / "data"):
-        async with iris.open_node("desk") as node, node.queue("jobs") as jobs, trio.open_nursery() as nursery:
+        async with iris.open_node("desk") as node, node.bridge().queue("jobs") as jobs, trio.open_nursery() as nursery:
             await node.wait_for("bridge")
             for payload in ("bad", "good", "good"):
                 await jobs.put(payload)
@@ -735,7 +739,7 @@ async def test_a_clock_that_is_set_delays_no_job_and_lets_none_expire(tmp_path: 
     async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
         gone = trio.Event()
         serving = await nursery.start(serve)
-        async with node.queue("jobs", backoff=0.2) as jobs:
+        async with node.bridge().queue("jobs", backoff=0.2) as jobs:
             await node.wait_for("bridge")
             for number, step in enumerate((0.0, -240.0, 240.0, -480.0)):
                 wall.ahead += step
@@ -746,7 +750,7 @@ async def test_a_clock_that_is_set_delays_no_job_and_lets_none_expire(tmp_path: 
                     serving = await nursery.start(serve)
                     await node.wait_for("bridge")
                 await jobs.put(number, expires=None if number % 2 else 60.0)
-            async with node.queue("jobs", backoff=0.2) as others:
+            async with node.bridge().queue("jobs", backoff=0.2) as others:
                 taken = others.receive()
                 with trio.fail_after(20):
                     for number in range(4):
@@ -767,14 +771,14 @@ async def test_a_retry_is_due_in_time_after_a_start_with_a_clock_that_is_behind(
     """Nothing was stored for an hour before the job failed, so the events do not say how late it was."""
     wall = Wall()
     async with open_network() as network, network.open_node("desk") as node:
-        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs", backoff=0.5) as jobs:
+        async with bridge(network, tmp_path, wall_clock=wall), node.bridge().queue("jobs", backoff=0.5) as jobs:
             await node.wait_for("bridge")
             await jobs.put(1)
             wall.ahead += 3600
             (await first(jobs.receive())).fail()
             await until(node, delayed=1)
         wall.ahead -= 240
-        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs") as jobs:
+        async with bridge(network, tmp_path, wall_clock=wall), node.bridge().queue("jobs") as jobs:
             await node.wait_for("bridge")
             with trio.fail_after(20):
                 assert (await anext(jobs.receive())).attempt == 2

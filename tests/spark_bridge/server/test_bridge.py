@@ -65,9 +65,9 @@ async def test_a_confirmed_event_is_on_the_disk(tmp_path: Path) -> None:
         bridge_node(network, tmp_path) as bridge,
         network.open_node("publisher") as publisher,
     ):
-        await publisher.publish("a.b", b"one", confirm=True)
+        await publisher.publish_confirmed("a.b", b"one")
         assert stored(bridge.store) == [b"one"]
-        await publisher.publish("a.c", {"n": 2}, confirm=True, key="k", headers={"h": "x"})
+        await publisher.publish_confirmed("a.c", {"n": 2}, key="k", headers={"h": "x"})
         (state,) = bridge.states.values()
         (chunk,) = bridge.store.read(0, state.epoch, 1, 2, max_bytes=1)
         (row,) = decode_events(chunk.data).to_pylist()
@@ -99,7 +99,7 @@ async def test_topics_that_their_publisher_had_forgotten_are_stored_without_repe
             for number in range(10):
                 expected += (payloads := [b"%d %d %d" % (turn, number, place) for place in range(2)])
                 await publisher.publish(f"a.{number}", payloads[0])
-                await publisher.publish(f"a.{number}", payloads[1], confirm=True)
+                await publisher.publish_confirmed(f"a.{number}", payloads[1])
         assert stored(bridge.store) == expected
         statistics = bridge.statistics()
         assert (statistics.repeats, statistics.stale, statistics.missed) == (0, 0, 0)
@@ -113,7 +113,7 @@ async def test_events_that_match_several_patterns_are_stored_once(tmp_path: Path
     ):
         for confirm in (False, True):
             for topic in ("a.b", "a.c", "x.b"):
-                await publisher.publish(topic, topic.encode(), confirm=confirm)
+                await (publisher.publish_confirmed if confirm else publisher.publish)(topic, topic.encode())
         await until(lambda: bridge.statistics().stored == 6)
     assert sorted(events_in(tmp_path)) == [b"a.b", b"a.b", b"a.c", b"a.c", b"x.b", b"x.b"]
 
@@ -133,7 +133,7 @@ async def test_leaving_writes_what_has_arrived(tmp_path: Path) -> None:
 async def test_a_publisher_waits_for_a_bridge_that_comes_back(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("publisher") as publisher:
         async with bridge_node(network, tmp_path):
-            await publisher.publish("a.b", b"one", confirm=True)
+            await publisher.publish_confirmed("a.b", b"one")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_confirmed, publisher, b"two")
             await trio.testing.wait_all_tasks_blocked()
@@ -143,7 +143,7 @@ async def test_a_publisher_waits_for_a_bridge_that_comes_back(tmp_path: Path) ->
 
 
 async def publish_confirmed(publisher: Node, payload: bytes) -> None:
-    await publisher.publish("a.b", payload, confirm=True, timeout=60)
+    await publisher.publish_confirmed("a.b", payload, timeout=60)
 
 
 async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(
@@ -163,7 +163,7 @@ async def test_an_event_that_is_sent_again_after_a_crash_is_stored_once(
             network.open_node("bridge", host="b") as node,
             open_bridge(node, topics=["a.>"], directory=tmp_path) as bridge,
         ):
-            await publisher.publish("a.b", b"one", confirm=True)
+            await publisher.publish_confirmed("a.b", b"one")
             with monkeypatch.context() as patch:
                 patch.setattr(Subscription, "_confirm_ranges", forget)
                 publishing.start_soon(publish_confirmed, publisher, b"two")
@@ -218,7 +218,7 @@ async def bridge_and_reader(directory: Path, **options: Any) -> AsyncIterator[tu
 
 async def test_shards_say_what_they_hold(tmp_path: Path) -> None:
     async with bridge_and_reader(tmp_path, shards=[0, 3]) as (_, node, client):
-        await node.publish("a.b", b"x", confirm=True)
+        await node.publish_confirmed("a.b", b"x")
         first, second = await client.shards()
         assert (first.number, second.number) == (0, 3)
         assert first.id.startswith("0@")
@@ -253,7 +253,7 @@ async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
     seconds = 1000.0
     async with bridge_and_reader(tmp_path, wall_clock=lambda: seconds) as (_, node, client):
         for _ in range(3):
-            await node.publish("a.b", b"x", confirm=True)
+            await node.publish_confirmed("a.b", b"x")
             seconds += 1
         (shard,) = await client.shards()
         assert await client.offsets_at(["bridge"], 1_001_000_000) == {shard.id: 1}
@@ -288,7 +288,7 @@ async def test_only_the_bridges_own_nodes_may_trim(tmp_path: Path) -> None:
 async def test_nothing_beyond_the_end_is_trimmed(tmp_path: Path) -> None:
     async with open_network() as network, bridge_node(network, tmp_path), network.open_node("bridge") as owner:
         client = BridgeClient(owner, "bridge", patience=5)
-        await owner.publish("a.b", b"x", confirm=True)
+        await owner.publish_confirmed("a.b", b"x")
         (shard,) = await client.shards()
         with pytest.raises(RemoteError, match=r"before is 2: shard .* ends at 1"):
             await ask_raw(client, "trim", {"shard": shard.id, "before": 2})
@@ -318,8 +318,8 @@ async def test_a_patience_that_is_no_time_is_refused(patience: float) -> None:
 async def test_without_a_bridge_a_confirmed_publish_is_an_error(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("publisher") as publisher:
         with pytest.raises(NotSent, match="start a bridge"):
-            await publisher.publish("a.b", b"one", confirm=True, timeout=0.1)
+            await publisher.publish_confirmed("a.b", b"one", timeout=0.1)
         async with bridge_node(network, tmp_path):
-            await publisher.publish("a.b", b"one", confirm=True)
+            await publisher.publish_confirmed("a.b", b"one")
         with pytest.raises(RequestTimeout):
-            await publisher.publish("a.b", b"two", confirm=True, timeout=0.1)
+            await publisher.publish_confirmed("a.b", b"two", timeout=0.1)

@@ -169,7 +169,7 @@ def test_status_tells_what_is_missing_also_after_restarts(iris_bridge: Verb, tmp
     async def publish_while_it_is_away(bridge: BridgeProcess) -> None:
         async with iris.open_node("shop") as node:
             await node.wait_for("lossy", timeout=20)
-            await node.publish("a.x", b"1", confirm=True, timeout=20)
+            await node.publish_confirmed("a.x", b"1", timeout=20)
             bridge.kill()
             with trio.fail_after(20):
                 while all(one.present for one in node.durable_subscribers()):  # noqa: ASYNC110 -- no event says so
@@ -177,7 +177,7 @@ def test_status_tells_what_is_missing_also_after_restarts(iris_bridge: Verb, tmp
             for _ in range(3):
                 await node.publish("a.x", b"lost")
             await trio.to_thread.run_sync(bridge.start)
-            await node.publish("a.x", b"2", confirm=True, timeout=20)
+            await node.publish_confirmed("a.x", b"2", timeout=20)
 
     with BridgeProcess(tmp_path / "lossy", name="lossy") as bridge:
         trio.run(publish_while_it_is_away, bridge)

@@ -50,7 +50,7 @@ async def test_a_read_fails_while_a_member_is_away_that_the_others_have_met(tmp_
             assert [shard.number for shard in await client.shards()] == [0]
             async with open_member(network, tmp_path, 1) as second:
                 await until_known(first, second, shards={0, 1})
-                await reader.publish("t.1", b"x", confirm=True)
+                await reader.publish_confirmed("t.1", b"x")
             for attempt in (client.shards, partial(BridgeWatch(None).look, client), client.addresses):
                 with pytest.raises(BridgeUnreachable, match=MISSING):
                     await attempt()

@@ -27,7 +27,7 @@ async def publish_until_stored(node: Node, number: int) -> int:
     vain = 0
     while True:
         try:
-            await node.publish("orders", b"%d" % number, confirm=True, timeout=0.1)
+            await node.publish_confirmed("orders", b"%d" % number, timeout=0.1)
         except RequestTimeout:
             vain += 1
         else:
@@ -66,9 +66,9 @@ async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp
         async with bridge(network, tmp_path):
             await node.wait_for("bridge")
             await publish_until_stored(node, 0)
-            await node.publish("other", b"first", confirm=True)
+            await node.publish_confirmed("other", b"first")
         try:
-            await node.publish("orders", b"in vain", confirm=True, timeout=0.05)
+            await node.publish_confirmed("orders", b"in vain", timeout=0.05)
         except RequestTimeout:
             for _ in range(3):
                 await node.publish("orders", b"lost")
@@ -76,9 +76,9 @@ async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp
         async with bridge(network, tmp_path) as member:
             await node.wait_for("bridge")
             await publish_until_stored(node, 1)
-            await node.publish("other", b"last", confirm=True)
+            await node.publish_confirmed("other", b"last")
             assert {gap.topic: gap.count for gap in member.store.gaps()} == {"orders": 3, "other": 3}
-            async with node.consume("orders", group="billing") as orders:
+            async with node.bridge().consume("orders", group="billing") as orders:
                 gaps = count = 0
                 while count < 2:
                     async with await anext(orders) as batch:
@@ -87,5 +87,5 @@ async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp
                 assert gaps == 3
                 await publish_until_stored(node, 2)
                 assert (await anext(orders)).gaps == 0
-            async with node.consume("orders", group="billing") as orders:
+            async with node.bridge().consume("orders", group="billing") as orders:
                 assert (await anext(orders)).gaps == 0

@@ -124,13 +124,13 @@ async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: P
         network.open_node("workers") as one,
         network.open_node("workers") as two,
     ):
-        async with one.lease("scheduler", ttl=2) as lease:
+        async with one.bridge().lease("scheduler", ttl=2) as lease:
             with pytest.raises(RequestTimeout, match=r"was not free within 0.3 s"):
-                async with two.lease("scheduler", timeout=0.3):
+                async with two.bridge().lease("scheduler", timeout=0.3):
                     pass
-            async with two.lease("another"), two.lease("third"):
+            async with two.bridge().lease("another"), two.bridge().lease("third"):
                 pass
-        async with two.lease("scheduler", ttl=2) as later:
+        async with two.bridge().lease("scheduler", ttl=2) as later:
             assert later.token > lease.token
             assert (await gather_reports(bridge))["leases"] == LeaseStatistics(held=1, granted=4, released=3, expired=0)
 
@@ -142,12 +142,12 @@ async def test_each_cluster_has_its_own_leases_and_others_get_none_of_them(tmp_p
         network.open_node("workers") as worker,
         network.open_node("shop") as shop,
     ):
-        async with worker.lease("scheduler"), shop.lease("scheduler", timeout=5):
+        async with worker.bridge().lease("scheduler"), shop.bridge().lease("scheduler", timeout=5):
             with pytest.raises(NotAllowed, match="asks for a lease of 'workers', and is no member"):
-                async with shop.lease("scheduler", cluster="workers"):
+                async with shop.bridge().lease("scheduler", cluster="workers"):
                     pass
-        with pytest.raises(ConfigError, match=r"no member of cluster 'workers': begin by node\.join"):
-            async with shop.leader("workers"):
+        with pytest.raises(NotAllowed, match="asks for a lease of 'workers', and is no member"):
+            async with shop.bridge().lease("leader", cluster="workers"):
                 pass
 
 
@@ -160,11 +160,11 @@ async def test_a_cluster_has_one_leader_whatever_its_members_speak_for(tmp_path:
         one.join("workers", iris.Service("workers")),
         two.join("workers", iris.Service("workers")),
     ):
-        async with one.leader("workers") as first:
+        async with one.bridge().lease("leader", cluster="workers") as first:
             with pytest.raises(RequestTimeout):
-                async with two.leader("workers", timeout=0.3):
+                async with two.bridge().lease("leader", cluster="workers", timeout=0.3):
                     pass
-        async with two.leader("workers") as second:
+        async with two.bridge().lease("leader", cluster="workers") as second:
             assert second.token > first.token
 
 
@@ -177,18 +177,18 @@ async def test_a_bridge_that_comes_back_knows_who_has_what(tmp_path: Path) -> No
             async with open_member(network, tmp_path):
                 await two.wait_for("bridge")
                 with pytest.raises(RequestTimeout):
-                    async with two.lease("scheduler", timeout=1):
+                    async with two.bridge().lease("scheduler", timeout=1):
                         pass
                 assert held.left > 0, "renewed at the new one"
                 nursery.cancel_scope.cancel()
         async with open_member(network, tmp_path):
             await two.wait_for("bridge")
-            async with two.lease("scheduler", timeout=10) as later:
+            async with two.bridge().lease("scheduler", timeout=10) as later:
                 assert later.token > held.token
 
 
 async def hold(node: iris.Node, *, task_status: trio.TaskStatus[iris.Lease]) -> None:
-    async with node.lease("scheduler", ttl=3) as lease:
+    async with node.bridge().lease("scheduler", ttl=3) as lease:
         task_status.started(lease)
         await trio.sleep_forever()
 
@@ -196,15 +196,15 @@ async def hold(node: iris.Node, *, task_status: trio.TaskStatus[iris.Lease]) -> 
 async def test_without_a_bridge_there_is_no_lease(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("workers") as node:
         with pytest.raises(NoSuchCluster, match=r"a lease needs a bridge, .* and no node serves 'bridge': start one"):
-            async with node.lease("scheduler"):
+            async with node.bridge().lease("scheduler"):
                 pass
         with pytest.raises(NoSuchCluster, match="'workers' is no bridge that grants leases"):
-            async with node.join("workers", iris.Service("workers")), node.lease("scheduler", bridge="workers"):
+            async with node.join("workers", iris.Service("workers")), node.bridge("workers").lease("scheduler"):
                 pass
         for wrong in ({"ttl": 0.5}, {"ttl": 4000}, {"timeout": -1}, {"bridge": "no name"}, {"cluster": "no name"}):
             options: dict[str, Any] = dict(wrong)
             with pytest.raises(ConfigError):
-                async with node.lease("scheduler", **options):
+                async with node.bridge(options.pop("bridge", "bridge")).lease("scheduler", **options):
                     pass
 
 
@@ -217,7 +217,7 @@ async def test_the_member_with_shard_0_grants_for_all(tmp_path: Path) -> None:
     ):
         tokens: list[int] = []
         for number in range(8):
-            async with node.lease(f"lease-{number}") as lease:
+            async with node.bridge().lease(f"lease-{number}") as lease:
                 tokens.append(lease.token)
         assert tokens == sorted(set(tokens))
     for shard, known in enumerate((True, False)):
@@ -261,9 +261,9 @@ async def test_what_cannot_be_written_is_not_granted(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr("iris.spark_bridge.server.leases.write_lease", write_nothing)
             with pytest.raises(RemoteError, match="not_stored: no room"):
-                async with node.lease("scheduler"):
+                async with node.bridge().lease("scheduler"):
                     pass
-        async with node.lease("scheduler"):
+        async with node.bridge().lease("scheduler"):
             pass
 
 
@@ -272,12 +272,12 @@ async def test_a_cluster_has_a_bounded_number_of_leases_and_requests_are_checked
 ) -> None:
     monkeypatch.setattr("iris.spark_bridge.server.leases._MOST_OF_CLUSTER", 2)
     async with open_network() as network, open_member(network, tmp_path), network.open_node("workers") as node:
-        async with node.lease("a"), node.lease("b"):
+        async with node.bridge().lease("a"), node.bridge().lease("b"):
             with pytest.raises(RemoteError, match="too_many_leases: 2 leases are held, 2 by this cluster"):
-                async with node.lease("c"):
+                async with node.bridge().lease("c"):
                     pass
             with pytest.raises(RequestTimeout, match="was not free"):
-                async with node.lease("a", timeout=0.2):
+                async with node.bridge().lease("a", timeout=0.2):
                     pass
         good = {"name": "x", "cluster": "workers", "holder": bytes(16), "ttl": 5, "wait": 0}
         wrong = [7, {**good, "name": "a b"}, {**good, "name": 5}, {**good, "holder": b"x"}, {**good, "ttl": 1e9}]
@@ -294,7 +294,7 @@ HOLDER = textwrap.dedent(
     async def main():
         async with iris.open_node("workers") as node:
             try:
-                async with node.lease("scheduler", ttl=2) as lease:
+                async with node.bridge().lease("scheduler", ttl=2) as lease:
                     print("held", lease.token, flush=True)
                     while True:
                         await trio.sleep(0.05)
@@ -324,7 +324,7 @@ async def test_a_holder_that_is_stopped_is_followed_within_its_time_and_learns_t
             async with iris.open_node("workers") as node:
                 holder.send_signal(signal.SIGSTOP)
                 stopped = trio.current_time()
-                async with node.lease("scheduler", ttl=2, timeout=30) as lease:
+                async with node.bridge().lease("scheduler", ttl=2, timeout=30) as lease:
                     assert trio.current_time() - stopped <= 2 + 1
                     assert lease.token > int(token)
                     holder.send_signal(signal.SIGCONT)

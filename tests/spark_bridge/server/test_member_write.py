@@ -91,7 +91,7 @@ async def test_a_damaged_record_of_an_outcome_is_an_error_of_its_request_alone(t
         bank.join("bank", service),
     ):
         await desk.wait_for("bank")
-        assert await desk.request("bank", 1, idempotency_key="k") == "done"
+        assert await desk.request("bank", 1, options=iris.RequestOptions(idempotency_key="k")) == "done"
         with member.store.read_transaction() as view:
             ((key, _),) = view.table("keys").records()
 
@@ -100,8 +100,8 @@ async def test_a_damaged_record_of_an_outcome_is_an_error_of_its_request_alone(t
 
         await member.write(damage)
         with pytest.raises(iris.IrisError):
-            await desk.request("bank", 1, idempotency_key="k", timeout=3)
-        assert await desk.request("bank", 1, idempotency_key="l") == "done"
+            await desk.request("bank", 1, timeout=3, options=iris.RequestOptions(idempotency_key="k"))
+        assert await desk.request("bank", 1, options=iris.RequestOptions(idempotency_key="l")) == "done"
         await publish(desk)
 
 

@@ -87,7 +87,7 @@ async def test_several_patterns_store_an_event_once(tmp_path: Path) -> None:
         network.open_node("publisher") as publisher,
     ):
         for number in range(40):
-            await publisher.publish("a.b", b"%d" % number, key=str(number), confirm=True)
+            await publisher.publish_confirmed("a.b", b"%d" % number, key=str(number))
         logs = [stored(member.store, shard) for shard, member in enumerate(members)]
         assert sorted(value for log in logs for value in log) == sorted(b"%d" % n for n in range(40))
 
@@ -152,15 +152,15 @@ async def test_while_a_member_is_away_its_events_wait_and_readers_do(tmp_path: P
         assert set(outcomes) == {True, False}
         for key, good in zip("abcdef", outcomes, strict=True):
             if good:
-                await publisher.publish("t", key.encode(), key=key, confirm=True, timeout=60)
+                await publisher.publish_confirmed("t", key.encode(), key=key, timeout=60)
             else:
                 with pytest.raises(RequestTimeout):
-                    await publisher.publish("t", key.encode(), key=key, confirm=True, timeout=0.2)
+                    await publisher.publish_confirmed("t", key.encode(), key=key, timeout=0.2)
         assert stored(first.store) == [key.encode() for key, good in zip("abcdef", outcomes, strict=True) if good]
         async with open_member(network, tmp_path / "1", topics=[">"], shards=[1], of=2) as second:
             for key, good in zip("abcdef", outcomes, strict=True):
                 if not good:
-                    await publisher.publish("t", key.encode(), key=key, confirm=True)
+                    await publisher.publish_confirmed("t", key.encode(), key=key)
             assert sorted(stored(second.store, 1) + stored(first.store)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
@@ -177,7 +177,7 @@ async def test_what_spark_writes_is_in_the_log_once_whoever_has_the_shard_of_its
             await client.stage("bridge.0", part(number), written([f"row {key}"], key=key))
         await client.commit("bridge.0", "q", 0, [part(number) for number in range(8)])
         for key in "abcdefgh":  # links keep the order: when these are stored, what was sent before has arrived
-            await node.publish("out.x", key.encode(), key=key, confirm=True, timeout=60)
+            await node.publish_confirmed("out.x", key.encode(), key=key, timeout=60)
         logs = [stored(first.store), stored(second.store, 1)]
         assert sorted(logs[0] + logs[1]) == sorted(f"{row}{key}".encode() for key in "abcdefgh" for row in ("", "row "))
         assert logs[1], "what a member publishes for others than Spark goes where its key belongs"
@@ -216,7 +216,7 @@ async def test_a_bridge_that_would_take_anothers_place_is_refused(
                 pass
         assert not (tmp_path / "new").exists(), "it has left nothing behind"
         if "of" not in there:
-            await publisher.publish("t", b"x", confirm=True, timeout=60)
+            await publisher.publish_confirmed("t", b"x", timeout=60)
             assert first.statistics().stored == 1
 
 

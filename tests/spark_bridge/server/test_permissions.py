@@ -181,7 +181,7 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
             open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as bridge,
             network.open_node("public") as other,
         ):
-            await node.publish("secret.jobs", b"hidden", confirm=True)
+            await node.publish_confirmed("secret.jobs", b"hidden")
             (shard,) = bridge.states
             span: dict[str, object] = {"shard": shard, "topics": []}
             wanting = {name for name, row in PERMISSIONS.items() if row.topics == "wanted"}
@@ -192,7 +192,7 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
             group = {"group": "queue/secret.jobs", "offsets": {shard: 1}, "topics": ["public.a"]}
             named = {"pin", "move", "consume", "take", "queue", "peek", "purge"}
             assert await refused(other, named, {**group, "most": 9}) == named, "also beside topics that it may have"
-            async with network.open_node("rightful") as rightful, rightful.queue("secret.jobs") as jobs:
+            async with network.open_node("rightful") as rightful, rightful.bridge().queue("secret.jobs") as jobs:
                 with trio.fail_after(10):
                     async with await anext(jobs.receive()) as job:
                         assert job.payload == b"hidden"

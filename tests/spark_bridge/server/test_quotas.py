@@ -79,7 +79,7 @@ async def test_a_cluster_reads_so_many_ranges_at_a_time_and_others_do_not_wait(t
         trio.open_nursery() as nursery,
     ):
         first, second = nodes
-        await first.publish("in", b"x", confirm=True)
+        await first.publish_confirmed("in", b"x")
         (shard,) = await BridgeClient(first, "bridge", patience=5).shards()
         question: dict[str, object] = {"shard": shard.id, "start": 0, "end": 1, "topics": []}
 
@@ -137,6 +137,6 @@ async def test_so_many_questions_of_a_cluster_wait_for_news(tmp_path: Path) -> N
         assert news == [0], "one of three is answered at once"
         nursery.start_soon(wait, second)
         assert await second.shards(), "there are places left"
-        await nodes[1].publish("in", b"x", confirm=True)
+        await nodes[1].publish_confirmed("in", b"x")
         await until(4)
         assert news == [0, 1, 1, 1]

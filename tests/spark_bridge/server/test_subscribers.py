@@ -49,14 +49,14 @@ async def test_two_bridges_have_all_that_was_confirmed_though_one_was_killed(tmp
             network.open_node("west", host="west") as west,
             open_bridge(west, topics=["a.>"], directory=tmp_path / "west", name="west"),
         ):
-            await shop.publish("a.b", b"both", confirm=True)
+            await shop.publish_confirmed("a.b", b"both")
             network.memory.crash("west")
             with pytest.raises(RequestTimeout, match=r"'west' of cluster 'west' of 'a\.b' is away"):
-                await shop.publish("a.b", b"refused", confirm=True, timeout=8)
+                await shop.publish_confirmed("a.b", b"refused", timeout=8)
         async with trio.open_nursery() as nursery:
 
             async def publish() -> None:
-                await shop.publish("a.b", b"waited", confirm=True, timeout=60)
+                await shop.publish_confirmed("a.b", b"waited", timeout=60)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(publish)
@@ -85,13 +85,13 @@ async def test_a_publisher_learns_of_a_bridge_that_is_away_from_one_that_was_awa
         ):
             assert [(one.name, one.present) for one in shop.durable_subscribers()] == [("east", True), ("west", False)]
             with pytest.raises(RequestTimeout, match="'west'"):
-                await shop.publish("a.b", b"1", confirm=True, timeout=0.5)
+                await shop.publish_confirmed("a.b", b"1", timeout=0.5)
             async with network.open_node("thief") as thief:
                 with pytest.raises(NotAllowed, match="'west' belongs to cluster 'west'"):
                     await thief.forget_subscriber("west")
             async with network.open_node("west") as owner:
                 await owner.forget_subscriber("west")
-            await shop.publish("a.b", b"2", confirm=True)
+            await shop.publish_confirmed("a.b", b"2")
     store = open_store(tmp_path / "east", shards=[0], entropy=os.urandom)
     assert len(store.subscribers()) == 2, "that it was forgotten is remembered"
     store.close()
@@ -101,10 +101,10 @@ async def test_a_bridge_that_was_stopped_in_order_is_away_and_not_gone(tmp_path:
     async with open_network() as network, network.open_node("shop") as shop:
         await run_for_a_moment(network, "bridge", tmp_path)
         with pytest.raises(RequestTimeout, match="'bridge' of cluster 'bridge'"):
-            await shop.publish("a.b", b"1", confirm=True, timeout=0.2)
+            await shop.publish_confirmed("a.b", b"1", timeout=0.2)
         async with network.open_node("bridge") as node, open_bridge(node, topics=["c"], directory=tmp_path):
             with pytest.raises(NotSent, match=r"no durable subscriber of 'a\.b'"):
-                await shop.publish("a.b", b"2", confirm=True)  # it stores other topics now
+                await shop.publish_confirmed("a.b", b"2")  # it stores other topics now
 
 
 async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(

@@ -99,7 +99,7 @@ async def test_a_limit_is_divided_among_members_and_counts_wanted_events(tmp_pat
     async with bridge_of(tmp_path, members=2) as (client, publisher):
         topics = ["noise", "noise", "a"] * 60
         for number, topic in enumerate(topics):
-            await publisher.publish(topic, b"x", key=f"k{number}", confirm=True, timeout=60)
+            await publisher.publish_confirmed(topic, b"x", key=f"k{number}", timeout=60)
         watch = BridgeWatch(None, TopicFilter(["a"]))
         await watch.look(client)
         known = dict.fromkeys(watch.extents, 0)
@@ -122,7 +122,7 @@ async def test_a_regular_expression_is_matched_by_the_bridge(tmp_path: Path) -> 
     async with bridge_of(tmp_path) as (client, publisher):
         (shard,) = await client.shards()
         for topic in ("a.b", "a.c", "b"):  # a chunk each
-            await publisher.publish(topic, b"x", confirm=True, timeout=60)
+            await publisher.publish_confirmed(topic, b"x", timeout=60)
         for regex, first in ((r"a\..", 0), ("b", 2), ("c|d", 3), ("(?!a).*", 0)):
             found = await client.wait_offsets("bridge", {shard.id: 0}, 0, TopicFilter(regex=regex))
             assert found[shard.id].first == first, regex

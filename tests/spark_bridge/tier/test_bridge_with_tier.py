@@ -80,7 +80,7 @@ async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
         assert [event["value"] for event in events if event["topic"] == "a.b"] == list(range(200))
         assert [event["value"] async for event in read_events(client, topics=["rare.>"])] == [0, 1, 2]
         found: list[Any] = []
-        async with node.consume("a.>", group="billing") as consumer:
+        async with node.bridge().consume("a.>", group="billing") as consumer:
             with trio.fail_after(60):
                 while len(found) < 200:
                     batch = await anext(consumer)
@@ -170,7 +170,7 @@ async def test_a_reader_waits_for_a_tier_that_does_not_answer_and_goes_on(
         patient = BridgeClient(node, "bridge", patience=60)
         assert [event["value"] async for event in read_events(patient)] == list(range(30))
         failures[0] = 1
-        async with node.consume(">", group="billing") as consumer:
+        async with node.bridge().consume(">", group="billing") as consumer:
             with trio.fail_after(60):
                 assert (await anext(consumer))[0].payload == 0
         assert failures[0] == 0

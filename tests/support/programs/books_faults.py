@@ -257,7 +257,7 @@ def works_of(node: iris.Node) -> dict[Pattern, Work]:
         await node.broadcast(CLUSTER, b"news")
 
     async def request(number: int) -> None:
-        await node.request(CLUSTER, number, timeout=3.0, idempotent=bool(number % 2))
+        await node.request(CLUSTER, number, timeout=3.0, options=iris.RequestOptions(idempotent=bool(number % 2)))
 
     async def survey(number: int) -> None:
         async with node.survey(CLUSTER, number, timeout=3.0) as answers:

@@ -108,7 +108,14 @@ async def _ask(shop: iris.Node) -> None:
         number += 1
         with suppress(iris.IrisError):
             await shop.request("store", number)
-            await shop.request("store", number, idempotent=True, operation="slow", hedge=0.005, timeout=2, wait=1)
+            await shop.request(
+                "store",
+                number,
+                operation="slow",
+                timeout=2,
+                wait=1,
+                options=iris.RequestOptions(idempotent=True, hedge=0.005),
+            )
             await shop.request("store", b"x" * 1000, operation="thread", timeout=2)
 
 
@@ -127,9 +134,9 @@ async def _publish(node: iris.Node) -> None:
     while True:
         number += 1
         with suppress(iris.IrisError):
-            await node.publish(f"orders.{number % 7}", b"x" * 100, retain=number % 50 == 0)
+            await (node.retain if number % 50 == 0 else node.publish)(f"orders.{number % 7}", b"x" * 100)
             if number % 20 == 0:
-                await node.publish("kept.one", {"number": number}, confirm=True, timeout=1)
+                await node.publish_confirmed("kept.one", {"number": number}, timeout=1)
             if number % 100 == 0:
                 async with node.confirming(timeout=1) as events:
                     for _ in range(10):
@@ -144,7 +151,7 @@ async def _follow(node: iris.Node, pattern: str, overflow: str) -> None:
 
 
 async def _keep(node: iris.Node) -> None:
-    async with node.subscribe("kept.>", durable=True) as events:
+    async with node.subscribe_durable("kept.>") as events:
         while True:
             await events.confirm(await events.receive_batch())
 

@@ -21,7 +21,7 @@ async def work(given: argparse.Namespace) -> None:
     record = os.open(Path(given.record), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     async with (
         iris.open_node("workers") as node,
-        node.queue("jobs") as jobs,
+        node.bridge().queue("jobs") as jobs,
         trio.open_nursery() as nursery,
     ):
         await node.wait_for("bridge", timeout=60)

@@ -39,7 +39,9 @@ async def ask(world: iris.testing.World) -> None:
         began = loop.time()
         while loop.time() < began + 60:
             number = world.random.randrange(1000)
-            assert await node.request("echo", number, idempotent=True, timeout=30) == number
+            assert (
+                await node.request("echo", number, timeout=30, options=iris.RequestOptions(idempotent=True)) == number
+            )
             await asyncio.sleep(1)
         assert await loop.run_in_executor(None, len, "four") == 4
         world.note("all was answered")

@@ -29,7 +29,7 @@ def test_a_bridge_stores_events_with_the_date_of_the_simulation() -> None:
         async with iris.open_node("desk") as node:
             await node.wait_for("bridge", timeout=30)
             await trio.sleep_until(100)
-            async with node.queue("jobs") as jobs:
+            async with node.bridge().queue("jobs") as jobs:
                 await jobs.put("one")
                 async with await anext(jobs.receive()) as job:
                     dates.extend((job.timestamp, time.time()))  # noqa: TID251 -- as programs do

@@ -180,7 +180,7 @@ class DurableSubscribers:
         self._said.add(record.id)
         _log.warning(
             "durable subscriber %s of cluster %s is away: what this node publishes on %s and other topics of it is not "
-            "stored there until it is back, unless it is published with confirm=True",
+            "stored there until it is back, unless it is published by publish_confirmed",
             record.name,
             record.id[0],
             topic,

@@ -1,4 +1,4 @@
-"""Acknowledgements: ``publish(confirm=True)`` returns once every durable subscriber has the event on disk.
+"""Acknowledgements: ``publish_confirmed`` returns once every durable subscriber has the event on disk.
 
 A durable subscriber is a node, or a group of which any one member acknowledges.  When a member is lost, events that it
 has not acknowledged go to its stand-in under the same number, so that the subscribers can drop repeats.
@@ -184,7 +184,7 @@ class Acknowledgements:
     async def publish(
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
     ) -> None:
-        """See ``Node.publish`` with ``confirm=True``."""
+        """See ``Node.publish_confirmed``."""
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)

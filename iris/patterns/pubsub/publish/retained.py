@@ -1,4 +1,4 @@
-"""Retained values: ``publish(retain=True)`` keeps the last event of a topic for subscribers that come later.
+"""Retained values: ``Node.retain`` keeps the last event of a topic for subscribers that come later.
 
 There is no broker to keep the value, so it lives as long as its publisher.  If several publishers retain one topic,
 each keeps its own value.  A value is sent when a node's interest in its topic becomes known, ahead of all that is

@@ -1,4 +1,4 @@
-"""Publishing with ``retain=True``: the event becomes the value that its publisher keeps for later subscribers."""
+"""Publishing what is retained: the event becomes the value that its publisher keeps for later subscribers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RetainedPublishing:
         headers: Mapping[str, str] | None,
         within: float | None,
     ) -> None:
-        """See ``Node.publish`` with ``retain=True``; ``within`` is the timeout of a confirmed event."""
+        """See ``Node.retain``; ``within`` is the timeout of a confirmed event."""
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)

@@ -5,7 +5,7 @@ jobs in hand, and reports again what a bridge has not confirmed; a consumer gets
 on.  Not here: the choice of the receiver (iris.spark_bridge.queues, iris.spark_bridge.consumers).
 """
 
-from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
+from iris.patterns.pubsub.queues.bridge_members import BridgeMembers, BridgeUser
 from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_stream import decode_value_untrusted
@@ -18,6 +18,6 @@ from iris.patterns.pubsub.queues.worker import JobWorker
 __all__ = (
     "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "MAX_PRIORITY",
     "OWN_HEADERS", "PRIORITY",
-    "BridgeMembers", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
+    "BridgeMembers", "BridgeUser", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
     "decode_value_untrusted", "open_consumer", "open_work_queue",
 )  # fmt: skip

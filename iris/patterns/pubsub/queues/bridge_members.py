@@ -42,12 +42,11 @@ class BridgeUser(Protocol):
         """Open a tunnel to a member of a cluster."""
         ...
 
-    async def publish(
+    async def publish_confirmed(
         self,
         topic: str,
         payload: Any,
         *,
-        confirm: bool = ...,
         key: str | None = ...,
         headers: Mapping[str, str] | None = ...,
         timeout: float = ...,

@@ -79,7 +79,7 @@ class LogBatch(Sequence[LogEvent]):
         if none was."""
         self.gaps: Final = sent.gaps
         """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
-        lost in flight, and not with ``confirm=True``."""
+        lost in flight, and not with ``publish_confirmed``."""
         self.expired: Final = sent.expired
         """Events before it that had expired."""
 
@@ -265,7 +265,7 @@ class _ReadyBatches:
 
 @final
 class Consumer(MemberStreams[MemberReader]):
-    """An iterator over batches of a bridge's log.  Made by ``Node.consume``; one task iterates.
+    """An iterator over batches of a bridge's log.  Made by ``Bridge.consume``; one task iterates.
 
     Cancelling the iteration loses no batch.
     """
@@ -315,7 +315,7 @@ class Consumer(MemberStreams[MemberReader]):
 async def open_consumer(
     topics: Sequence[str], members: BridgeMembers, *, group: str, start: Start, replay: bool
 ) -> AsyncIterator[Consumer]:
-    """See ``Node.consume``."""
+    """See ``Bridge.consume``."""
     if not topics or not all(map(is_pattern, topics)):
         raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
     for pattern in topics:

@@ -42,7 +42,7 @@ _GOODBYE: Final = 5.0
 
 @final
 class WorkQueue:
-    """A queue of jobs on a bridge's log.  Made by ``Node.queue``."""
+    """A queue of jobs on a bridge's log.  Made by ``Bridge.queue``."""
 
     def __init__(self, members: BridgeMembers, nursery: trio.Nursery, terms: TakeJobs) -> None:
         self.name: Final = terms.name
@@ -83,7 +83,7 @@ class WorkQueue:
             NotSent: no bridge stores the topic.
             RequestTimeout: the bridge has not confirmed; the job may be in the queue all the same.
             ConfigError: an argument is out of its range.
-            NotAllowed, PayloadTooLarge, LocalProtocolError: as for ``Node.publish``.
+            NotAllowed, PayloadTooLarge, LocalProtocolError: as for ``Node.publish_confirmed``.
 
         Cancelled while it waits, the job may be in the queue.
         """
@@ -94,9 +94,7 @@ class WorkQueue:
             own = with_expiry(own, expires)
         if priority:
             own[PRIORITY] = str(check_whole(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY))
-        await self._members.node.publish(
-            self.name, payload, confirm=True, key=key, headers=own or None, timeout=timeout
-        )
+        await self._members.node.publish_confirmed(self.name, payload, key=key, timeout=timeout, headers=own or None)
 
     def receive(self, limit: int = 16) -> JobWorker:
         """Take jobs: ``async for job in queue.receive()``, and in it ``async with job``.
@@ -139,7 +137,7 @@ async def open_work_queue(
     dead: str | None,
     backoff: float,
 ) -> AsyncIterator[WorkQueue]:
-    """See ``Node.queue``."""
+    """See ``Bridge.queue``."""
     for text, what in ((name, "name"), (f"{name}{DEAD_SUFFIX}" if dead is None else dead, "dead")):
         if not is_own_topic(text):
             raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots, without '/', '+' or '#'")

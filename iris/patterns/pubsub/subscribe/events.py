@@ -163,7 +163,7 @@ class Event(tuple[object, int, EventRun, int]):
 
     @property
     def retained(self) -> bool:
-        """True if it was published before the subscription and kept for it (``publish(retain=True)``)."""
+        """True if it was published before the subscription and kept for it (``Node.retain``)."""
         return self[2].retained
 
     @property

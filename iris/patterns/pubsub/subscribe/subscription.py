@@ -711,7 +711,7 @@ class Subscription:
     async def confirm(self, batch: Sequence[Event]) -> None:
         """Acknowledge these events as durable to the publishers that asked for it.
 
-        Events published without ``confirm=True`` are skipped.  If it is cancelled, they were sent all the same.
+        Events published by plain ``publish`` are skipped.  If it is cancelled, they were sent all the same.
         """
         ranges: dict[NodeId, list[int]] = {}
         for event in batch:

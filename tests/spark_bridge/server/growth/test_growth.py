@@ -154,9 +154,9 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
                 await grow(client, 3, patience=0.1)
             # What is left of the former generation goes on, and what moves waits.
             stays, moves = min({*range(growing_bridges.KEYS)} - {*moved(2, 3)}), moved(2, 3)[0]
-            await publisher.publish("t", b"%d" % LAST, key=f"k{stays}", confirm=True, timeout=10)
+            await publisher.publish_confirmed("t", b"%d" % LAST, key=f"k{stays}", timeout=10)
             with pytest.raises(Exception, match="no member of 'bridge' has the shard to which this event on 't'"):
-                await publisher.publish("t", b"x", key=f"k{moves}", confirm=True, timeout=1)
+                await publisher.publish_confirmed("t", b"x", key=f"k{moves}", timeout=1)
         for shard in (0, 1):  # both are started again as before, and one of them has begun
             await nursery.start(run_member, network, tmp_path, shard, 2)
         await wait_newcomer(nursery, network, tmp_path, 2, 3)
@@ -165,7 +165,7 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
         shards = await client.shards()
         marks = " and ".join(f"{shard.id} at {shard.marks[3]}" for shard in shards[:2])
         assert [*_generations(shards)] == [f"grown from 2 to 3 shards, which begin behind {marks}"]
-        await publisher.publish("t", b"%d" % (LAST + 1), key=f"k{moves}", confirm=True, timeout=10)
+        await publisher.publish_confirmed("t", b"%d" % (LAST + 1), key=f"k{moves}", timeout=10)
         found = await read_all(client)
         check_once_and_in_order(flat(found), LAST + 2)
         assert found[2] == [(f"k{moves}", LAST + 1)]
@@ -218,7 +218,7 @@ async def test_a_queue_hands_out_the_jobs_of_a_key_in_order(tmp_path: Path) -> N
         await grow(client, 2)
         await publish(publisher, range(LAST, 2 * LAST))
         done: list[tuple[str, int]] = []
-        async with network.open_node("worker") as node, node.queue("t") as queue:
+        async with network.open_node("worker") as node, node.bridge().queue("t") as queue:
             with trio.fail_after(120):
                 async for job in queue.receive(limit=16):
                     async with job:
@@ -235,7 +235,7 @@ async def test_a_new_shard_gives_a_group_nothing_until_it_has_committed_what_com
         await wait_newcomer(nursery, network, tmp_path, 1, 2)
         await grow(client, 2)
         await publish(publisher, range(LAST, 2 * LAST))
-        async with publisher.consume("t", group="g", start="earliest") as batches:
+        async with publisher.bridge().consume("t", group="g", start="earliest") as batches:
             held = [await anext(batches)]
             with trio.move_on_after(2):
                 while True:
@@ -278,7 +278,7 @@ async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard
         began = trio.Event()
 
         async def read() -> None:
-            async with publisher.consume("t", group="g", start="latest") as batches:
+            async with publisher.bridge().consume("t", group="g", start="latest") as batches:
                 async for batch in batches:
                     async with batch:
                         received.extend((str(event.key), int(event.payload) - LAST) for event in batch)
@@ -336,10 +336,10 @@ async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same
     async with scene() as (network, client, publisher, nursery):
         member = await nursery.start(run_member, network, tmp_path, 0, 1)
         key = f"k{moved(1, 2)[0]}"
-        await publisher.publish("t", b"1", key=key, confirm=True, timeout=10)
+        await publisher.publish_confirmed("t", b"1", key=key, timeout=10)
         await wait_newcomer(nursery, network, tmp_path, 1, 2)
         await grow(client, 2)
-        async with network.open_node("worker") as node, node.queue("t", attempts=1) as queue:
+        async with network.open_node("worker") as node, node.bridge().queue("t", attempts=1) as queue:
             with trio.fail_after(60):
                 async for job in queue.receive(limit=1):
                     job.fail("broken")
@@ -388,7 +388,7 @@ async def test_readers_go_on_when_the_log_of_an_old_shard_is_lost(tmp_path: Path
         wanted = sum(number % growing_bridges.KEYS in moved(1, 2) for number in range(LAST, 3 * LAST))
         received: list[int] = []
         with trio.fail_after(60):
-            async with publisher.consume("t", group="g", start="earliest") as batches:
+            async with publisher.bridge().consume("t", group="g", start="earliest") as batches:
                 async for batch in batches:
                     async with batch:
                         received += [int(e.payload) for e in batch if str(e.key) in {f"k{n}" for n in moved(1, 2)}]
@@ -413,7 +413,7 @@ async def test_a_group_that_is_dropped_and_begins_again_waits_again(tmp_path: Pa
             await grow(client, 2)
             await publish(publisher, range(LAST, 2 * LAST))
             received: list[tuple[str, int]] = []
-            async with publisher.consume("t", group="g", start="earliest") as batches:
+            async with publisher.bridge().consume("t", group="g", start="earliest") as batches:
                 async for batch in batches:
                     async with batch:
                         received += [(str(event.key), int(event.payload)) for event in batch]
@@ -443,16 +443,16 @@ async def test_what_was_trimmed_in_an_old_shard_is_not_waited_for(tmp_path: Path
         await grow(client, 2)
         assert await ask_raw(client, "trim", {"shard": state.id, "before": LAST}, "bridge.0") == LAST
         moves = moved(1, 2)[0]
-        await publisher.publish("t", b"%d" % LAST, key=f"k{moves}", confirm=True, timeout=10)
+        await publisher.publish_confirmed("t", b"%d" % LAST, key=f"k{moves}", timeout=10)
         with trio.fail_after(60):
             if reader == "queue":
-                async with publisher.queue("t") as queue:
+                async with publisher.bridge().queue("t") as queue:
                     async for job in queue.receive(limit=1):
                         async with job:
                             assert job.payload == b"%d" % LAST
                         break
             else:
-                async with publisher.consume("t", group="g", start="earliest") as batches:
+                async with publisher.bridge().consume("t", group="g", start="earliest") as batches:
                     async for batch in batches:
                         async with batch:
                             assert [event.payload for event in batch] == [b"%d" % LAST]
@@ -468,14 +468,14 @@ async def test_a_group_of_what_is_new_begins_with_the_new_shards_while_an_old_on
         await wait_newcomer(nursery, network, tmp_path, 1, 2)
         await grow(client, 2)
         moves = moved(1, 2)[0]
-        await publisher.publish("t", b"old", key=f"k{moves}", confirm=True, timeout=10)
+        await publisher.publish_confirmed("t", b"old", key=f"k{moves}", timeout=10)
         received: list[object] = []
         with trio.fail_after(60):
-            async with publisher.consume("t", group="g", start="latest") as batches:
+            async with publisher.bridge().consume("t", group="g", start="latest") as batches:
 
                 async def go_on() -> None:
                     while not received:
-                        await publisher.publish("t", b"new", key=f"k{moves}", confirm=True, timeout=10)
+                        await publisher.publish_confirmed("t", b"new", key=f"k{moves}", timeout=10)
                         await trio.sleep(0.5)
 
                 nursery.start_soon(go_on)
