@@ -23,16 +23,21 @@ from iris.patterns.pubsub.queues import (
     open_consumer,
     open_work_queue,
 )
-from iris.patterns.service import KeyClaims, Requester
-from iris.patterns.state import Lease, Saga, open_lease, open_saga
+from iris.patterns.service import KeyClaims
+from iris.patterns.state import AskMember, Lease, Saga, open_lease, open_saga
 
 
-class BridgeNode(BridgeUser, Requester, Protocol):
+class BridgeNode(BridgeUser, Protocol):
     """A node, as far as it is needed to use a bridge."""
 
     @property
     def name(self) -> str:
         """Cluster that the node speaks for."""
+        ...
+
+    @property
+    def request(self) -> AskMember:
+        """See ``iris.Node.request``."""
         ...
 
 

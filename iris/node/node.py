@@ -38,7 +38,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Service, callers
-from iris.patterns.state import MAX_BYTES, SharedState
+from iris.patterns.state import MAX_BYTES, DocumentSettings, SharedState
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential

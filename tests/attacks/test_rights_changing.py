@@ -63,8 +63,8 @@ async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_
                     with trio.fail_after(20):
                         found += [event.payload for event in await anext(events)]
                     await narrow(network, "reader", reader_parts.mesh, node_parts.mesh)
-                    await node.publish("secret.a", "after", confirm=True)
-                    await node.publish("public.a", "after", confirm=True)
+                    await node.publish_confirmed("secret.a", "after")
+                    await node.publish_confirmed("public.a", "after")
                     with trio.move_on_after(5):
                         while True:
                             found += [event.payload for event in await anext(events)]
@@ -88,7 +88,7 @@ async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Pat
                     async with await anext(taken) as job:
                         found.append(job.payload)
                     await narrow(network, "worker", worker_parts.mesh, node_parts.mesh)
-                    await node.publish("secret.jobs", "after", confirm=True)
+                    await node.publish_confirmed("secret.jobs", "after")
                     with trio.move_on_after(5):
                         async with await anext(taken) as job:
                             found.append(job.payload)

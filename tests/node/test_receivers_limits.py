@@ -348,7 +348,7 @@ async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autoju
 
 
 async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_told(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (stage, member, shop), member.subscribe("a", durable=True) as events:
+    async with open_small_store() as (stage, member, shop), member.subscribe_durable("a") as events:
         told: list[Any] = []
 
         def receive(peer: Peer, message: wire.Message) -> None:

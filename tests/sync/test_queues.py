@@ -46,7 +46,7 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
 def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
     with iris.sync.open_node("bridge") as serving:
         bridge = open_sync_bridge(serving, topics=[">"], directory=tmp_path / "log")
-        with bridge, iris.sync.open_node("desk") as node, node.consume("orders.>", group="billing") as orders:
+        with bridge, iris.sync.open_node("desk") as node, node.bridge().consume("orders.>", group="billing") as orders:
             node.wait_for("bridge", timeout=60)
             node.publish_confirmed("orders.new", 1, timeout=60)
             with next(orders) as batch:

@@ -7,12 +7,13 @@ all writes.  Leases are never a matter of members among themselves: a bridge gra
 
 from iris.patterns.state.lease import ELSEWHERE, Lease, open_lease
 from iris.patterns.state.members import StateMembers
-from iris.patterns.state.saga import Saga, open_saga
+from iris.patterns.state.saga import AskMember, Saga, open_saga
 from iris.patterns.state.shared_state import MAX_BYTES, DocumentSettings, SharedState, StateStatistics
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.watch import StateChange, StateWatch
 
 __all__ = (
+    "AskMember",
     "ELSEWHERE", "MAX_BYTES", "DocumentSettings", "Lease", "Saga", "SharedCounter", "SharedMap", "SharedSet",
     "SharedState", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease", "open_saga",
 )  # fmt: skip

@@ -295,7 +295,7 @@ async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_wa
 
         federation.nursery.start_soon(keep)
         await trio.sleep(1)
-        await publisher.publish("orders.new", "warm", confirm=True)
+        await publisher.publish_confirmed("orders.new", "warm")
         carrying = federation.gateway_parts[federation.gateways["us-gateway"]].carrying
         divide, carrying.divide = carrying.divide, _ignore  # type: ignore[assignment,method-assign]
 

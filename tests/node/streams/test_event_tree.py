@@ -392,7 +392,7 @@ async def test_last_values_come_once_before_subscribe_returns_and_in_order_over_
 ) -> None:
     async with open_readers(8) as (stage, readers, shop):
         await start(trees(stage, shop), shop)
-        await shop.publish("state", "kept", retain=True)
+        await shop.retain("state", "kept")
         got: list[tuple[object, bool]] = []
         for index in (2, 7):
             reader = readers.nodes[f"reader-{index}"]

@@ -200,7 +200,7 @@ async def test_what_waits_at_a_member_that_leaves_in_order_is_in_the_publishers_
         assert published.dropped >= 200
         assert sum(map(len, taken)) + published.dropped == 700
         with pytest.raises(iris.EventsLost, match=f"{published.dropped} of the events"):
-            await writer.publish("work", 700, strict=True)
+            writer.raise_for_losses("work")
         assert stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(workers[1].id) == 0
 
 

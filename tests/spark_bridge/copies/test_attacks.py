@@ -254,7 +254,7 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
         network.open_node("publisher") as publisher,
         open_follower(network, tmp_path / "copy") as copy,
     ):
-        await publisher.publish("a", b"1", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"1", timeout=60)
         files = copy.store.replication._files
         real = files._disk
         monkeypatch.setattr(files, "_disk", FullDisk())
@@ -265,7 +265,7 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
         assert stored(member.store) == [b"1", b"2", b"3"]
         assert stored(copy.store) == [b"1"]
         monkeypatch.setattr(files, "_disk", real)
-        await publisher.publish("a", b"4", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == [b"1", b"2", b"3", b"4"]
 
 
@@ -295,7 +295,7 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
         monkeypatch.setattr(copy.store.replication, "repeat", repeat)
         go_on.set()
-        await publisher.publish("a", b"4", confirm=True, timeout=60)
+        await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == stored(member.store)
 
 

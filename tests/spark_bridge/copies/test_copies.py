@@ -32,7 +32,7 @@ async def test_what_is_confirmed_is_on_the_copys_disk(tmp_path: Path) -> None:
         client = BridgeClient(publisher, "bridge", patience=5)
         await wait_copies(client, copy="in step")
         for number in range(20):
-            await publisher.publish("a", b"%d" % number, confirm=True, timeout=60)
+            await publisher.publish_confirmed("a", b"%d" % number, timeout=60)
             assert stored(copy.store) == [b"%d" % n for n in range(number + 1)]
         assert await values(client) == stored(member.store) == stored(copy.store)
 
@@ -119,7 +119,7 @@ async def test_events_that_nobody_confirmed_are_let_go(tmp_path: Path) -> None:
                 reopen(node, "bridge", tmp_path / "copy", settings, waiting=print),
                 open_follower(network, tmp_path / "primary") as former,
             ):
-                await publisher.publish("a", b"2", confirm=True, timeout=60)
+                await publisher.publish_confirmed("a", b"2", timeout=60)
                 assert await values(client) == stored(former.store) == [b"1", b"2"]
 
 
