@@ -13,7 +13,7 @@ from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.watch import StateChange, StateWatch
 
 __all__ = (
-    "AskMember",
-    "ELSEWHERE", "MAX_BYTES", "DocumentSettings", "Lease", "Saga", "SharedCounter", "SharedMap", "SharedSet",
-    "SharedState", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease", "open_saga",
+    "ELSEWHERE", "MAX_BYTES", "AskMember", "DocumentSettings", "Lease", "Saga", "SharedCounter", "SharedMap",
+    "SharedSet", "SharedState", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease",
+    "open_saga",
 )  # fmt: skip
