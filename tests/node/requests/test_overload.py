@@ -272,7 +272,7 @@ async def test_a_service_with_adaptive_limits_runs_no_more_than_helps(autojump_c
         callers = Callers(shop, timeout=60)
 
         async def ask_on() -> None:
-            for _ in range(40):
+            for _ in range(100):
                 await callers.ask()
 
         async with trio.open_nursery() as nursery:
