@@ -37,7 +37,7 @@ LIVE: Final = "document.getElementById('state').textContent === 'live'"
 @pytest.fixture
 def airport() -> Iterator[Airport]:
     """Return an airport of real processes, with callers, two sites and a bridge."""
-    with open_terminal() as terminal, open_airport(terminal) as opened:
+    with open_terminal() as terminal, open_airport(terminal, few=True) as opened:
         yield opened
 
 
