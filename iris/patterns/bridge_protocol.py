@@ -152,13 +152,14 @@ class Bridges(Protocol):
 
 
 def read_request(kind: type[T], payload: object) -> T:
-    """Return what a caller has sent as a request, or as a message of a tunnel.
+    """Return what a caller has sent as a request, or as a message of a tunnel.  No payload is a request without fields.
 
     Raises:
         RemoteError: it is something else; the code is ``bad_request``.
     """
     try:
-        request = msgspec.convert({} if payload is None else payload, kind, builtin_types=(bytes,), str_keys=True)
+        fields = {} if payload in (None, b"") else payload
+        request = msgspec.convert(fields, kind, builtin_types=(bytes,), str_keys=True)
         asked: object = request
         if isinstance(asked, Ask):
             asked.check()
