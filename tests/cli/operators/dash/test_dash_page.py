@@ -109,9 +109,7 @@ def test_the_numbers_are_those_of_top_while_requests_go_on_and_when_they_have_en
             "[...document.querySelectorAll('#clusters td[data-label=\"rate /s\"]')].every((cell) => "
             "cell.dataset.value === '0')"
         )
-        for attempt in range(
-            5, -1, -1
-        ):  # what was on its way is counted a moment later
+        for attempt in range(5, -1, -1):  # what was on its way is counted a moment later
             try:
                 _check_same(_top(terminal, "--site", "airport"), page)
             except AssertionError:
