@@ -422,7 +422,8 @@ class Node:
     ) -> None:
         """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
 
-        Raises what both raise; after ``RequestTimeout`` the value is retained.
+        Raises what both raise; after ``RequestTimeout`` the value is retained.  Cancelled, it is retained or not, and the
+        event may be stored.
         """
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
 

@@ -231,8 +231,9 @@ class MemberReader(MemberStream):
             (sent.gaps, "%d events of shard %s never came to the bridge, and group %s goes on without them"),
         ):
             if count:
-                extra = {"cluster": self.address, "count": count}
-                _log.warning(what, count, sent.shard, self._terms.group, extra=extra)
+                _log.warning(
+                    what, count, sent.shard, self._terms.group, extra={"cluster": self.address, "count": count}
+                )
         self._receiver.offer(LogBatch(self, events, sent))
 
 
