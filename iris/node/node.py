@@ -422,8 +422,9 @@ class Node:
     ) -> None:
         """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
 
-        Raises what both raise; after ``RequestTimeout`` the value is retained.  Cancelled, it is retained or not, and the
-        event may be stored.
+        Raises what both raise; after ``RequestTimeout`` the value is retained.
+
+        Cancelled, the event may be retained, stored, or both.
         """
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
 
