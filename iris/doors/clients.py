@@ -119,7 +119,7 @@ class ClientStatistics(NamedTuple):
     """A snapshot of what a door keeps for one client."""
 
     bytes: int
-    """Bytes that wait for members, or to be read by it."""
+    """Size of what waits for members, or to be read by the client, in bytes."""
     subscriptions: int
     retained: int
     """Topics that it has retained values of."""

@@ -25,7 +25,7 @@ MAX_CONTAINERS: Final = wire.MAX_CONTAINERS
 """Lists in one payload, and as many maps."""
 
 AS_VALUE: Final = 16
-"""Bytes of memory that each byte of JSON or MessagePack may take as a value: of short texts, or of numbers."""
+"""Memory that each byte of JSON or MessagePack may take as a value, in bytes: of short texts, or of numbers."""
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 """A text in JSON."""

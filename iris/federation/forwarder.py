@@ -102,7 +102,7 @@ class ForwardingLimits(NamedTuple):
     transit: bool
     """True if frames between other sites pass."""
     rate: float | None
-    """Bytes per second that one neighbour may send; None: any."""
+    """Rate limit of one neighbour, in bytes per second. None: there is none."""
 
 
 @final

@@ -33,7 +33,7 @@ GROUP: Final = "queue/"
 """Before the name of a queue: the group under which a bridge keeps how far it is."""
 
 MAX_LABEL: Final = 256
-"""Bytes of the name of a group, and of the parts of an idempotency key."""
+"""Size limit of a group's name, and of each part of an idempotency key, in bytes."""
 
 MAX_LIMIT: Final = 4096
 """Jobs that a worker has in hand at a time."""
@@ -56,7 +56,7 @@ MAX_WAIT: Final = 5.0
 MIN_KEEP: Final = 1.0
 MAX_KEEP: Final = 366 * 24 * 3600.0
 MAX_OUTCOME: Final = 256 * KIB
-"""Bytes of a reply, and of an outbox, that are kept with an idempotency key."""
+"""Size limit of a reply, and of an outbox, kept with an idempotency key, in bytes."""
 MAX_BUDGET: Final = 2.0**32 / 1000
 """Seconds of a claim."""
 MAX_EVENTS: Final = 64
@@ -260,7 +260,7 @@ class MemberShards(Struct, kw_only=True, frozen=True):
 
 
 class ListShards(Ask[MemberShards], kw_only=True):
-    """What a member has, and knows of the others."""
+    """Ask for the shards that a member has, and knows of the others."""
 
     operation = "shards"
     permission = Permission("reader")
@@ -384,16 +384,15 @@ class SentJob(NamedTuple):
 
 
 class JobNews(Struct, omit_defaults=True, kw_only=True):
-    """What a bridge sends to a worker."""
+    """Message of a bridge to a worker."""
 
     settled: tuple[Place, ...] = ()
     """Jobs that the worker need not remember any more."""
     taken: tuple[Place, ...] = ()
-    """Those of ``settled``, in a message of its own: these are not the worker's any more, as their leases have ended or
-    another worker has reported them as done.  It answers no report: that answer comes as well."""
+    """Jobs of ``settled`` that the worker has lost: their leases have ended, or another worker has reported them done.
+    They come in a message of their own, which answers no report: that answer comes as well."""
     late: tuple[Place, ...] = ()
-    """Of ``settled``, those that the worker has reported as done in vain: another worker has begun or done them, or
-    their outcome was there before."""
+    """Jobs of ``settled`` reported done in vain: another worker has begun or done them, or their outcome was there."""
     suspect: tuple[Place, ...] = ()
     """Jobs that come next, of which each is begun only when that is confirmed."""
     confirmed: tuple[Place, ...] = ()
@@ -428,7 +427,7 @@ class QueueStatus:
 
 
 class ShowQueue(QueueAsk[QueueStatus], kw_only=True):
-    """What goes on in a queue."""
+    """Ask for the status of a queue."""
 
     operation = "queue"
     permission = Permission("subscriber", "queue")
@@ -451,7 +450,7 @@ class ShownJob(Struct, kw_only=True):
     timestamp: Number
     encoding: str
     value: bytes
-    """At most 4,096 bytes of the value."""
+    """Value of the job, cut off after 4,096 bytes."""
     size: Number
     """Size of the whole value, in bytes."""
 
@@ -506,17 +505,17 @@ class Consume(Ask[Consuming], kw_only=True):
     group: Label
     topics: Topics
     start: Start = "earliest"
-    """Where a group begins that is new, or that is to be replayed."""
+    """Start of a group that is new, or is to be replayed."""
     replay: bool = False
     at: Offsets = {}
-    """How far this consumer has come since it began."""
+    """Offsets that this consumer has reached since it began."""
 
 
 class ConsumerReport(Struct, omit_defaults=True, kw_only=True):
     """Report of a consumer."""
 
     commit: Offsets = {}
-    """How far the group has come."""
+    """Offsets that the group has reached."""
     taken: Number | None = None
     """Batches of this tunnel that the program has received. None: as many as before."""
 
@@ -533,7 +532,7 @@ class SentEvent(NamedTuple):
     timestamp: Number
     """Microseconds since 1970."""
     value: bytes | Number
-    """As of a job: a value of more than 64 KiB is its size."""
+    """Value, or its size if it has more than 64 KiB; see ``SentJob``."""
 
 
 class SentBatch(Struct, kw_only=True):
@@ -552,10 +551,10 @@ class SentBatch(Struct, kw_only=True):
 
 
 class LogNews(Struct, omit_defaults=True, kw_only=True):
-    """What a bridge sends to a consumer: one of the two."""
+    """Message of a bridge to a consumer: one of the two."""
 
     committed: Offsets = {}
-    """How far the group has come, on the disk."""
+    """Offsets that the group has reached, on the disk."""
     batch: SentBatch | None = None
 
 
@@ -579,7 +578,7 @@ class MemberAsk(Ask[R_co], Generic[R_co], kw_only=True):
 
     cluster: Cluster
     holder: Token
-    """What distinguishes this holder of a lease, or of a key, from others."""
+    """Random identity of this holder of a lease or key."""
 
 
 class AskLease(MemberAsk[LeaseAnswer], kw_only=True):
@@ -632,7 +631,7 @@ class KeyAnswer(Struct, omit_defaults=True, kw_only=True):
 
 
 class KeyCounts(Struct, omit_defaults=True, kw_only=True):
-    """Whether what was reported counts: no other member has taken over.  Or where to ask."""
+    """Answer to a report about a key: it counts if no other member has taken over.  Or where to ask."""
 
     counts: bool | None = None
     elsewhere: Name | None = None
@@ -667,10 +666,10 @@ class KeyAsk(MemberAsk[R_co], Generic[R_co], kw_only=True):
 
 
 class KeyTerms(KeyAsk[R_co], Generic[R_co], kw_only=True):
-    """What a claim says, and the record of an outcome says again."""
+    """Terms of a claim, which the record of its outcome repeats."""
 
     fingerprint: Token
-    """Of the payload: the key stands for this one."""
+    """Fingerprint of the payload that the key stands for."""
     budget: Annotated[float, Meta(ge=0.0, le=MAX_BUDGET)] = 0.0
     """Seconds of the claim."""
     keep: Annotated[float, Meta(ge=MIN_KEEP, le=MAX_KEEP)]
@@ -685,7 +684,7 @@ class NoteKey(KeyAsk[KeyCounts], kw_only=True):
 
     notes: Outcome
     room: bytes = b""
-    """As many bytes as the record of the end may take more: who cannot send that is told so now."""
+    """Padding as long as the record of the end may be more: a member that cannot send that learns it now."""
 
 
 class OutboxEvent(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -81,7 +81,7 @@ class MeshStatistics:
     inbound: int
     """Connections that others have opened."""
     unauthenticated: int
-    """Those that have not shown a genuine frame yet."""
+    """Inbound connections that have not shown a genuine frame yet."""
 
 
 @final

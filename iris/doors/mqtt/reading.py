@@ -30,10 +30,10 @@ CONNECT: Final = 0x10
 """The first byte of a CONNECT."""
 
 OVERHEAD: Final = 65_536
-"""Bytes of a packet beside its payload; of all packets other than CONNECT and PUBLISH in all."""
+"""Size limit of a packet beside its payload, in bytes; of other packets than CONNECT and PUBLISH in all."""
 
 _MAX_CONNECT: Final = 2 * OVERHEAD
-"""Bytes of a CONNECT: it has a payload, that of the will, of 64 KiB at most."""
+"""Size limit of a CONNECT, in bytes: its payload, that of the will, has 64 KiB at most."""
 
 _PUBLISH: Final = 3
 

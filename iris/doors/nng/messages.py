@@ -21,11 +21,11 @@ from iris.doors.problems import Problem
 from iris.doors.values import from_json, packed, to_json, unpacked
 
 MAX_LINE: Final = 2048
-"""Bytes of the first line."""
+"""Size limit of the first line, in bytes."""
 
 MAX_SENT: Final = 1 << 20
-"""Bytes of a message to a client: what nng's sockets take if their program says nothing.  A larger one would end the
-connection, whereupon a REQ comes back with the same request, for ever."""
+"""Size limit of a message to a client, in bytes: the default of nng's sockets.  A larger one would end the connection,
+whereupon a REQ comes back with the same request, for ever."""
 
 
 class Received(NamedTuple):

@@ -129,9 +129,9 @@ class TransportStatistics:
     inbound: int
     """Connections that are read, reverse ones included."""
     reverse: int
-    """Those that this node has dialled itself."""
+    """Inbound connections that this node has dialled itself."""
     held: int
-    """Bytes that have come of incomplete frames."""
+    """Size of what has come of incomplete frames, in bytes."""
     outbound: int
     """Connections that are sent by, and those that are being dialled in reverse."""
     reported: int

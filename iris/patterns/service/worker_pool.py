@@ -56,7 +56,7 @@ from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
 
 _HEADER: Final = 192
-"""Bytes that a header takes beside its name and its value."""
+"""Size that a header takes beside its name and its value, in bytes."""
 
 
 @final

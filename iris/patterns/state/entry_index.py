@@ -23,7 +23,7 @@ from iris.patterns.state.entries import (
 _WRITES: Final = 8 * WRITERS
 
 Cell = Entry | dict[int, Entry]
-"""What is at a key: an entry, or several by their dots, so that each comes and goes at the same cost."""
+"""Entries of a key: one, or several by their dots, so that each comes and goes at the same cost."""
 
 
 @final

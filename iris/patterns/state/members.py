@@ -36,7 +36,7 @@ class StateMembers:
     sites: Sites | None
     """Links members at other sites before they are asked; None without sites."""
     all: Callable[[], Sequence[NodeId]]
-    """Who serves the cluster now, at whatever site."""
+    """Function that returns the members of the cluster now, at whatever site."""
 
     def others(self) -> list[NodeId]:
         """Return every member but this node."""

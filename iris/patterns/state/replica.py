@@ -55,12 +55,12 @@ _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
 _MOST_ANEW: Final = MIB
 _ANEW_RATE: Final = 128 * KIB
-"""Bytes that are written anew at once when others use numbers of this writer, and bytes a second after that."""
+"""Size that is written anew at once when others use numbers of this writer, in bytes, and rate a second after that."""
 _LEFT: Final = 2**20
 """Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
-"""Where entries are removed for want of room, so much of the bound more is: not at each edit."""
+"""Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
 
 
 class Document(Protocol):
@@ -100,7 +100,7 @@ class Replica:
     def __init__(self, document: Document, random: Random, max_bytes: int) -> None:
         self.vector: Final[Vector] = {}
         self.contents = EntryIndex()
-        """What is there, for readers: a merge may put another one in its place."""
+        """Entries that readers see; a merge may put another index in its place."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
         self.hidden = 0
@@ -111,7 +111,7 @@ class Replica:
         self._random = random
         self._max_bytes = max_bytes
         self._meanwhile: list[Entry] | None = None
-        """What has come or gone since a copy of the contents was made that is to take their place."""
+        """Entries that came or went while a merge works on a copy of the contents. None while none does."""
         self.starts: Final[dict[int, int]] = {}
         """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self._outbox: list[Edit] = []
@@ -120,21 +120,21 @@ class Replica:
         self._added: dict[int, Entry] = {}
         self._removed: list[int] = []
         self._seen: Vector = {}
-        """What has come from others since the last edit."""
+        """Writes of others that came since the last edit."""
         self._lost: deque[tuple[Entry, int]] = deque()
-        """What is to be written anew, of a counter with the number that is to be added."""
+        """Entries to be written anew, those of counters with the number that is to be added."""
         self._lost_bytes = 0
         self._unwanted = set[Entry]()
-        """What this writer itself has removed since something waits to be written anew."""
+        """Entries that this writer itself has removed while others wait to be written anew."""
         self._left: dict[int, int] = {}
         """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
         self._anew = 0.0
-        """Bytes that were written anew, less those that time has allowed since ``_anew_at``."""
+        """Size of what was written anew, in bytes, less what time has allowed since ``_anew_at``."""
         self._anew_at = 0.0
 
     @property
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Size of all entries, in bytes."""
         return self.contents.size
 
     def all_entries(self) -> list[Entry]:
@@ -249,7 +249,7 @@ class Replica:
 
     @property
     def is_rewriting(self) -> bool:
-        """Whether something is still to be written anew, as another one has used this writer's number."""
+        """True while entries wait to be written anew because another member has used this writer's number."""
         return bool(self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:

@@ -59,10 +59,10 @@ _LONGEST_PAUSE: Final = 10.0
 _AGAIN: Final = frozenset({"no_bridge", "no_shard_0", "not_stored", "too_many_keys", "paused"})
 """Codes of Iris's own, after which a compensation is tried again."""
 _MAX_NOTES: Final = MAX_OUTCOME - 8 * KIB
-"""Bytes of the list, which leaves room for the error."""
+"""Size limit of the list, in bytes, which leaves room for the error."""
 _MAX_ERROR: Final = 1024
 _ROOM: Final = bytes(_MAX_ERROR + 256)
-"""Bytes sent with the list, as many as the end has more: a bridge that accepts the list then accepts the end."""
+"""Padding of the list, as long as the end is more: a bridge that accepts the list then accepts the end."""
 
 AskMember = Callable[..., Awaitable[Any]]
 """``Node.request``."""

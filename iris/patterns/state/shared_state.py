@@ -72,8 +72,7 @@ _ANOTHER: Final = 1.0
 _PATIENCE: Final = 0.1
 """Seconds for what comes a little later: a member that is new, or an edit that another one builds on."""
 _BROADCAST: Final = 256 * KIB
-"""Bytes of an edit that goes out by itself, with ``AT_A_TIME`` entries at most.  A larger one is announced, and the
-members come for it."""
+"""Size limit of a broadcast edit, in bytes, with ``AT_A_TIME`` entries at most.  Members fetch a larger one."""
 _SAVE_AFTER: Final = 1.0
 """Seconds after a change until the copy on disk is written."""
 _GOODBYE: Final = 1.0
@@ -96,7 +95,7 @@ class StateStatistics:
     keys: int
     """Values, without those in its maps."""
     bytes: int
-    """Bytes of the document: names, values, and 128 for each entry."""
+    """Size of the document, in bytes: names, values, and 128 for each entry."""
     writers: int
     """Numbers of writers that have been used; at most 1,024."""
     edits: int
@@ -184,7 +183,7 @@ class SharedState(SharedMap):
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
         self._is_unsaved = False
-        """Whether the last attempt to save has failed."""
+        """True if the last attempt to save has failed."""
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()

@@ -35,7 +35,7 @@ from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
 
 _PIECE: Final = 64 * KIB
-"""Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
+"""Size of the entries after which a piece ends, in bytes; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
 
 _DIFFERENT: Final = 1
@@ -59,7 +59,7 @@ class _Question(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 @final
 class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What comes before entries."""
+    """Header of the entries that follow: what is known, who uses which numbers, and the buckets that differ."""
 
     vector: Vector
     claimed: Annotated[list[Claim], Meta(max_length=USERS * WRITERS + 1)]
@@ -69,7 +69,7 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 @final
 class Snapshot:
-    """What another replica, or a copy on disk, has in some buckets."""
+    """Entries that another replica, or a copy on disk, has in some buckets."""
 
     def __init__(self, header: Header, max_bytes: float) -> None:
         self.header: Final = header

@@ -34,12 +34,12 @@ class StateChange(Struct, frozen=True, kw_only=True):
     value: Any
     """The value, or that of the counter; None for what is removed and for the other types, which are to be read."""
     removed: bool
-    """Whether it is not there any more."""
+    """True if it is not there any more."""
 
 
 @final
 class Changes:
-    """What has changed in a document and not been seen by all that follow it, by its last change.
+    """Changes of a document that not all watches have seen: of each thing the last one.
 
     All watches share it: each has the number of the last change that it has seen.  So there is no more than what the
     slowest one has not seen.
@@ -48,9 +48,9 @@ class Changes:
     def __init__(self, replica: Replica) -> None:
         self.replica: Final = replica
         self.ended = False
-        """Whether nothing changes any more."""
+        """True once nothing changes any more."""
         self.number = 0
-        """Of the last change."""
+        """Number of the last change."""
         self._order: OrderedDict[_Thing, tuple[int, int]] = OrderedDict()
         """Number of the last change of each thing, and of the one with which it came to be there; 0: before."""
         self._watches: WeakSet[StateWatch] = WeakSet()
@@ -121,7 +121,7 @@ class StateWatch:
         self.wakeup: Final = Wakeup()
         self._changes = changes
         self._kinds = list(_KINDS)
-        """Of those that were there when this began; the first one is being shown."""
+        """Kinds whose things that were there at the beginning are still to be shown; the first one is being shown."""
         self._name = ""
         """The last name that was taken of that kind."""
         self._names: list[str] = []

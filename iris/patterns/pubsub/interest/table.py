@@ -77,7 +77,7 @@ class Terms(kinds.InterestEntry):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that they take at a publisher, at most."""
+        """Memory that they take at a publisher at most, in bytes."""
         texts = sys.getsizeof(self.pattern) + (0 if self.group is None else sys.getsizeof(self.group))
         return _TERMS_BYTES + texts + _SHARD_BYTES * len(self.share)
 
@@ -270,7 +270,7 @@ class InterestTable:
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
         self._bytes_of: Counter[str] = Counter()
-        """Bytes of the terms of all nodes of each other realm."""
+        """Size of the terms of all nodes of each other realm, in bytes."""
         self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
         """Nodes with durable terms, and how many, by group or None, and by shard (``_ANY`` for any)."""
 

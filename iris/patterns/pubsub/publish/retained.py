@@ -88,7 +88,7 @@ class RetainedEvents:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
+        """Size of all values, in bytes."""
         return self._bytes
 
     def get(self, topic: str) -> RetainedEvent | None:

@@ -73,7 +73,7 @@ class ReachAttempts:
 
 
 class MemberStream(ABC):
-    """What goes on with one member.
+    """Stream of jobs or events of one member, over one tunnel after the other.
 
     Args:
         address: cluster at which the member is found.
