@@ -122,11 +122,7 @@ class Ask(Struct, Generic[R_co], omit_defaults=True, kw_only=True):
     """True if it is the first message of a tunnel, and the reply the first one that comes back."""
 
     def check(self) -> None:
-        """Check what the types do not say; called with what a peer has sent, and not with what is made here.
-
-        Raises:
-            ValueError: the request is malformed.
-        """
+        """Raise ValueError if what a peer has sent is malformed in a way that the types do not say."""
         group: object = getattr(self, "group", None)
         if isinstance(group, str) and len(group.encode()) > MAX_LABEL:
             raise ValueError(f"group: use 1 to {MAX_LABEL} bytes of text")
@@ -152,11 +148,7 @@ class Bridges(Protocol):
 
 
 def read_request(kind: type[T], payload: object) -> T:
-    """Return what a caller has sent as a request, or as a message of a tunnel.
-
-    Raises:
-        RemoteError: it is something else; the code is ``bad_request``.
-    """
+    """Read a request, or a message of a tunnel; raise RemoteError ``bad_request`` if it is something else."""
     try:
         request = msgspec.convert({} if payload is None else payload, kind, builtin_types=(bytes,), str_keys=True)
         asked: object = request
@@ -187,11 +179,7 @@ def read_reply(kind: type[T], payload: object) -> T:
 
 
 def read_answer(request: Ask[R], payload: object) -> R:
-    """Return the reply to a request: of the type that the class of the request names.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
+    """Read the reply that the class of a request names; raise RemoteProtocolError if it is something else."""
     (kind,) = get_args(vars(type(request))["__orig_bases__"][0])
     reply: R = read_reply(kind, payload)
     return reply

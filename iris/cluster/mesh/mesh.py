@@ -232,11 +232,7 @@ class Mesh:
                 self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
-        """Append a message to the link to ``node``; see ``Link.post``.
-
-        Raises:
-            NotSent: no link to that node, or its buffer is full.
-        """
+        """Append a message to the link to ``node``, see ``Link.post``; raise NotSent without one, or room on it."""
         peer = self.own if node == self.own.node else self._peers.get(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
@@ -403,11 +399,7 @@ class Mesh:
         self.check_peer(peer)
 
     def check_peer(self, peer: PeerIdentity) -> None:
-        """Check that a node is not refused, though its certificates are in order.
-
-        Raises:
-            AuthenticationError: it is.
-        """
+        """Raise AuthenticationError if a node is refused, though its certificates are in order."""
         self._admission.check(peer)
 
     def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:

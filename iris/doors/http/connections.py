@@ -186,11 +186,7 @@ class _Connection(StrictConnection):
     is_head = False
 
     def next_event(self) -> Any:
-        """Return the next thing that the client has said.
-
-        Raises:
-            h11.RemoteProtocolError: it is no HTTP that is taken here.
-        """
+        """Return what the client has said next; raise h11.RemoteProtocolError unless it is HTTP that is taken here."""
         if self.their_state is h11.IDLE:
             head = self.trailing_data[0].partition(b"\r\n\r\n")[0]
             if len(head) > MAX_HEAD or head.count(b"\n") > _MAX_LINES:

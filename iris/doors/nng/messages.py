@@ -37,11 +37,7 @@ class Received(NamedTuple):
 
 
 def _text(data: bytes) -> str:
-    """Read a payload that is a text.
-
-    Raises:
-        Problem: it is no UTF-8.
-    """
+    """Read a payload that is a text; raise Problem if it is no UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -104,11 +100,7 @@ def form_of(payload: object) -> tuple[str, bytes]:
 
 
 def answer_of(payload: object) -> bytes:
-    """Return the answer that has a payload.
-
-    Raises:
-        Problem: it is larger than what clients take.
-    """
+    """Return the answer that has a payload; raise Problem if it is larger than what clients take."""
     form, data = form_of(payload)
     answer = b"200 %s\n%s" % (form.encode(), data)
     if len(answer) > MAX_SENT:

@@ -232,11 +232,7 @@ class Endpoint:
         return connection.number in self._pipes
 
     def listen(self, url: str) -> str:
-        """Listen, and return the address: another one than asked for if the port was 0.
-
-        Raises:
-            ConfigError: that cannot be done.
-        """
+        """Listen, and return the address, with the port really bound; raise ConfigError if that cannot be done."""
         scheme, _, place = url.partition("://")
         try:
             if scheme == "ipc":

@@ -89,11 +89,7 @@ class _ForkGuard:
         os.register_at_fork(after_in_child=self._after_in_child)
 
     def note_opened(self) -> None:
-        """A transport is about to be opened.
-
-        Raises:
-            ConfigError: this is such a child.
-        """
+        """Note that a transport is about to be opened; raise ConfigError in such a child."""
         self.check()
         self._opened = True
 
@@ -113,11 +109,7 @@ _fork_guard: Final = _ForkGuard()
 
 
 def check_not_forked() -> None:
-    """Check that this process may open a transport.
-
-    Raises:
-        ConfigError: it was forked from one that had opened a transport.
-    """
+    """Raise ConfigError if this process was forked from one that had opened a transport."""
     _fork_guard.check()
 
 

@@ -153,11 +153,7 @@ def dot_of(writer: int, number: int) -> int:
 
 
 def read_untrusted(data: object, kind: type[_T], what: str) -> _T:
-    """Read what another member sent, or what a copy on disk has.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
+    """Read what a member sent, or a copy on disk has; raise RemoteProtocolError if it is malformed."""
     try:
         if isinstance(data, bytes):
             return msgspec.msgpack.decode(data, type=kind)
@@ -168,11 +164,7 @@ def read_untrusted(data: object, kind: type[_T], what: str) -> _T:
 
 
 def read_edit_untrusted(data: object) -> Edit:
-    """Read an edit of another member.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
+    """Read an edit of another member; raise RemoteProtocolError if it is malformed."""
     edit = read_untrusted(data, Edit, "an edit")
     check_entries_untrusted(edit.added)
     for entry in edit.added:
@@ -185,11 +177,7 @@ def read_edit_untrusted(data: object) -> Edit:
 
 
 def check_entries_untrusted(entries: Iterable[Entry]) -> None:
-    """Make sure that entries can be read by everybody.
-
-    Raises:
-        RemoteProtocolError: they cannot.
-    """
+    """Raise RemoteProtocolError unless everybody can read these entries."""
     try:
         for entry in entries:
             if entry.map:
@@ -213,11 +201,7 @@ def check_entries_untrusted(entries: Iterable[Entry]) -> None:
 
 
 def write_value(value: object) -> bytes:
-    """Return a value as it is kept.
-
-    Raises:
-        ConfigError: a document does not hold it.
-    """
+    """Return a value as it is kept; raise ConfigError if a document cannot hold it."""
     try:
         check_plain(value)
         data = encode(value)
@@ -243,11 +227,7 @@ def read_value(data: bytes) -> object:
 
 
 def check_plain(value: object) -> None:
-    """Make sure that a value is one that a document holds.  It is looked at level by level, at the speed of C.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Raise ConfigError unless a document can hold a value; looks level by level, at the speed of C."""
     level: list[object] = [value]
     containers = 0
     for _ in range(MAX_DEPTH + 1):
@@ -274,29 +254,17 @@ def check_plain(value: object) -> None:
 
 
 def read_added(entry: Entry) -> Added:
-    """Return what a writer has added to a counter.
-
-    Raises:
-        msgspec.MsgspecError: it is not that.
-    """
+    """Return what a writer has added to a counter; raise MsgspecError if the entry is none."""
     return _added.decode(entry.payload)
 
 
 def write_element(value: object) -> str:
-    """Return an element of a set as it is kept: JSON.
-
-    Raises:
-        ConfigError: a set does not hold it.
-    """
+    """Return an element of a set as it is kept, as JSON; raise ConfigError if a set cannot hold it."""
     return check_key(_json(_element(value)), "element, as JSON,")
 
 
 def read_element(key: str) -> object:
-    """Return an element of a set.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Return an element of a set; raise ValueError if it is no JSON."""
     return as_element(json.loads(key))
 
 
@@ -323,11 +291,7 @@ def as_element(value: object) -> object:
 
 
 def check_key(key: object, what: str = "key") -> str:
-    """Return a key, an element of a set or a name, if it is one.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return a key, an element of a set or a name; raise ConfigError if it is none."""
     try:
         if isinstance(key, str) and 1 <= len(key if key.isascii() else key.encode()) <= MAX_KEY:
             return key

@@ -144,11 +144,7 @@ class Replica:
     # -- writing --------------------------------------------------------------------------------------------
 
     def write(self, group: Group, key: str, payload: bytes) -> None:
-        """Set a key, in the place of what is there.
-
-        Raises:
-            Overloaded: the document is full.
-        """
+        """Set a key, in the place of what is there; raise Overloaded if the document is full."""
         self._document.check_open()
         self._write(group, key, payload, self.contents.at(group, key))
 

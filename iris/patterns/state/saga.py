@@ -292,11 +292,7 @@ async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline:
 
 
 async def _record(claims: KeyClaims, claim: ClaimKey, attempt: int, end: _End) -> None:
-    """Record how a saga ends.
-
-    Raises:
-        LeaseLost: another node has taken over.
-    """
+    """Record how a saga ends; raise LeaseLost if another node has taken over."""
     if not await claims.write(claim.record(attempt, msgspec.msgpack.encode(end))):
         raise LeaseLost(f"saga {claim.key!r} was taken over by another node while it ended here")
 

@@ -350,11 +350,7 @@ class SharedState(SharedMap):
                         await self._save(self._path, ends=True)
 
     async def _load(self) -> None:
-        """Begin with the copy on disk.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """Begin with the copy on disk; raise ConfigError if it cannot be read."""
         snapshot = None if self._path is None else await run_in_thread(load_copy, self._path)
         if snapshot is not None:
             await self._merge(snapshot)
@@ -595,11 +591,7 @@ class SharedState(SharedMap):
     # -- who may --------------------------------------------------------------------------------------------
 
     async def _check_member(self, sender: Sender) -> None:
-        """Make sure that a node is a member; one that has just become one is known shortly.
-
-        Raises:
-            RemoteError: it is none.
-        """
+        """Raise RemoteError unless a node is a member; one that has just become one is known shortly."""
         with trio.move_on_after(_KNOWN_WITHIN):
             while not self._members.has(sender.node):
                 await self._members.wait_news()
@@ -677,11 +669,7 @@ class _OwnDocument:
         self._state = state
 
     def check_open(self) -> None:
-        """See ``Document.check_open``.
-
-        Raises:
-            trio.ClosedResourceError: the block of the document or of its node was left.
-        """
+        """Raise ClosedResourceError once the block of the document or of its node was left."""
         state = self._state
         if state._closed:
             raise trio.ClosedResourceError(

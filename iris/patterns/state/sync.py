@@ -78,11 +78,7 @@ class Snapshot:
         self._max_bytes = max_bytes
 
     def add_untrusted(self, piece: bytes) -> None:
-        """Read a piece.
-
-        Raises:
-            RemoteProtocolError: it is malformed, or there is more than a document has.
-        """
+        """Read a piece; raise RemoteProtocolError if it is malformed, or more than a document has."""
         entries = read_untrusted(piece, list[Entry], "a piece")
         self._size += len(piece) + OVERHEAD * len(entries)
         if len(piece) > _LONGEST or len(entries) > AT_A_TIME or self._size > self._max_bytes:
@@ -181,11 +177,7 @@ async def in_steps(steps: Iterator[None]) -> None:
 
 
 async def _receive(tunnel: Tunnel) -> bytes:
-    """Receive the next message.
-
-    Raises:
-        RemoteProtocolError: there is none, or it is not bytes.
-    """
+    """Receive the next message; raise RemoteProtocolError if there is none, or it is not bytes."""
     try:
         message = await tunnel.receive()
     except trio.EndOfChannel:

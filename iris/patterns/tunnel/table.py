@@ -270,11 +270,7 @@ class TunnelTable:
             peer.flight.arrived(mark, self._host.now())
 
     def receive(self, sender: NodeId, message: kinds.OfTunnel) -> None:
-        """Accept a message about a tunnel.
-
-        Raises:
-            RemoteProtocolError: it is not about any tunnel that could exist.
-        """
+        """Accept a message; raise RemoteProtocolError if it is about no tunnel that could exist."""
         peer, identifier = self._peers.get(sender), message.id
         if not identifier:
             raise RemoteProtocolError("a message about a tunnel carries its id")

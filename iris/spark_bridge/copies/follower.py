@@ -366,11 +366,7 @@ def _begin(store: Store) -> LogState:
 
 
 async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
-    """Make sure that no other copy has this name.
-
-    Raises:
-        ConfigError: one has.
-    """
+    """Raise ConfigError if another copy has this name."""
     for state in await ask_copies(node, bridge, shard, "state"):
         if state.copy == name:
             raise ConfigError(

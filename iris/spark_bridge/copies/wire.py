@@ -187,11 +187,7 @@ def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]
 
 
 async def receive_change(tunnel: Tunnel, announced: AnnouncedChange) -> LogChange:
-    """Receive the change that was announced.
-
-    Raises:
-        LogDamaged, RemoteProtocolError, RemoteError: it is none.
-    """
+    """Receive the announced change; raise LogDamaged, RemoteProtocolError or RemoteError if none comes."""
     data = await receive_bytes(tunnel, announced.size)
     if announced.head < _PIECE:
         return decode_change_untrusted(data, announced.head)

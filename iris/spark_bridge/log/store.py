@@ -918,11 +918,7 @@ class Store:
             return view.members()
 
     def note_members(self, found: Mapping[int, str]) -> None:
-        """Write down which shards the bridge has, and the cluster at which each is found.
-
-        Raises:
-            StoreFull: there is no room for that.
-        """
+        """Write down the shards of the bridge, with the cluster that has each; raise StoreFull without room."""
         with self._writing:
             with self._index.read() as view:
                 known = view.members()
@@ -957,11 +953,7 @@ class Store:
             view.put_division(record({shard.number: shard.next for shard in view.shards()}))
 
     def put_division(self, record: bytes) -> None:
-        """Write such a record, of a log that begins.
-
-        Raises:
-            StoreFull: there is no room.
-        """
+        """Write the division of a log that begins; raise StoreFull without room."""
         self.divide(lambda _offsets: record)
 
     def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
@@ -1072,11 +1064,7 @@ class Store:
             return list(view.subscribers().values())
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Replace the records of durable subscribers, for which publishers wait.
-
-        Raises:
-            StoreFull: there is no room; those before are kept.
-        """
+        """Replace the durable subscribers' records; raise StoreFull, keeping those before, without room."""
         wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
         with self._writing, self._index.write() as view:
             known = view.subscribers()

@@ -172,11 +172,7 @@ class OwnInterest:
         return len(self._terms)
 
     def check(self, terms: Terms) -> None:
-        """Check that publishers that have this node's limits would accept further terms.
-
-        Raises:
-            ConfigError: they would not.
-        """
+        """Raise ConfigError unless publishers with this node's limits would accept further terms."""
         excess = None if terms in self._terms else self._extent.excess((terms,), self._limit)
         if excess is not None:
             raise ConfigError(

@@ -238,11 +238,7 @@ def number_of(shard: str) -> int:
 
 
 def decode_value_untrusted(value: bytes, encoding: str) -> Any:
-    """Return the payload of which a bridge's log holds ``value``.
-
-    Raises:
-        RemoteProtocolError: it is encoded otherwise.
-    """
+    """Return the payload that a bridge's log holds as ``value``; raise RemoteProtocolError for other encodings."""
     try:
         if encoding == TEXT:
             return value.decode()

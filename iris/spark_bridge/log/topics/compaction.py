@@ -76,11 +76,7 @@ class Tombstones:
 def find_newest(
     index: Index, files: SegmentFiles, shard: int, epoch: str, start: int, end: int, wanted: TopicFilter
 ) -> NewestKeys:
-    """Return the newest event of each key of some topics, between two offsets.
-
-    Raises:
-        LogDamaged: what is stored is not what was written.
-    """
+    """Return each key's newest event of topics between two offsets; raise LogDamaged if they are not as written."""
     newest: dict[bytes, int] = {}
     tombstones: dict[bytes, int] = {}
     at = start
