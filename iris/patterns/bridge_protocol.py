@@ -30,7 +30,7 @@ T = TypeVar("T")
 # -- limits and forms ------------------------------------------------------------------------------------------
 
 GROUP: Final = "queue/"
-"""Before the name of a queue: the group under which a bridge keeps how far it is."""
+"""Prefix of a queue's name in that of the group under which a bridge keeps its progress."""
 
 MAX_LABEL: Final = 256
 """Size limit of a group's name, and of each part of an idempotency key, in bytes."""

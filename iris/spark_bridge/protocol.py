@@ -67,11 +67,7 @@ class Permit(Protocol):
     """Port of what serves a tunnel to the caller's rights, which may change as long as the tunnel is open."""
 
     def check(self) -> None:
-        """Make sure that the caller may still have what it named; called before more is sent.  It does not block.
-
-        Raises:
-            NotAllowed: it may not.
-        """
+        """Raise NotAllowed if the caller may not have what it named any more.  Called before sending; does not block."""
         ...
 
 

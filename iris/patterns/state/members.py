@@ -43,7 +43,7 @@ class StateMembers:
         return [member for member in self.all() if member != self.own]
 
     def has(self, node: NodeId) -> bool:
-        """Tell whether a node is a member: it has proved its right to serve the cluster."""
+        """Return whether a node is a member: it has proved its right to serve the cluster."""
         return node in self.all()
 
     async def wait_news(self) -> None:

@@ -57,7 +57,7 @@ _MOST_ANEW: Final = MIB
 _ANEW_RATE: Final = 128 * KIB
 """Size that is written anew at once when others use numbers of this writer, in bytes, and rate a second after that."""
 _LEFT: Final = 2**20
-"""Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
+"""Writes by which a number is advanced when its writer leaves it to another member: more than that one has unsent."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
@@ -71,11 +71,11 @@ class Document(Protocol):
         ...
 
     def note_edit(self) -> None:
-        """There is an edit to send."""
+        """Note that there is an edit to send."""
         ...
 
     def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Entries have come or gone; see ``EntryIndex``."""
+        """Note entries that have come or gone; see ``EntryIndex``."""
         ...
 
     def wall_time(self) -> float:
@@ -281,7 +281,7 @@ class Replica:
         written meanwhile is done to that as well.  Go through all steps, and absorb nothing else meanwhile.
 
         Args:
-            vector: what the other one knows.
+            vector: version vector of the other one.
             buckets: those that differ.
             entries: all that the other one has in them.
             users: numbers that other members write with.
@@ -317,10 +317,10 @@ class Replica:
         """Merge into contents, and have them be those of this replica, in steps of some ms.
 
         Args:
-            contents: those of this replica, or a copy of them.
-            vector: of those who have written the entries.
-            gone: dots of entries that they have removed.
-            entries: what they have, each dot once.
+            contents: index of this replica, or a copy of it.
+            vector: version vector of their writers.
+            gone: dots of entries that were removed.
+            entries: entries to merge, each dot once.
             users: numbers that others certainly write with.
         """
         live, known, own = self.contents, self.vector.copy(), self.starts
@@ -392,11 +392,11 @@ class Replica:
             self._write_anew()
 
     def _leave(self, used: set[int]) -> None:
-        """Write with none of the numbers that others use as well, and write anew what was written with them.
+        """Stop using numbers that others use as well, and write anew what was written with them.
 
-        What is here may be taken for removed by those who have heard of the other one first.  That the number has many
-        writes more tells the other one, whatever it writes until it hears of that.  Who forges such numbers again and
-        again has nobody write anew more than so much a second: what is beyond that stays as it was written.
+        Members that received the other user's writes first presume these entries removed.  The number is advanced far,
+        so that the other user notices, whatever it writes until then.  Rewriting has a rate, which a member that forges
+        numbers cannot raise: entries beyond it stay as they were written.
         """
         now = self._document.wall_time()
         self._anew = max(self._anew - max(now - self._anew_at, 0) * _ANEW_RATE, 0)
@@ -413,7 +413,7 @@ class Replica:
             self._document.note_edit()
 
     def _lost_of(self, mine: list[Entry]) -> Collection[Entry]:
-        """Return which entries of this writer are to be written anew of those that may be gone.
+        """Return the entries of this writer that are to be written anew, of those that may be gone.
 
         Where another one uses its number, nobody can tell those that were removed from those that were never known.
         """
@@ -458,7 +458,7 @@ class Replica:
             self._document.note_edit()
 
     def _missing(self, entry: Entry) -> int:
-        """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
+        """Return what this writer has added to a counter by a lost entry, as far as no other entry has it."""
         writer = entry.dot % WRITERS
         start = self.starts[writer]
         if read_added(entry).start != start:
@@ -467,7 +467,7 @@ class Replica:
         return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
     def _evict(self, contents: EntryIndex) -> Iterator[None]:
-        """Remove the newest entries of whom most bytes are, where the document has more than it may, in steps."""
+        """Remove the newest entries of the largest writers, in steps, if the document exceeds its bound."""
         bound = _TOLERANCE * self._max_bytes
         if contents.size <= bound:
             return

@@ -51,7 +51,7 @@ _log: Final = logging.getLogger("iris")
 
 MAX_STEPS: Final = 1000
 MAX_BYTES: Final = 128 * KIB
-"""Payloads of all steps that can be undone."""
+"""Size limit of the payloads of all steps that can be undone, in bytes."""
 
 OPERATION: Final = "iris.saga"
 _PAUSE: Final = 0.5

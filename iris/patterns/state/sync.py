@@ -1,10 +1,10 @@
-"""Anti-entropy between two replicas over a tunnel: one gets what it lacks of the other.
+"""Anti-entropy between two replicas over a tunnel: the asker gets what it lacks.
 
-The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  The other one says in a byte
-whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it
-gets the version vector, the digests of all buckets and the number of the writer, unless the one that asks has nothing,
-and sends its own vector, who uses which numbers, and the entries of the buckets that differ, in pieces; an empty
-message ends them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
+The asker sends the digest of its document, 16 bytes; none if it is empty.  The other replica answers with a byte:
+whether its document differs, and whether it is still catching up.  If they are equal, that is all.  Else the asker
+sends its version vector, the digests of all buckets and its writer's number, unless it is empty.  It gets the other's
+vector, the users of all numbers, and the entries of the buckets that differ, in pieces; an empty message ends them.
+That is the document at one moment, so the asker merges it as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 USERS: Final = 2
-"""Members of which is known that they use one number: if there are more, each of them sees that it is not alone."""
+"""Known members that use one number, at most: with more, each of them still sees that it is not alone."""
 Claim = tuple[Annotated[int, Meta(ge=0, lt=WRITERS)], NodeId]
 
 
@@ -54,7 +54,7 @@ class _Question(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     vector: Vector
     digests: Annotated[list[_Digest], Meta(min_length=BUCKETS, max_length=BUCKETS)]
     writer: Annotated[int, Meta(ge=-1, lt=WRITERS)]
-    """Number that the one that asks writes with; -1: none."""
+    """Number of the asker's writer. -1: it has none."""
 
 
 @final
@@ -63,7 +63,7 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     vector: Vector
     claimed: Annotated[list[Claim], Meta(max_length=USERS * WRITERS + 1)]
-    """Numbers of writers, and members that use them."""
+    """Numbers of writers, each with a member that uses it."""
     buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
 
 
@@ -112,7 +112,7 @@ def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
 async def pull(
     tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Callable[[], None]
 ) -> tuple[bool, Snapshot | None]:
-    """Get what a replica lacks of the one at the other end, None if they are equal, and whether that has caught up.
+    """Return whether the other end has caught up, and what the replica lacks of it; None if they are equal.
 
     Args:
         progress: called when something came.
@@ -143,11 +143,11 @@ async def pull(
 async def serve(
     tunnel: Tunnel, replica: Replica, claimed: Callable[[], list[Claim]], *, caught_up: bool
 ) -> tuple[Vector, int]:
-    """Give the replica at the other end what it lacks; return its vector, and the number that it writes with, or -1.
+    """Send the other end what it lacks; return its version vector, and its writer's number, or -1.
 
     Args:
         claimed: returns who uses which numbers.
-        caught_up: whether this one has what another one has given, or there was nobody to give it.
+        caught_up: True if this replica has caught up with another one, or there was none.
 
     Raises:
         RemoteProtocolError: the other end sends something else.
@@ -171,7 +171,7 @@ async def serve(
 
 
 async def in_steps(steps: Iterator[None]) -> None:
-    """Go through steps, and let other tasks run between them."""
+    """Run steps, with a checkpoint after each."""
     for _ in steps:
         await trio.lowlevel.checkpoint()
 

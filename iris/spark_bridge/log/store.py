@@ -208,7 +208,7 @@ class Store:
             self._removals = Removals(view.removals())
         self._writing = threading.Lock()
         self.replication: Final = Replication(index, files, self._writing)
-        """Makes copies of this log."""
+        """Replication of this log to copies."""
         self._topics: dict[int, SegmentTopics] = {}
         """Topics of the segment that each shard is appended to, by shard."""
         self._damage = damage
@@ -220,7 +220,7 @@ class Store:
         """Shards whose last segment is not to grow any more: the next append begins another one."""
         self._cleaner = LogCleaner(index, files, self._writing, log=self, ended=self._ended, topics=self._topics)
         self.tiering: Final = Tiering(index, files, catalog, self._writing, self._ended)
-        """Leaves segments to a tier."""
+        """Tiering of this log: its sealed segments go to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
         self._sinks_complete = False
@@ -770,8 +770,7 @@ class Store:
             limit: most events to count. None: only find out if there is one.
             end: offset after the last event that may be reported. None: all may be.
 
-        Raises:
-            Where the log is damaged, all events count as wanted: their readers learn of it.
+        Where the log is damaged, all events count as wanted: their readers learn of it.
         """
         with self._index.read() as view:
             record = view.shard(shard)
@@ -941,7 +940,7 @@ class Store:
             return view.division()
 
     def divide(self, record: Callable[[Mapping[int, int]], bytes]) -> None:
-        """Write such a record; what is appended next is behind it.
+        """Write the record of a division; what is appended next is behind it.
 
         Args:
             record: made of the offset behind the last event of each shard.

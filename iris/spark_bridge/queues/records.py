@@ -109,7 +109,7 @@ def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> Shard
 
 
 def read_date(view: IndexView) -> int:
-    """Return when queues were last written, in microseconds since 1970, 0 if never; raise LogDamaged for bad data."""
+    """Return when queues were last written, in microseconds since 1970, 0 if never; raise LogDamaged if damaged."""
     found = view.table("queues").get(_DATE)
     return 0 if found is None else int(_NUMBER.unpack(found)[0])
 

@@ -254,8 +254,8 @@ class _Run(TopicRun):
     """An open record batch: events that were posted as one message, which may still grow.
 
     Attributes:
-        taken: nodes that it is on the way to.
-        skipped: nodes that it is not, because a link did not accept it.
+        taken: nodes that it was posted to.
+        skipped: nodes whose link did not accept it.
         missed: routes that did not accept it.
     """
 
