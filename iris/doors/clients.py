@@ -181,7 +181,7 @@ class Client:
             self._calls -= 1
 
     def hold(self, size: int) -> None:
-        """Count bytes that are kept for it; raise Problem, without counting, beyond as many as it may have."""
+        """Count bytes that are kept for it; raise Problem, and count none, if it has as many as it may."""
         if self._bytes + size > self._limits.bytes:
             detail = f"{self._limits.bytes} bytes of a client may wait at a time, for members and to be read by it"
             raise Problem(429, "too_many_bytes", detail)

@@ -67,7 +67,7 @@ class Permit(Protocol):
     """Port of what serves a tunnel to the caller's rights, which may change as long as the tunnel is open."""
 
     def check(self) -> None:
-        """Raise NotAllowed if the caller may not have what it named any more.  Called before sending; does not block."""
+        """Raise NotAllowed if the caller may no longer have what it named.  Called before sending; does not block."""
         ...
 
 

@@ -917,7 +917,7 @@ class Store:
             return view.members()
 
     def note_members(self, found: Mapping[int, str]) -> None:
-        """Write down the shards of the bridge, with the cluster that has each; raise StoreFull without room."""
+        """Write down the bridge's shards, each with the cluster where it is; raise StoreFull if there is no room."""
         with self._writing:
             with self._index.read() as view:
                 known = view.members()
@@ -952,7 +952,7 @@ class Store:
             view.put_division(record({shard.number: shard.next for shard in view.shards()}))
 
     def put_division(self, record: bytes) -> None:
-        """Write the division of a log that begins; raise StoreFull without room."""
+        """Write the division of a log that begins; raise StoreFull if there is no room."""
         self.divide(lambda _offsets: record)
 
     def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
@@ -1063,7 +1063,7 @@ class Store:
             return list(view.subscribers().values())
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Replace the durable subscribers' records; raise StoreFull, keeping those before, without room."""
+        """Replace the records of durable subscribers; raise StoreFull, and keep the former, if there is no room."""
         wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
         with self._writing, self._index.write() as view:
             known = view.subscribers()

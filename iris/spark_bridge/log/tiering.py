@@ -350,7 +350,7 @@ class Tiering:
 def _groups(
     view: IndexView, shard: int, segment: SegmentRecord, found: TierObject
 ) -> list[tuple[list[ChunkPlace], Contents | None]]:
-    """Return the chunks of each row group, and what it holds; raise LogDamaged for another segment's object."""
+    """Return the chunks of each row group, and what it holds; raise LogDamaged if the object is not this segment."""
     groups: list[tuple[list[ChunkPlace], Contents | None]] = []
     places: list[ChunkPlace] = []
     ends = iter(found.groups)

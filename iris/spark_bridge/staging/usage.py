@@ -39,7 +39,7 @@ class Usage:
         return self._total
 
     def reserve(self, owner: str, size: int) -> None:
-        """Add staged bytes of a cluster that belong to no batch yet; raise QuotaExceeded, adding none, for too many."""
+        """Add bytes that a cluster stages for no batch yet; raise QuotaExceeded, and add none, if they are too many."""
         with self._lock:
             if self._owners[owner] + size > self._most_of_owner:
                 raise _refused(f"cluster {owner!r}", self._most_of_owner)
