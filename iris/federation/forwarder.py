@@ -421,7 +421,7 @@ class Forwarding:
             self._post_copy(link, message, named, part)
 
     def _hand_out(self, message: kinds.Copy, nodes: bytes) -> None:
-        """Give events to nodes of this site, each on its own link."""
+        """Send events to nodes of this site, each on its own link."""
         own = self._directory.own
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:

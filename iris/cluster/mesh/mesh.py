@@ -713,7 +713,7 @@ class Mesh:
         self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
 
     def drop(self, node: NodeId, reason: str) -> None:
-        """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
+        """Drop a peer: end its link and sessions.  Messages still waiting are counted as lost."""
         # Out of the table first: observers that are called below, and ask for the node, must find it gone.
         peer = self._peers.remove(node)
         if peer is None:

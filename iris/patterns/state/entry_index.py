@@ -124,7 +124,7 @@ class EntryIndex:
                 cells[key] = {cell.dot: cell, dot: entry}
 
     def drop(self, entry: Entry) -> None:
-        """Take out an entry that is there."""
+        """Remove an entry that is there."""
         dot, group = entry.dot, entry.group
         bucket, size = bucket_of(dot), entry.size
         del self.buckets[bucket][dot]

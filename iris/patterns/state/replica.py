@@ -213,7 +213,7 @@ class Replica:
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
-        """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
+        """Choose a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
             fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
@@ -249,7 +249,7 @@ class Replica:
         return bool(self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
-        """Tell whether everything that a vector counts is known."""
+        """Return whether everything that a vector counts is known."""
         known = self.vector
         return all(known.get(writer, 0) >= number for writer, number in vector.items())
 

@@ -203,7 +203,7 @@ class Saga:
             self._undo[undo.step] = undo
 
     def _check_made(self) -> None:
-        """Make sure that the block has made each step that was begun when the saga was run before."""
+        """Raise RemoteError unless the block has made each step that was begun in a former run."""
         if self._note is not None and any(step >= self._steps for step in self._undo):
             raise RemoteError("key_reused", f"saga {self.name!r} has {self._steps} steps, and had more before")
 

@@ -678,7 +678,7 @@ class _OwnDocument:
         state._node.check_open()
 
     def note_edit(self) -> None:
-        """Have what was written sent when the program waits next."""
+        """Send what was written when the program waits next."""
         self._state._edited.wake()
         self._state._note_news()
 

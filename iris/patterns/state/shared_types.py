@@ -102,7 +102,7 @@ class SharedSet(MutableSet[Any]):
         self._replica.write(self._group, write_element(value), b"")
 
     def discard(self, value: object) -> None:
-        """Take an element out, if it is there."""
+        """Remove an element, if it is there."""
         self._replica.remove(self._group, write_element(value))
 
     def __contains__(self, value: object) -> bool:

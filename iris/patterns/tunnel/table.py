@@ -85,7 +85,7 @@ class OpenedIds:
                 del self._begins[0], self._ends[0]
 
     def _fill(self, number: int) -> bool:
-        """Take a number out of the gap that it is in, if it is in one."""
+        """Remove a number from the gap that it is in, if it is in one."""
         at = bisect_right(self._begins, number) - 1
         if at < 0 or number >= self._ends[at]:
             return False

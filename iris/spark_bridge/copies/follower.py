@@ -305,7 +305,7 @@ class BridgeCopy:
             _log.info("copy %s follows again", self._name, extra={"bridge": self._bridge})
 
     async def _confirm(self, tunnel: Tunnel) -> None:
-        """Tell the primary what is on the disk."""
+        """Report to the primary what is on the disk."""
         position, revision = self._position, self._state.revision
         shards = self.store.shards()  # a look at the index
         on_disk = OnDisk(

@@ -968,7 +968,7 @@ class Store:
         return found
 
     def merge_windows(self, windows: Iterable[tuple[str, Mapping[int, bytes]]], *, now: int) -> None:
-        """Take what another log has stored of publishers for stored here, so that its repeats are recognized.
+        """Count what another log has stored of publishers as stored here, so that its repeats are recognized.
 
         Raises:
             StoreFull: there is no room; nothing was changed.

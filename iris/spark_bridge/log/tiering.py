@@ -289,7 +289,7 @@ class Tiering:
         return True
 
     def trimmed(self, shard: int, first: int) -> None:
-        """Take note that a segment's events were removed, and its record with them; its object is removed later."""
+        """Note that a segment's events were removed, and its record with them; its object is removed later."""
         self._objects.pop((shard, first), None)
 
     def drop(self, shard: int, before: int) -> None:
