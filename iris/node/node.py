@@ -891,7 +891,7 @@ class Node:
         return gather_statistics(self._mesh, self._membership, *parts, self._states)
 
     def _close(self) -> None:
-        """Take no more calls, and end those that wait; ``open_node`` does this when its block ends."""
+        """Accept no more calls, and end those that wait; ``open_node`` does this when its block ends."""
         self._guard.close()
         self._requests.close()
         self._states.end_watches()

@@ -490,7 +490,7 @@ async def _keep_identity_fresh(
     joined: Joined,
     environment: Environment,
 ) -> None:
-    """Take credential files that were replaced into use, and have fresh delegations well before the old ones end."""
+    """Use credential files that were replaced, and renew delegations well before the old ones end."""
     changed, early = False, 0.0
     while True:
         pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK

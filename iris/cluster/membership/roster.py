@@ -99,7 +99,7 @@ class Roster:
         return self._nodes.get(node)
 
     def apply(self, changed: Changed) -> list[Change]:
-        """Take a change of a node's state or record; return what it means for each cluster."""
+        """Receive a change of a node's state or record; return what it means for each cluster."""
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         before = self._serves.get(changed.node, frozenset())
         now: frozenset[str] = frozenset() if gone else frozenset(entry.name for entry in changed.record.clusters)
@@ -121,7 +121,7 @@ class Roster:
         return changes
 
     def load(self, node: NodeId, queue_delay: float) -> list[Change]:
-        """Take what a node said of its queue; report it where it changed by more than a tenth of a second."""
+        """Note a node's queue delay; return the changes, where it is another one by more than a tenth of a second."""
         changes: list[Change] = []
         for cluster in sorted(self._serves.get(node, ())):
             held = self._clusters[cluster][node]

@@ -17,7 +17,7 @@ from iris.patterns.priority import PriorityName, check_priority
 
 @final
 class RequestOptions(Struct, frozen=True, kw_only=True):
-    """How often a request may run, and who is asked first: for one ``Node.request``, or for a ``Service``'s client.
+    """Options of one ``Node.request``, or of a ``Service``'s client: how often it may run, and who is asked first.
 
     Raises:
         ConfigError: a value is malformed; ``hedge`` is given for requests that may not run twice; or both ``prefer``

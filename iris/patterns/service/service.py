@@ -156,7 +156,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     queue: int | None = None
     """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
     queue_bytes: int | None = None
-    """Bytes of the payloads of these requests; beyond it likewise."""
+    """Size limit of the payloads of these requests, in bytes; beyond it likewise."""
     adaptive: bool = False
     """True to let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
 

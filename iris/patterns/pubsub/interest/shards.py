@@ -48,11 +48,7 @@ def is_share(value: object) -> bool:
 
 
 def check_share(share: Share) -> Share:
-    """Return ``share``.
-
-    Raises:
-        ConfigError: the shards are none, stand twice, or are not below the number of shards.
-    """
+    """Return ``share``; raise ConfigError if its shards are none, stand twice, or are not below their number."""
     if not isinstance(share, Share) or not isinstance(share.shards, Sequence):
         raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):

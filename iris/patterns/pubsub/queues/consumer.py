@@ -148,7 +148,7 @@ class MemberReader(MemberStream):
         self._terms = terms
         self._receiver = receiver
         self._handed: dict[str, int] = {}
-        """Offset behind the last event that the program has, by shard."""
+        """Next offset for the program, by shard."""
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._taken = self._told = 0
