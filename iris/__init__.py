@@ -5,9 +5,9 @@
     async with iris.open_node() as node:
         print(await node.request("databases", b"hello"))
 
-That is for trio.  ``import iris.aio`` has the same for asyncio, ``import iris.sync`` for programs without an event loop,
-and ``import iris.spark_bridge`` is for Spark.  On the command line ``iris bridge`` stores events, jobs and leases on
-disk, and ``iris doctor`` says why nodes do not find each other.
+That is for trio.  ``import iris.aio`` has the same for asyncio, ``import iris.sync`` for programs without an event
+loop, and ``import iris.spark_bridge`` is for Spark.  On the command line ``iris bridge`` stores events, jobs and leases
+on disk, and ``iris doctor`` says why nodes do not find each other.
 
 ``import iris`` loads nothing else.  What is behind its names is loaded when the first of them is read, so that the
 command decides before that what Ctrl-C does while it loads.

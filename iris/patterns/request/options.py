@@ -59,7 +59,9 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
             if not seconds > 0:
                 raise ConfigError(f"hedge is {shown(self.hedge)}: use seconds above 0")
             if not self.idempotent and key is None:
-                raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
+                raise ConfigError(
+                    "hedge is for requests with idempotent=True or an idempotency_key only: two members may run them"
+                )
             force_setattr(self, "hedge", seconds)
         check_priority(self.priority)
         if self.prefer_site is not None:
