@@ -379,7 +379,8 @@ class Node:
             expires: see ``publish``.
 
         Raises:
-            NotSent: no durable subscriber is known.
+            NotSent: no durable subscriber is known: no bridge stores the topic (``iris bridge``), and nobody has it by
+                ``subscribe_durable``.
             RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
             ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``publish``.
 

@@ -155,7 +155,8 @@ async def open_node(
     Raises:
         ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
             mend it.
-        RuntimeError: it is not called within trio, but within asyncio, for one.
+        RuntimeError: it is called where it cannot run: ``iris.open_node`` is for trio, ``iris.aio.open_node`` for
+            asyncio, ``iris.sync.open_node`` for programs without an event loop.
 
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """

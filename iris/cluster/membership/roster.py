@@ -22,16 +22,23 @@ ChangeKind = Literal["joined", "left", "suspected", "recovered", "draining", "lo
 
 @final
 class Member(Struct, frozen=True, kw_only=True):
-    """One member of a cluster, as this node sees it."""
+    """One member of a cluster, as this node sees it.
+
+    Attributes:
+        node: id of the node: one boot of one process.
+        speaks_for: the cluster that the node's credential is of.
+        site: site of the node.  Empty if it is at none.
+        addresses: URLs at which it listens.
+        status: ``alive``, ``suspected`` (it answers nobody just now) or ``draining`` (it takes no new work).
+        queue_delay: seconds that work waited there, by its last report.
+    """
 
     node: NodeId
     speaks_for: str
-    """The cluster that the node's credential is of."""
     site: str
     addresses: tuple[str, ...]
     status: MemberStatus
     queue_delay: float = 0.0
-    """Seconds that work waited there, by its last report."""
 
 
 @final

@@ -26,17 +26,19 @@ _REMEMBERED: Final = 65536
 
 
 class Share(NamedTuple):
-    """The part of a durable group's events that one subscriber receives, see ``Node.subscribe``.
+    """The part of a durable group's events that one subscriber receives, see ``Node.subscribe_durable``.
 
     Each event belongs to one shard, by its key or else by its publisher and topic, and goes to the member with that
     shard and to nobody else.  While no member has it, a confirmed event waits, and another one is lost and counted by
     its publisher.
+
+    Attributes:
+        of: number of shards of the group, 1 to 512; the same for every member.
+        shards: shards of this subscriber, counted from 0.
     """
 
     of: int
-    """Number of shards of the group, 1 to 512; the same for every member."""
     shards: tuple[int, ...]
-    """Shards of this subscriber, counted from 0."""
 
 
 def is_share(value: object) -> bool:
