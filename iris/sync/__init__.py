@@ -16,7 +16,7 @@ Promises: Ctrl-C ends a wait at once, and leaves behind what cancelling leaves b
 wait for that.  A process that was forked from one with a node gets an error: open the first node after the fork, as in
 Celery's ``worker_process_init``.  A program that ends with a node open says goodbye.
 Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block; and
-``Lease.left``, which is a time on trio's clock.
+``Lease.left``.
 """
 
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
