@@ -523,8 +523,7 @@ class Mesh:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_frame(self, frame: bytes) -> None:
-        """See ``FrameReceiver.receive_frame``."""
-        """Take a frame that came over a connection."""
+        """See ``FrameReceiver``: open the frame, and have ``Dispatcher`` hand its messages to their receivers."""
         work = self.work
         work.begin(is_frame=True)
         self._receive_untrusted(frame)
