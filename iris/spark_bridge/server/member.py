@@ -124,7 +124,7 @@ class _Change:
     error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller that nothing was changed."""
+        """End the wait with an error: nothing was changed."""
         self.error = error
         self.done.set()
 
