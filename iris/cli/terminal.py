@@ -276,7 +276,7 @@ def output_option(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def wide_output_option(verb: Callable[P, R]) -> Callable[P, R]:
-    """Give ``verb`` the option ``-o`` as ``takes_output`` does; ``output`` may also be ``wide``."""
+    """Give ``verb`` the option ``-o`` as ``output_option`` does; ``output`` may also be ``wide``."""
     help_text = "For people, with more columns, or a JSON object for each line."
     return _with_output(verb, ("table", "wide", "json"), help_text)
 

@@ -156,6 +156,9 @@ class Patterns(NamedTuple):
 
     Attributes:
         tracing: joins calls and handlers to traces.  None if the program traces nothing.
+        first: waits for the first member of a cluster.
+        calls: requests with all that is around them; ``requests`` sends them.
+        serving: answering side: receives requests and broadcasts for the clusters that the node has joined.
     """
 
     guard: RunGuard

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @final
 class FirstMembers:
-    """Waits for clusters that have no member yet.
+    """Waits for clusters that have no member yet, and knows whether this node is a client.
 
     Args:
         lookups: search of a client for members.  None for a member, which knows them all.
@@ -79,7 +79,7 @@ class FirstMembers:
             async with watch as changes:
                 yield changes
 
-    def check_member(self, what: str) -> None:
+    def check_not_client(self, what: str) -> None:
         """Raise ConfigError if this node is a client."""
         if self._lookups is not None:
             raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
@@ -251,7 +251,7 @@ class Calls:
         return begun if begun is None or span is None else span.following(begun)
 
     async def ask(self, bridge: str, request: Ask[T], timeout: float, /) -> T:
-        """See ``Bridges``."""
+        """See ``iris.patterns.bridge_protocol.Bridges``, the port that this is for leases, sagas and outcomes."""
         fields, operation = as_fields(request), request.operation
         reply = await self.request(bridge, fields, operation=operation, timeout=timeout, options=REPEATED)
         return read_answer(request, reply)

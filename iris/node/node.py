@@ -124,7 +124,7 @@ class Node:
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
         self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
-        self._remote_subscribers, self._publishing = patterns.pubsub.foreign, patterns.pubsub.publishing
+        self._remote_subscribers, self._publishing = patterns.pubsub.remote_subscribers, patterns.pubsub.publishing
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -337,7 +337,7 @@ class Node:
         if get_ident() != self._guard.thread:
             self._guard.check()
         if self._lookups is not None:
-            self._first.check_member("publish")
+            self._first.check_not_client("publish")
         if expires is not None:
             headers = with_expiry(headers, expires)
         if self._tracing is not None:
@@ -441,7 +441,7 @@ class Node:
     ) -> None:
         """Publish an event that is retained, or confirmed within some seconds, or both."""
         self._guard.check()
-        self._first.check_member("publish")
+        self._first.check_not_client("publish")
         span: OpenSpan | None = None
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
@@ -490,7 +490,7 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
-        self._first.check_member("publish")
+        self._first.check_not_client("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
             self._pubsub.confirming,
@@ -592,7 +592,7 @@ class Node:
         share: Share | None = None,
     ) -> AbstractAsyncContextManager[Subscription]:
         self._guard.check()
-        self._first.check_member("subscribe")
+        self._first.check_not_client("subscribe")
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
             pattern,
@@ -622,7 +622,7 @@ class Node:
         Cancelling it leaves it forgotten.
         """
         self._guard.check()
-        self._first.check_member("forget a durable subscriber")
+        self._first.check_not_client("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
     # -- bridges ----------------------------------------------------------------------------------------------
@@ -740,7 +740,7 @@ class Node:
         what no other member got is lost then, unless it is on disk.
         """
         self._guard.check()
-        self._first.check_member("have a document")
+        self._first.check_not_client("have a document")
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
@@ -784,7 +784,7 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
-        self._first.check_member("serve")
+        self._first.check_not_client("serve")
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._states.flag(check_is(service, Service, "service").paused_by)

@@ -131,7 +131,7 @@ class Ask(Struct, Generic[R_co], omit_defaults=True, kw_only=True):
 
 
 class Bridges(Protocol):
-    """Port of leases, sagas and outcomes to the bridges of the realm, as a node asks them."""
+    """Port of leases, sagas and outcomes to the bridges of the realm: a node asks them by its ``Calls``."""
 
     async def ask(self, bridge: str, request: Ask[R], timeout: float, /) -> R:
         """Ask a cluster, within seconds.  It blocks until there is a reply.

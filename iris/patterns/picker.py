@@ -1,4 +1,8 @@
-"""Interface of the patterns to the cluster layer: the members of a cluster, and the one to ask."""
+"""Interface of the patterns to the cluster layer: the members of a cluster, and the one to ask.
+
+``iris.cluster.membership.Membership`` is the directory, and has an ``iris.cluster.balancing.Balancer`` as the picker of
+each cluster.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,7 @@ class MemberDirectory(Protocol):
 
 
 class MemberHealth(Protocol):
-    """State of the nodes of this site."""
+    """State of the nodes of this site, as ``iris.cluster.membership.Membership`` knows it."""
 
     def is_suspected(self, node: NodeId) -> bool:
         """Return whether a node is to get no new work for now.  Called for each event and broadcast; does not block."""

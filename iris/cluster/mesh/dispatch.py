@@ -28,7 +28,7 @@ _decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
 
 class FailedMessages(Protocol):
-    """The owner of the links, which an unexpected error costs."""
+    """The owner of the links, which an unexpected error costs: ``Mesh``."""
 
     def message_failed(self, peer: Peer, kind: str, error: Exception) -> None:
         """A receiver has raised what nobody expected.  Called while the frame is handled; must not block or raise."""

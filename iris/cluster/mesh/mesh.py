@@ -514,7 +514,7 @@ class Mesh:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_frame(self, frame: bytes) -> None:
-        """See ``FrameReceiver.receive_frame``."""
+        """See ``FrameReceiver``: open the frame, and have ``Dispatcher`` hand its messages to their receivers."""
         work = self.work
         work.begin(is_frame=True)
         self._receive_untrusted(frame)

@@ -263,7 +263,7 @@ class GossipQueue:
 
         Args:
             key: the key of the update.
-            limit: see ``take``.
+            limit: see ``pop``.
             new: others may have come with the subject, whom it does not know of: one round of messages is for them.
         """
         level = self._level_of.get(key)

@@ -68,7 +68,7 @@ class StateExchange:
     # -- records --------------------------------------------------------------------------------------------
 
     def is_old(self, node: bytes, incarnation: int, signature: bytes) -> bool:
-        """Return True for a record, by three of its fields, if ``hear`` would do nothing with it."""
+        """Return True for a record, by three of its fields, if ``receive`` would do nothing with it."""
         member = self._context.view.find(NodeId(node.hex()))
         if member is None or not member.live:
             return False

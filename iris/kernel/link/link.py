@@ -90,7 +90,7 @@ _MAX_URGENT: Final = 8
 
 
 class FrameSession(Protocol):
-    """The part of a session that a link needs: it makes one frame of one batch."""
+    """The part of a session (``iris.security.channel.Session``) that a link needs: it makes one frame of one batch."""
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """Return the whole frame for a batch."""
@@ -98,7 +98,7 @@ class FrameSession(Protocol):
 
 
 class LinkOwner(Protocol):
-    """The part that runs a link, and has to know what it could not send."""
+    """The part that runs a link, and has to know what it could not send: ``iris.cluster.mesh.Mesh``."""
 
     def link_failed(self, link: Link, error: Exception) -> None:
         """Messages could not be encoded or sealed, and are lost.

@@ -43,7 +43,10 @@ class ConnectionUser(Protocol):
 
 
 class OutgoingConnection(Protocol):
-    """A connection to one address.  Frames arrive in order; those in transit when it breaks may be lost."""
+    """A connection to one address: ``StreamOutgoing`` of ``iris.kernel.transport.writer``, or one in memory.
+
+    Frames arrive in order; those in transit when it breaks may be lost.
+    """
 
     def send_nowait(self, frame: bytes) -> bool:
         """Hand over a frame; False if the peer or the network is not taking more at the moment.

@@ -50,6 +50,7 @@ class Message(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
 
 
 # -- links: 0x01 - 0x0f ------------------------------------------------------------------------------------
+# Received by ``Mesh`` and ``Disconnects`` (iris.cluster.mesh), ``RevocationExchange`` and ``Forwarder`` (membership).
 
 
 class Ping(Message, tag=0x01):
@@ -94,6 +95,7 @@ class ForwardRefused(Message, tag=0x07):
 
 
 # -- membership: 0x10 - 0x1f -------------------------------------------------------------------------------
+# Received by ``Membership`` (iris.cluster.membership).
 
 
 class RecordUpdate(Message, tag=0):
@@ -235,6 +237,7 @@ OfMembership = (
 
 
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
+# Received by ``Server`` (iris.patterns.service) at members, by ``Requests`` (iris.patterns.request) at callers.
 
 
 class Request(Message, tag=0x20):
@@ -295,6 +298,7 @@ class Timed(Message, tag=0x26):
 
 
 # -- broadcast: 0x30 - 0x37 --------------------------------------------------------------------------------
+# Received by ``Server`` (iris.patterns.service), ``Relays`` and ``Broadcasts`` (iris.patterns.multicast).
 
 
 class Broadcast(Message, tag=0x30):
@@ -346,6 +350,7 @@ class BroadcastCreditWanted(Message, tag=0x34):
 
 
 # -- events for groups: 0x38 - 0x3f.  A ledger is a number of the publisher's, for each node. ---------------
+# Received by ``GroupReports`` and ``GroupBooks`` (iris.patterns.pubsub.publish).
 
 
 class GroupSent(Message, tag=0x38):
@@ -364,6 +369,7 @@ class GroupSettled(Message, tag=0x39):
 
 
 # -- books: 0x3a, 0x3b.  Of broadcasts and events, in which nobody answers; see ``iris.patterns.books``. -----------
+# Received by ``Bookkeeper``.
 
 
 class ReceivedEntry(NamedTuple):
@@ -402,6 +408,7 @@ class ReceivedWanted(Message, tag=0x3B):
 
 
 # -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
+# Received by ``PubSub`` (iris.patterns.pubsub), and by those that it makes: ``Acknowledgements``, ``Publisher``, trees.
 
 
 class InterestEntry(NamedTuple):
@@ -545,6 +552,7 @@ class CopiesLost(Message, tag=0x4F):
 
 
 # -- tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends. --------------
+# Received by ``Tunnels`` (iris.patterns.service).
 
 
 TunnelId = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
@@ -625,6 +633,7 @@ OfTunnel = TunnelOpen | TunnelAccept | TunnelRefuse | TunnelChunk | TunnelEof | 
 
 
 # -- publish/subscribe, continued: 0x58 - 0x5f ---------------------------------------------------------------
+# Received by ``DurableSubscribers`` (iris.patterns.pubsub.interest).
 
 
 class Durable(Message, tag=0x58):
@@ -641,6 +650,7 @@ class DurableAway(Message, tag=0x59):
 
 
 # -- federation: 0x60 - 0x6f ---------------------------------------------------------------------------------
+# Received by ``Sites`` (iris.cluster.sites); at gateways by ``Gateway`` and ``Forwarding`` (iris.federation).
 
 
 class Carried(Message):

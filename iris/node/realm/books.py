@@ -82,7 +82,7 @@ class BooksSurvey:
     async def losses(self) -> list[tuple[NodeId, Loss]]:
         """Ask every node, and return the senders and what they have lost since this was last called; first: nothing.
 
-        Ends as ``take`` does.  Cancelled, it finds the same the next time.
+        Ends as ``collect`` does.  Cancelled, it finds the same the next time.
         """
         view = await self.collect()
         first, known = self._known is None, self._known or {}

@@ -142,10 +142,12 @@ class PubSub(PeerObserver):
         self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._unannounced, border)
         sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
         self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
-        self.foreign: Final = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
+        self.remote_subscribers: Final = (
+            None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
+        )
         """The subscribers at other sites.  None if this node is at no site."""
         self.confirming: Final = Acknowledgements(
-            mesh, self._table, self.durable, self.publishing, members, self.foreign
+            mesh, self._table, self.durable, self.publishing, members, self.remote_subscribers
         )
         self.retention: Final = self.publishing.retention
         self._retaining = RetainedPublishing(self.publishing, self.confirming, config)
@@ -492,6 +494,7 @@ class PubSub(PeerObserver):
         self._known_news.unpark_all()
 
     def _receive_events(self, peer: Peer, message: kinds.Events) -> None:
+        """Receive a run of events: each subscription that it is for gets it by ``Subscription._deliver``."""
         size, plain = check_run_untrusted(message, self._subscriptions.remembered)
         if message.group is None and self._relays.holds(peer, message):
             return
@@ -717,7 +720,7 @@ class PubSub(PeerObserver):
         return published if owner is None else self.durable.owed_since(publisher, owner, published)
 
     def confirm(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
-        """See ``Upstream``."""
+        """See ``Upstream``.  At the publisher they come to ``Acknowledgements._receive_confirmed``."""
         for node, numbers in ranges.items():
             pairs = tuple(zip(numbers[::2], numbers[1::2], strict=True))
             for start in range(0, len(pairs), wire.MAX_ARRAY):

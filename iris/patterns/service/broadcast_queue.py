@@ -104,7 +104,7 @@ class BroadcastQueue:
     async def wait(self) -> Message:
         """Wait until there is a broadcast, and return the next one, whose payload is not decoded yet.
 
-        It is in the queue until ``take`` or ``refuse_malformed``.
+        It is in the queue until ``finish`` or ``refuse_malformed``.
         """
         while not self._turns:
             await self._news.wait()
@@ -126,7 +126,7 @@ class BroadcastQueue:
         self.refused += 1
         window.refused += 1
         window.account.refused += 1
-        window.account.received -= 1  # ``take`` counts it
+        window.account.received -= 1  # ``finish`` counts it
         self._report_soon(window.sender)
         self.finish()
 

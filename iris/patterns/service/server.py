@@ -140,6 +140,7 @@ class Server(PeerObserver):
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_request(self, peer: Peer, request: kinds.Request) -> None:
+        """Check who asks and what; hand the request to the pool, whose worker has ``answer`` called in the end."""
         identifier, cluster, operation = request.id, request.cluster, request.operation
         headers, payload = request.headers, request.payload
         membership = self.memberships.get(cluster)

@@ -187,7 +187,7 @@ class ServiceStatistics:
 
 
 class PoolHost(CreditReporter, Protocol):
-    """The node that a worker pool is of.  No method blocks, and none is called from another thread."""
+    """The node that a worker pool is of: its ``Server``.  No method blocks, and none is called from another thread."""
 
     @property
     def config(self) -> Config:
@@ -496,6 +496,7 @@ class WorkerPool:
         return len(self._queue) + len(self._urgent)
 
     async def _work(self) -> None:
+        """Be one worker: begun by ``accept`` when there are fewer than may run, and woken by it from then on."""
         follower = InboxWaiter(self._host.reading)
         await in_fresh_contexts(self._context, self._run_jobs(follower), follower.pause)
 

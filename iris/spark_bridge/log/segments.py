@@ -35,7 +35,7 @@ _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno
 
 
 class Disk(Protocol):
-    """The calls that segments make; those of ``os``, with paths and descriptors."""
+    """The calls that segments make of ``FileSystem``; those of ``os``, with paths and descriptors."""
 
     def create(self, path: Path, size: int) -> int: ...
     def open(self, path: Path) -> int: ...

@@ -40,8 +40,6 @@ from typing import Final, Protocol, final
 from iris.patterns.bridge_protocol import MAX_BACKOFF, Place, TakeJobs
 from iris.spark_bridge.queues.rows import JobRow
 
-"""Longest delay of a retry, in seconds."""
-
 _JOB: Final = 512
 """Memory of a job without texts, in bytes: itself, its place, and its entry in a heap."""
 
@@ -131,7 +129,7 @@ class QueuedJob:
 
 
 class DeadLetters(Protocol):
-    """Port of a worker to its right to publish."""
+    """Port of a worker to its right to publish, which ``Queues`` gives it."""
 
     def topic(self) -> str:
         """Return the topic for its dead letters; what it may publish on can change.  It does not block."""
@@ -250,15 +248,15 @@ class QueueMachine:
         """Number of delayed jobs."""
         return self.states[JobState.DELAYED]
 
-    def _turn(self, job: QueuedJob, state: JobState) -> None:
-        """Let a job be in another state."""
+    def _set_state(self, job: QueuedJob, state: JobState) -> None:
+        """Let a job be in another state, and count it there."""
         if self.jobs.get(job.place) is job:  # else the queue was purged
             self.states[job.state] -= 1
             self.states[state] += 1
         job.state = state
 
     def _delay(self, job: QueuedJob) -> None:
-        self._turn(job, JobState.DELAYED)
+        self._set_state(job, JobState.DELAYED)
         self._drop_row(job)
         heapq.heappush(self._delayed, (job.due, job.rank, job))
         if len(self._delayed) > _STALE + 2 * self.states[JobState.DELAYED]:
@@ -272,7 +270,7 @@ class QueueMachine:
             chain[job] = None
             job.chained = True
             if len(chain) > 1:
-                self._turn(job, JobState.BLOCKED)
+                self._set_state(job, JobState.BLOCKED)
                 return
         self._offer(job, now)
 
@@ -281,7 +279,7 @@ class QueueMachine:
         if job.due > now:
             self._delay(job)
         else:
-            self._turn(job, JobState.READY)
+            self._set_state(job, JobState.READY)
             heapq.heappush(self._ready, (-job.priority, job.rank, job))
             if len(self._ready) > _STALE + 2 * self.states[JobState.READY]:
                 self._ready = [
@@ -374,7 +372,7 @@ class QueueMachine:
     def _hold(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
         if not worker.hand:
             worker.moved = now  # there was nothing that it could begin
-        self._turn(job, JobState.HELD)
+        self._set_state(job, JobState.HELD)
         job.worker = worker
         worker.hand[job.place] = job
 
@@ -400,7 +398,7 @@ class QueueMachine:
                 worker.confirmed.append(place)
 
     def _begin(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
-        self._turn(job, JobState.BEGUN)
+        self._set_state(job, JobState.BEGUN)
         job.deadline = now + worker.lease
         worker.begun[job.place] = job
 
@@ -494,7 +492,7 @@ class QueueMachine:
             self._settling(job, JobVerdict.RETRY)
 
     def _settling(self, job: QueuedJob, verdict: JobVerdict) -> None:
-        self._turn(job, JobState.SETTLING)
+        self._set_state(job, JobState.SETTLING)
         job.verdict = verdict
         if job.worker is not None:
             job.worker.begun.pop(job.place, None)
@@ -524,7 +522,7 @@ class QueueMachine:
                 continue
             if verdict is JobVerdict.RETRY:
                 if job.chained and self._first(job) is not job:  # a worker reported it before its turn
-                    self._turn(job, JobState.BLOCKED)
+                    self._set_state(job, JobState.BLOCKED)
                 else:
                     self._offer(job, now)
             else:

@@ -1,4 +1,4 @@
-"""ShardProgress of a queue in one shard: which offsets need no more work (sans-IO).
+"""Progress of a queue in one shard: which offsets need no more work (sans-IO).
 
 Jobs end out of order, so a single offset does not describe the progress.  Everything below ``floor`` is done, and above
 it a bitmap in blocks of 4,096 offsets shows what is.  A job that is delayed for a week keeps the floor low; the blocks

@@ -65,14 +65,14 @@ _RETRY: Final = 0.5
 """Seconds between attempts to write to a full disk."""
 _DAMAGED: Final = 30.0
 """Seconds between attempts to read what is damaged."""
-_TELLING: Final = 5.0
+_PROGRESS_INTERVAL: Final = 5.0
 """Seconds between two notes of a queue's progress, for retention and for operators."""
 _REST: Final = 1.0
 """Seconds in which workers of a bridge that was restarted report their jobs in hand."""
 
 
 class LogMember(Protocol):
-    """Port of queues and consumers to the bridge's member."""
+    """Port of queues and consumers to the bridge's member: ``BridgeMember`` of ``iris.spark_bridge.server``."""
 
     @property
     def store(self) -> Store:
@@ -122,7 +122,7 @@ class LogMember(Protocol):
 
 
 class MemoryShares(Protocol):
-    """Port of a queue to the others of its member, among which memory is divided."""
+    """Port of a queue to the others of its member, among which memory is divided: ``Queues``."""
 
     def share_of(self, cluster: str, /) -> int:
         """Return how many bytes of jobs each queue of a cluster may hold now.  It does not block."""
@@ -369,7 +369,7 @@ class OpenQueue:
             await trio.sleep(_DAMAGED)
             return True
         except TierUnreachable as error:
-            self._say_unreachable(error)
+            self._log_unreachable(error)
             self.looked.set()
             await trio.sleep(_DAMAGED)
             return True
@@ -426,10 +426,10 @@ class OpenQueue:
             try:
                 return await run_in_thread(self._read_one, epoch, place)
             except TierUnreachable as error:
-                self._say_unreachable(error)
+                self._log_unreachable(error)
                 await trio.sleep(_DAMAGED)
 
-    def _say_unreachable(self, error: TierUnreachable) -> None:
+    def _log_unreachable(self, error: TierUnreachable) -> None:
         _log.warning(
             "queue %s waits for the tier: %s", self.name, error, extra={"queue": self.name, "reason": str(error)}
         )
@@ -443,6 +443,7 @@ class OpenQueue:
     # -- handing out ----------------------------------------------------------------------------------------
 
     async def _hand_out(self) -> None:
+        """Let the machine assign jobs whenever something has changed; ``_send_all`` sends each worker its own."""
         while True:
             with trio.move_on_at(self._machine.deadline):
                 await self._changed.wait()
@@ -500,6 +501,7 @@ class OpenQueue:
             self._changed.wake()
 
     def _receive_report(self, worker: QueueWorker, report: JobReport) -> None:
+        """Hand what ``MemberLink._report`` has made to the machine; ``_write_outcomes`` writes what follows."""
         machine, now = self._machine, trio.current_time()
         machine.look(worker, now)
         for place in report.done:
@@ -606,6 +608,7 @@ class OpenQueue:
     # -- writing outcomes -----------------------------------------------------------------------------------
 
     async def _write_outcomes(self) -> None:
+        """Write the outcomes of jobs; once they are on the disk, ``_send_all`` sends that to their workers."""
         while True:
             await self._dirty.wait()
             while self._machine.outcomes or self._unmarked:
@@ -618,7 +621,7 @@ class OpenQueue:
                 self._mark(outcomes)
                 if self.is_kept:
                     await self._write(letters)
-                self._say_dead(dead)
+                self._log_dead(dead)
                 now = trio.current_time()
                 for settle in late:
                     settle()
@@ -699,7 +702,7 @@ class OpenQueue:
             if job.place in rows
         ]
 
-    def _say_dead(self, jobs: Sequence[QueuedJob]) -> None:
+    def _log_dead(self, jobs: Sequence[QueuedJob]) -> None:
         for job in jobs:
             _log.warning(
                 "job %d of shard %d of queue %s is dead after %d attempts: %s",
@@ -711,7 +714,7 @@ class OpenQueue:
         """Record the queue's progress in the log."""
         written: dict[str, int] = {}
         while True:
-            await trio.sleep(_TELLING)
+            await trio.sleep(_PROGRESS_INTERVAL)
             floors = {
                 state.id: max(self._shards[state.number].progress.floor, state.earliest)  # trimmed: no more work
                 for state in self._member.states.values()

@@ -54,7 +54,7 @@ _FORGOTTEN: Final = 60.0
 
 
 class PublishRights(Protocol):
-    """Port of queues to the rights of workers."""
+    """Port of queues to the rights of workers: ``Permissions`` of ``iris.spark_bridge.server``."""
 
     def may_publish(self, sender: Sender, topic: str, /) -> bool:
         """Return whether a node may publish on a topic now.  It does not block."""

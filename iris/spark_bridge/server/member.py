@@ -1,9 +1,9 @@
 """Bridge member: stores the events of its subscriptions, then acknowledges them to their publishers.
 
-Path of an event: subscription -> group -> thread (duplicates out, columns, disk) -> copies -> confirmation.  While a
-thread writes one group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked
-to pause.  Readers see a group when it may be confirmed, and not before: what copies do not have may be gone with this
-member.
+Path of an event: subscription (``_receive``) -> group (``_gather``, ``_commit``) -> thread (``Store.append``:
+duplicates out, columns, disk) -> copies (``_follow_up``) -> confirmation (``_settle``).  While a thread writes one
+group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked to pause.  Readers
+see a group when it may be confirmed, and not before: what copies do not have may be gone with this member.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _log: Final = logging.getLogger("iris")
 _FULL_RETRY: Final = 0.5
 """Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
 
-_TELLERS: Final = 4096
+_SPARK_PUBLISHERS: Final = 4096
+"""Nodes of which it is remembered that they publish rows of Spark."""
 
 _UNCOPIED: Final = 64
 """Groups that wait for copies one by one; further ones are put together with the last."""
@@ -251,7 +252,7 @@ class BridgeMember:
         self._readers: set[_WaitingReader] = set()
         self._states: dict[str, ShardState] = {}
         self._known: Mapping[int, str] = store.members()
-        self._tellers: OrderedDict[str, None] = OrderedDict()
+        self._spark_publishers: OrderedDict[str, None] = OrderedDict()
         """Nodes that publish rows of Spark: some of their events are stored under another publisher."""
         self._received = self._stored = self._repeats = self._stale = self._misrouted = 0
         self._waiting = self._missed = self._commits = self._refusals = self._unannounced = 0
@@ -409,6 +410,7 @@ class BridgeMember:
         )
 
     def _follow_up(self, looked: _Uncopied) -> None:
+        """Let what is on the disk wait for copies, until ``_settle``; show it now if there is nothing to wait for."""
         if not self._uncopied and not looked.ranges and not looked.stored and looked.number <= self.copies.copied:
             self._show(looked)
         elif len(self._uncopied) < _UNCOPIED:
@@ -418,6 +420,7 @@ class BridgeMember:
             self._uncopied[-1].add(looked)
 
     def _show(self, looked: _Uncopied) -> None:
+        """Let readers see the log up to there, and wake those that wait."""
         if looked.states != self._states:
             self._states = dict(looked.states)
             for waiting in self._readers:
@@ -495,7 +498,7 @@ class BridgeMember:
                 nursery.start_soon(self._uploads.run)
             try:
                 async with trio.open_nursery() as receiving:
-                    receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``take``
+                    receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``append``
                     for turn, (_, subscription) in enumerate(subscriptions):
                         # Of several subscriptions of one group each event comes to one, whichever that is.
                         patterns = [pattern for pattern, _ in subscriptions]
@@ -518,14 +521,14 @@ class BridgeMember:
         named = run.headers.get(HEADER_BRIDGE) if run.headers else None
         own = named == self.copies.bridge and "/" not in run.sender.cluster
         if own:
-            self._tellers[run.publisher] = None
-            if len(self._tellers) > _TELLERS:
-                self._tellers.popitem(last=False)
+            self._spark_publishers[run.publisher] = None
+            if len(self._spark_publishers) > _SPARK_PUBLISHERS:
+                self._spark_publishers.popitem(last=False)
         return own
 
     def _is_judged(self, publisher: str) -> bool:
         """Return whether all events of a publisher come here, so that numbers that are missing are events that are."""
-        return self.of is None and publisher not in self._tellers
+        return self.of is None and publisher not in self._spark_publishers
 
     async def append(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was received before.
@@ -600,6 +603,7 @@ class BridgeMember:
                 await self.copies.wait_news()
 
     async def _settle(self) -> None:
+        """Show and confirm what enough copies have by now: of a log without copies, what is on the disk."""
         while self._uncopied and self._uncopied[0].number <= self.copies.copied:
             settled = self._uncopied.popleft()
             self._show(settled)
@@ -624,7 +628,7 @@ class BridgeMember:
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
         changed: list[_Change] = []
-        appended, misrouted = await self._append_divided(batches, changed)
+        appended, misrouted = await self._write_divided(batches, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
@@ -633,7 +637,7 @@ class BridgeMember:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended, misrouted = await self._append_divided(batches, changed)
+            appended, misrouted = await self._write_divided(batches, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
@@ -657,10 +661,10 @@ class BridgeMember:
         else:
             self._follow_up(looked)
 
-    async def _append_divided(
+    async def _write_divided(
         self, batches: Sequence[_Batch], changed: list[_Change]
     ) -> tuple[Appended | None, Sequence[EventRun]]:
-        """Append what belongs to this member's shards, as ``_append`` does; return the rest as well.
+        """Append what belongs to this member's shards, as ``_try_write`` does; return the rest as well.
 
         Events that came through no subscription stay: their key belonged here then, and nobody sends them again.
         """
@@ -668,7 +672,7 @@ class BridgeMember:
             runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]
             parts, misrouted = self.sharding.split(runs)
             self._keep([run for batch in batches if batch.subscription is None for run in batch.runs], parts)
-            return await self._append(parts, changed), misrouted
+            return await self._try_write(parts, changed), misrouted
 
     def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
         """Add events to those of the shards, also those whose shard is another member's since the bridge has grown."""
@@ -677,15 +681,15 @@ class BridgeMember:
             for shard, events in kept.items():
                 parts.setdefault(shard, []).extend(events)
 
-    async def _append(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
-        """Store events, and make the changes that wait; those that are made are added to ``changed``.
+    async def _try_write(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
+        """Store events, and make the changes that wait, if there is room; those that are made are added to ``changed``.
 
         Where there is no room for events, changes may find some: jobs that are done let retention go on.  A change that
         fails is an error of its caller, and the others are made.
         """
         changes, self._changes = self._changes, []
         try:
-            appended = await self._write(parts, changes)
+            appended = await self._write_to_store(parts, changes)
         except StoreFull as reason:
             self._refusals += 1
             if not self._is_full:
@@ -693,7 +697,7 @@ class BridgeMember:
                 _log.error("nothing is stored until there is room: %s", reason, extra={"reason": str(reason)})
             for waiting in changes:  # each for itself: one that only removes something may have room
                 try:
-                    await self._write({}, [waiting])
+                    await self._write_to_store({}, [waiting])
                 except StoreFull as error:
                     waiting.fail(error)
                 if waiting.error is None:
@@ -707,7 +711,7 @@ class BridgeMember:
         changed += [waiting for waiting in changes if waiting.error is None]
         return appended
 
-    async def _write(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
+    async def _write_to_store(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
         more: list[EventRun] = []
 
         def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:

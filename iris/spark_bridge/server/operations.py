@@ -201,11 +201,12 @@ class Operations:
         service = Service(cluster)
         for kind, handler in requests.items():
             service.request(kind.operation)(partial(self._answer, kind, handler))
-        for kind, taker in tunnels.items():
-            service.tunnel(kind.operation)(partial(self._serve, kind, taker))
+        for kind, tunnel_handler in tunnels.items():
+            service.tunnel(kind.operation)(partial(self._serve, kind, tunnel_handler))
         return service
 
     async def _answer(self, kind: type[Ask[object]], handler: RequestHandler, request: Request) -> object:
+        """Answer a request by its handler, once the caller's rights were checked."""
         try:
             self._permissions.check(kind.operation, request.sender)
             asked = read_request(kind, request.payload)
@@ -221,6 +222,7 @@ class Operations:
             raise RemoteError(type(error).__name__, str(error)) from None
 
     async def _serve(self, kind: type[Ask[object]], handler: TunnelHandler, tunnel: Tunnel) -> None:
+        """Have a handler serve a tunnel that was opened here, likewise; its first message is the ``Ask``."""
         async with _answering(tunnel):
             self._permissions.check(kind.operation, tunnel.sender)
             account = account_of(tunnel.sender.cluster)

@@ -15,7 +15,7 @@ _COPIES: Final = ".copies-"
 
 
 class ServedClusters(Protocol):
-    """Directory of the clusters that are served, and of their members."""
+    """Directory of the clusters that are served, and of their members: ``iris.cluster.membership.Membership``."""
 
     def clusters(self) -> Sequence[str]:
         """Return the names of all clusters that somebody serves."""

@@ -144,7 +144,7 @@ class Acknowledgements:
 
     Args:
         roster: directory in which copies are found that could stand in for a bridge that is away.
-        foreign: subscribers at other sites.  None if this node is at no site.
+        remote_subscribers: subscribers at other sites.  None if this node is at no site.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Acknowledgements:
         durable: DurableSubscribers,
         publishing: Publisher,
         roster: ServedClusters,
-        other: RemoteSubscribers | None,
+        remote_subscribers: RemoteSubscribers | None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
@@ -162,7 +162,7 @@ class Acknowledgements:
         self._publishing = publishing
         self._config = mesh.config
         self._roster = roster
-        self._foreign = other
+        self._remote_subscribers = remote_subscribers
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -298,8 +298,8 @@ class Acknowledgements:
             absent = [one for one in outstanding.values() if not one.members]
             pause = _RETRY if stuck else math.inf
             away = any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent)
-            if away and self._foreign is not None:
-                self._foreign.begin(run.topic)
+            if away and self._remote_subscribers is not None:
+                self._remote_subscribers.begin(run.topic)
                 pause = min(pause, _RESOLVE_REMOTE)
             with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                 await run.news.wait()
@@ -417,6 +417,7 @@ class Acknowledgements:
         self._delays[peer.node] = message.reason
 
     def _receive_confirmed(self, peer: Peer, message: kinds.Confirmed) -> None:
+        """Receive what a durable subscriber has on its disk: ``Unconfirmed.confirm`` wakes who is in ``wait``."""
         self._delays.pop(peer.node, None)
         for first, last in message.ranges:
             if not 0 <= last - first < _MAX_RANGE:

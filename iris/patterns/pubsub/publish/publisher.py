@@ -604,8 +604,8 @@ class Publisher:
         """See ``TreeSender``."""
         self.retention.frames_lost(peer)
 
-    def way_to(self, peer: Peer) -> Route:
-        """See ``RetainedOutlet``."""
+    def route_to(self, peer: Peer) -> Route:
+        """See ``RetainedRoutes``."""
         return self.trees.route_to(peer)
 
     async def _wait_room(self, state: Topic) -> None:

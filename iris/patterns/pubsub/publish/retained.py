@@ -226,14 +226,14 @@ class _Late:
         self.again = True
 
 
-class RetainedOutlet(Protocol):
-    """Publisher that sends retained values.  No method blocks."""
+class RetainedRoutes(Protocol):
+    """Port of retained values to the ``Publisher`` that sends them.  No method blocks."""
 
     def last_number(self, topic: str) -> int:
         """Return the number of the last event of a topic; 0 if there was none, or the topic is forgotten."""
         ...
 
-    def way_to(self, peer: Peer) -> Route:
+    def route_to(self, peer: Peer) -> Route:
         """Return the route by which a node gets its events."""
         ...
 
@@ -247,14 +247,14 @@ class RetainedSender:
     """This node's own retained values: keeps them, sends them to new subscribers.
 
     Args:
-        outlet: publisher that sends them.
+        routes: publisher that sends them.
     """
 
-    def __init__(self, mesh: Mesh, interest: InterestTable, outlet: RetainedOutlet) -> None:
+    def __init__(self, mesh: Mesh, interest: InterestTable, routes: RetainedRoutes) -> None:
         self.events: Final = RetainedEvents(mesh.config.retained_events, mesh.config.retained_bytes)
         self._mesh = mesh
         self._interest = interest
-        self._outlet = outlet
+        self._routes = routes
         self._asked: dict[NodeId, _Asked] = {}
         self._late: dict[NodeId, _Late] = {}
         self._someone_late = Wakeup()
@@ -360,13 +360,13 @@ class RetainedSender:
         for event in events:
             if event.topic not in sent:
                 sent.add(event.topic)
-                last = max(event.sequence, self._outlet.last_number(event.topic))
+                last = max(event.sequence, self._routes.last_number(event.topic))
                 message = kinds.Retained(
                     event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
-                route = self._outlet.way_to(peer)
-                self._outlet.post_apart(route, message, event.size)
+                route = self._routes.route_to(peer)
+                self._routes.post_apart(route, message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 

@@ -94,9 +94,9 @@ class BridgeMembers:
         survey = self.node.survey(self.bridge, None, operation=ListShards.operation, timeout=_TIMEOUT)
         async with survey as answers:
             async for answer in answers:
-                told = read_reply(MemberShards, answer.payload)
-                found |= members_of(told)
-                self.owners.update((shard.number, shard.address) for shard in told.shards)
+                listed = read_reply(MemberShards, answer.payload)
+                found |= members_of(listed)
+                self.owners.update((shard.number, shard.address) for shard in listed.shards)
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -109,11 +109,11 @@ class BridgeMembers:
         return sorted(found)
 
 
-def members_of(told: MemberShards) -> dict[str, int]:
+def members_of(listed: MemberShards) -> dict[str, int]:
     """Return the members that one has listed, with the number of shards that they divide; 0 if they divide none."""
-    found = {shard.address: shard.of for shard in told.shards}
-    divided = told.shards[-1].of if told.shards else 0
-    return {**dict.fromkeys(told.known.values(), divided), **found}
+    found = {shard.address: shard.of for shard in listed.shards}
+    divided = listed.shards[-1].of if listed.shards else 0
+    return {**dict.fromkeys(listed.known.values(), divided), **found}
 
 
 def first_error(group: BaseException) -> Exception:

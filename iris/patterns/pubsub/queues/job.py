@@ -28,7 +28,7 @@ class JobOutcome(enum.Enum):
 
 
 class Reporting(Protocol):
-    """Port of a job to the member that has given it."""
+    """Port of a job to the member that has given it: its ``MemberLink``."""
 
     async def begin(self, job: Job) -> bool:
         """Begin a job; return False if it is not this worker's any more, or has expired."""

@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("iris")
 
 
 class JobReceiver(Protocol):
-    """Port of a link to its worker."""
+    """Port of a link to the jobs of its ``JobWorker``."""
 
     def terms(self) -> TakeJobs:
         """Return what the member gets first; called whenever a tunnel is opened."""
@@ -88,7 +88,7 @@ class MemberLink(MemberStream):
         self._begun.append(job._place)
         if job._is_suspect:
             try:
-                while self._is_asked(job):
+                while self._awaits_confirmation(job):
                     await self._news.park()
             except BaseException:
                 job.release()
@@ -99,7 +99,8 @@ class MemberLink(MemberStream):
         await trio.lowlevel.cancel_shielded_checkpoint()
         return True
 
-    def _is_asked(self, job: Job) -> bool:
+    def _awaits_confirmation(self, job: Job) -> bool:
+        """Return whether the bridge has still to confirm that it knows of a suspect's beginning."""
         here = self.hand.get(job._place) is job and not self.is_leaving and self._failure is None
         return here and not job._has_begun
 
@@ -186,7 +187,7 @@ class MemberLink(MemberStream):
         taking = read_reply(TakeAnswer, answer)
         # What the bridge's clock says is mapped to the earliest moment at which it can have said it: of a job that
         # expires none is begun late.
-        self._offset = self._asked - taking.now
+        self._offset = self._terms_sent - taking.now
         self._know(taking.shards)
 
     def _begin_again(self) -> None:
@@ -217,6 +218,7 @@ class MemberLink(MemberStream):
         self._news.unpark_all()
 
     def _report(self) -> JobReport | None:
+        """See ``MemberStream``.  At the bridge it comes to ``OpenQueue._receive_report``."""
         extended = [*self._extended]
         room = MAX_LIMIT
         first: list[tuple[Place, ...]] = []
@@ -248,6 +250,7 @@ class MemberLink(MemberStream):
         return report
 
     async def _receive(self, message: object, tunnel: Tunnel) -> None:
+        """See ``MemberStream``.  At the bridge ``OpenQueue._send_all`` has sent it."""
         news = read_reply(JobNews, message)
         if news.taken:
             for place in news.taken:

@@ -2,6 +2,7 @@
 
 The members are found, and looked for again now and then.  With each a tunnel is opened and kept: the terms and their
 answer first, then reports one way and news the other.  A tunnel that breaks is opened again, after pauses that double.
+A worker's stream is a ``MemberLink``, a consumer's a ``MemberReader``.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class MemberStream(ABC):
         self._shards: dict[int, str] = {}
         """Ids of the member's shards by number.  A log that was lost and made anew has another one."""
         self._is_connected = False
-        self._asked = 0.0
+        self._terms_sent = 0.0
         """Time at which the terms were sent, in seconds."""
 
     def end(self, error: Exception) -> None:
@@ -132,7 +133,7 @@ class MemberStream(ABC):
             NotAllowed, RemoteError: the member refuses, and why.
             RemoteProtocolError: it sent something else.
         """
-        terms, self._asked = self._begin(), trio.current_time()
+        terms, self._terms_sent = self._begin(), trio.current_time()
         await tunnel.send(as_fields(terms))
         self._opened(await tunnel.receive())
         retry.reached()

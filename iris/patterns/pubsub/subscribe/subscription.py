@@ -162,7 +162,7 @@ class QueueLimits:
 
 
 class Upstream(Protocol):
-    """The way back from a subscription to the publishers of its events.  No method blocks.
+    """The route back from a subscription to the publishers of its events: ``PubSub``.  No method blocks.
 
     Called while events arrive, while a consumer receives them, and when the subscription ends.
     """
@@ -683,8 +683,8 @@ class Subscription:
     async def _receive_runs(self, max_events: int = 1024) -> list[EventRun]:
         """Do as ``receive_batch``, but return the runs in which the events came; at least one, of any length.
 
-        For programs that store events and need no object for each.  Not to be mixed with the other ways of receiving.
-        Cancelling it loses none.
+        For a bridge (``BridgeMember._receive``), which stores events and needs no object for each.  Not to be mixed
+        with the other ways of receiving.  Cancelling it loses none.
 
         Raises:
             trio.EndOfChannel: the subscription was closed.
