@@ -5,6 +5,10 @@
     async with iris.open_node() as node:
         print(await node.request("databases", b"hello"))
 
+That is for trio.  ``import iris.aio`` has the same for asyncio, ``import iris.sync`` for programs without an event
+loop, and ``import iris.spark_bridge`` is for Spark.  On the command line ``iris bridge`` stores events, jobs and leases
+on disk, and ``iris doctor`` says why nodes do not find each other.
+
 ``import iris`` loads nothing else.  What is behind its names is loaded when the first of them is read, so that the
 command decides before that what Ctrl-C does while it loads.
 """
@@ -27,7 +31,8 @@ else:
             api = import_module("iris.api")
             globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
         if name not in globals():
-            raise AttributeError(f"module 'iris' has no attribute {name!r}")
+            mend = f": import iris.{name}" if name in ("aio", "spark_bridge", "sync", "testing") else ""
+            raise AttributeError(f"module 'iris' has no attribute {name!r}{mend}")
         return globals()[name]
 
     def __dir__() -> list[str]:

@@ -351,10 +351,14 @@ class MixedWorkload:
             logging.getLogger("iris").removeHandler(problems)
 
     async def _check_alive(self, desk: iris.Node) -> None:
-        await iris.testing.check_answers(desk, "ledger", 0, operation="question", idempotent=True)
-        await iris.testing.check_answers(desk, "register", "a", operation="read", idempotent=True)
+        await iris.testing.check_answers(
+            desk, "ledger", 0, operation="question", options=iris.RequestOptions(idempotent=True)
+        )
+        await iris.testing.check_answers(
+            desk, "register", "a", operation="read", options=iris.RequestOptions(idempotent=True)
+        )
         if self._sites:
-            await iris.testing.check_answers(desk, "abroad", 0, idempotent=True)
+            await iris.testing.check_answers(desk, "abroad", 0, options=iris.RequestOptions(idempotent=True))
         await _within_a_minute(self._members_are_known, desk)
         await _within_a_minute(self._all_members_answer, desk)
         await _within_a_minute(self._tunnel, desk)

@@ -2,16 +2,19 @@
 
 ::
 
+    import iris.aio
+
     async with iris.aio.open_node() as node:
         print(await node.request("databases", b"hello"))
 
 Trio runs as a guest of the loop, in its thread, for as long as a node is open.  Everything else (``iris.Service``,
 ``iris.Config``, the errors) is the same object as for trio.  What each method does, takes and raises is said where
-trio's is: here it has the same signature and docstring.
+trio's is: here it has the same signature and docstring.  Cancelling is asyncio's, with ``asyncio.timeout`` for one, and
+``trio.ClosedResourceError`` and the like, of which docstrings speak, are here as ``iris.aio.ClosedResourceError``.
 
 Promises: what cancelling leaves behind is what it leaves behind with trio.  A wait that is cancelled in the very moment
 in which it succeeds raises ``CancelledError``; a message or event that had come is kept for the next call.
-Not here: ``Tunnel.as_stream``, whose streams are trio's.
+Not here: ``Tunnel.as_stream``, whose streams are trio's, and ``Lease.left``, which is a time on trio's clock.
 """
 
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel

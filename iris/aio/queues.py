@@ -1,4 +1,4 @@
-"""What a bridge has, for asyncio: its work queues, log, leases and sagas."""
+"""A bridge for asyncio: its work queues, log, leases and sagas."""
 
 from __future__ import annotations
 

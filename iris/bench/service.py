@@ -55,11 +55,7 @@ class BenchRun:
 
 
 def case_named(name: object) -> Case:
-    """Return the case called ``name``.
-
-    Raises:
-        iris.RemoteError: there is none, since the other end is of another version.
-    """
+    """Return the case called ``name``; raise RemoteError if only another version has it."""
     for case in CASES:
         if case.name == name:
             return case
@@ -143,11 +139,7 @@ class Bench:
 
 
 def _begin_untrusted(payload: Any) -> tuple[str, BenchRun]:
-    """Read what a run is.
-
-    Raises:
-        iris.RemoteError: it is malformed.
-    """
+    """Read what a run is; raise RemoteError if it is malformed."""
     match payload:
         case {"case": str(case), "seconds": int() | float() as seconds, "run": str(run)}:
             if 0 < seconds <= _MAX_SECONDS and is_name(run) and "." not in run:

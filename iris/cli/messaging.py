@@ -341,11 +341,7 @@ def state() -> None:
 
 @contextlib.asynccontextmanager
 async def _open_state(connection: NodeOptions, cluster: str, wait: float) -> AsyncGenerator[iris.SharedState]:
-    """Open the document of a cluster that has other members.
-
-    Raises:
-        NoSuchCluster: it has none, so there is no document.
-    """
+    """Open the document of a cluster; raise NoSuchCluster if it has no other members, and so no document."""
     async with connection.open(cluster) as node:
         if wait and not node.members(cluster):
             with contextlib.suppress(iris.RequestTimeout):

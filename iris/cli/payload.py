@@ -53,11 +53,7 @@ def read_payload(argument: str, json_payload: bool) -> object:
 
 
 def parse_payload(payload: bytes | str, json_payload: bool) -> object:
-    """Return ``payload``, or the value it stands for if it is JSON.
-
-    Raises:
-        click.UsageError: it should be JSON and is not.
-    """
+    """Return ``payload``, or the value it stands for as JSON; raise UsageError if it should be JSON and is not."""
     if not json_payload:
         return payload
     try:
@@ -69,11 +65,7 @@ def parse_payload(payload: bytes | str, json_payload: bool) -> object:
 
 
 def read_headers(headers: Sequence[str]) -> dict[str, str] | None:
-    """Return the headers given as ``NAME=VALUE``; None if there are none.
-
-    Raises:
-        click.UsageError: one has no ``=`` or no name.
-    """
+    """Return headers given as ``NAME=VALUE``, None without any; raise UsageError if one has no ``=`` or name."""
     read: dict[str, str] = {}
     for header in headers:
         name, equals, value = header.partition("=")

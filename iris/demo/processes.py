@@ -148,11 +148,7 @@ class Process:
         return ProcessFailed(f"{self.name} {what}", text)
 
     async def watch(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            ProcessFailed: it was not to end yet.
-        """
+        """Wait for its end; raise ProcessFailed if it was not to end yet."""
         await self._process.wait()
         if not self.may_end:
             raise self.failure(f"ended with {describe_status(self.status)}")

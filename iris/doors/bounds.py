@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def whole(value: object, name: str) -> int:
-    """Return a whole number above 0.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return a whole number above 0; raise ConfigError for anything else."""
     number = as_whole(value)
     if number is None or number < 1:
         raise ConfigError(f"{name} is {shown(value)}: use a whole number above 0")
@@ -26,11 +22,7 @@ def whole(value: object, name: str) -> int:
 
 
 def seconds(value: object, name: str) -> float:
-    """Return a finite time above 0.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return a finite time above 0; raise ConfigError for anything else."""
     number = as_float(value)
     if not 0 < number < math.inf:
         raise ConfigError(f"{name} is {shown(value)}: use a finite number of seconds above 0")

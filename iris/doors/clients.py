@@ -119,7 +119,7 @@ class ClientStatistics(NamedTuple):
     """A snapshot of what a door keeps for one client."""
 
     bytes: int
-    """Bytes that wait for members, or to be read by it."""
+    """Size of what waits for members, or to be read by the client, in bytes."""
     subscriptions: int
     retained: int
     """Topics that it has retained values of."""
@@ -171,11 +171,7 @@ class Client:
 
     @contextmanager
     def calling(self) -> Generator[None]:
-        """Do one thing for it.
-
-        Raises:
-            Problem: it has as many going on as it may.
-        """
+        """Do one thing for it; raise Problem if it has as many going on as it may."""
         if self._calls >= self._limits.calls:
             raise Problem(429, "too_many_calls", f"{self._calls} calls at a time are the limit", retry_after=1)
         self._calls += 1
@@ -185,11 +181,7 @@ class Client:
             self._calls -= 1
 
     def hold(self, size: int) -> None:
-        """Count bytes that are kept for it.
-
-        Raises:
-            Problem: it has as many as it may; these are not counted.
-        """
+        """Count bytes that are kept for it; raise Problem, and count none, if it has as many as it may."""
         if self._bytes + size > self._limits.bytes:
             detail = f"{self._limits.bytes} bytes of a client may wait at a time, for members and to be read by it"
             raise Problem(429, "too_many_bytes", detail)
@@ -415,22 +407,14 @@ class Clients:
         return self._wall_clock()
 
     def admit(self, secret: str) -> Client:
-        """Return the client that shows this token.
-
-        Raises:
-            Problem: there is none.
-        """
+        """Return the client that shows this token; raise Problem if there is none."""
         client = self._by_digest.get(digest_of(secret)) if len(secret) <= LONGEST_TOKEN else None
         if client is None or client.is_expired:
             raise Problem(401, "wrong_token", "this token is unknown here, or has expired")
         return client
 
     def named(self, name: str) -> Client:
-        """Return the client of this name, where a door knows by other means who it is.
-
-        Raises:
-            Problem: there is none.
-        """
+        """Return the client of this name, where a door knows otherwise who it is; raise Problem if there is none."""
         client = self._by_name.get(name)
         if client is None or client.is_expired:
             raise Problem(401, "no_such_client", f"there is no client {name}, or its time is over")

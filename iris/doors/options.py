@@ -91,11 +91,7 @@ def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: floa
 
 
 def request_of(options: Mapping[str, Any], idempotency_key: str | None = None) -> dict[str, Any]:
-    """Return the options of a request as arguments of ``Node.request``.
-
-    Raises:
-        ConfigError: one of them is out of its range.
-    """
+    """Return the options of a request as arguments of ``Node.request``; raise ConfigError if one is out of range."""
     own = {name: value for name, value in options.items() if name in iris.RequestOptions.__struct_fields__}
     rest = {name: value for name, value in options.items() if name not in own}
     return {**rest, "options": iris.RequestOptions(**own, idempotency_key=idempotency_key)}

@@ -69,11 +69,7 @@ def _parts(pattern: str) -> tuple[str, str]:
 
 
 def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
-    """Check the patterns of a right.
-
-    Raises:
-        ConfigError: one of them is malformed, or they are too many.
-    """
+    """Raise ConfigError if a pattern of a right is malformed, or they are too many."""
     for realm, _ in map(_parts, patterns):
         if realm:
             check_name(realm[:-1], "realm")

@@ -25,7 +25,7 @@ MAX_CONTAINERS: Final = wire.MAX_CONTAINERS
 """Lists in one payload, and as many maps."""
 
 AS_VALUE: Final = 16
-"""Bytes of memory that each byte of JSON or MessagePack may take as a value: of short texts, or of numbers."""
+"""Memory that each byte of JSON or MessagePack may take as a value, in bytes: of short texts, or of numbers."""
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 """A text in JSON."""
@@ -55,11 +55,7 @@ _LINE_ENDS: Final = {one: f"\\u{one:04x}" for one in (0x85, 0x2028, 0x2029)}
 
 
 def from_json(text: bytes | str) -> object:
-    """Return what a client says in JSON.
-
-    Raises:
-        Problem: it is not JSON, or says what no payload can hold.
-    """
+    """Return what a client says in JSON; raise Problem if it is none, or no payload can hold it."""
     if len(text) > MAX_CONTAINERS:
         _check_containers(text if isinstance(text, str) else text.decode("utf-8", "replace"))
     try:
@@ -104,11 +100,7 @@ def packed(value: object) -> bytes:
 
 
 def unpacked(data: bytes) -> object:
-    """Return what a client says in MessagePack.
-
-    Raises:
-        Problem: it is malformed.
-    """
+    """Return what a client says in MessagePack; raise Problem if it is malformed."""
     try:
         return wire.decode_payload_untrusted(wire.join_payload(data, packed=True))
     except IrisError as error:
@@ -117,11 +109,7 @@ def unpacked(data: bytes) -> object:
 
 
 def opened(envelope: object) -> object:
-    """Return the payload of an envelope.
-
-    Raises:
-        Problem: it is no envelope.
-    """
+    """Return the payload of an envelope; raise Problem if it is no envelope."""
     if not is_map(envelope) or "payload" not in envelope or envelope.keys() - _FIELDS:
         raise Problem(400, "malformed", 'expected a map of "payload" and, if it is not JSON, "encoding"')
     payload, encoding = envelope["payload"], envelope.get("encoding")

@@ -25,7 +25,7 @@ _FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 
 class OwnExports(Protocol):
-    """What this gateway exports of its own site.  Asked with each first frame of a handshake; must not block."""
+    """Exports of this gateway's own site.  Asked with each first frame of a handshake; must not block."""
 
     def is_exported(self, node: NodeId, site: str) -> bool:
         """Return whether a node of this site serves or subscribes to something that is exported to another site."""
@@ -33,7 +33,7 @@ class OwnExports(Protocol):
 
 
 class RemoteOffers(Protocol):
-    """What other sites export, as far as this gateway imports it.  Asked as ``OwnExports`` is."""
+    """Exports of other sites, as far as this gateway imports them.  Asked as ``OwnExports`` is."""
 
     def offers(self, site: str, node: NodeId) -> bool:
         """Return whether something of a node of another site is imported."""

@@ -102,7 +102,7 @@ class ForwardingLimits(NamedTuple):
     transit: bool
     """True if frames between other sites pass."""
     rate: float | None
-    """Bytes per second that one neighbour may send; None: any."""
+    """Rate limit of one neighbour, in bytes per second. None: there is none."""
 
 
 @final
@@ -160,11 +160,7 @@ class Forwarding:
         between.register(kinds.Copy, self._divide_inbound)
 
     def forward(self, peer: Peer, message: kinds.Carried) -> None:
-        """Forward a frame of a node of this site, or one that another gateway of it has brought.
-
-        Raises:
-            RemoteProtocolError: it is not the peer's to send.
-        """
+        """Forward a frame of a node, or gateway, of this site; raise RemoteProtocolError if it may not send that."""
         _check_ends_untrusted(message)
         source, own = node_of(message.source), self._directory.own
         # The source of a frame is its sender's word. It must be the very node that hands the frame over; only another
@@ -357,11 +353,7 @@ class Forwarding:
     # -- copies of events -----------------------------------------------------------------------------------
 
     def divide(self, peer: Peer, message: kinds.Copy) -> None:
-        """Forward events of a node of this site, or those that another gateway of it has brought.
-
-        Raises:
-            RemoteProtocolError: they are not the peer's to send.
-        """
+        """Forward events of a node, or gateway, of this site; raise RemoteProtocolError if it may not send them."""
         source_site, own = message.source_site, self._directory.own
         local = self._directory.is_local(peer.node)
         publisher = (source_site, node_of(message.source))
@@ -429,7 +421,7 @@ class Forwarding:
             self._post_copy(link, message, named, part)
 
     def _hand_out(self, message: kinds.Copy, nodes: bytes) -> None:
-        """Give events to nodes of this site, each on its own link."""
+        """Send events to nodes of this site, each on its own link."""
         own = self._directory.own
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:

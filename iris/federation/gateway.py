@@ -314,7 +314,7 @@ class Gateway:
             await self._membership.wait_news()
 
     def advertise(self) -> None:
-        """Tell neighbours what has changed of the directory, and of what this site exports."""
+        """Advertise to neighbours what has changed of the directory, and of what this site exports."""
         changed = {*self._directory.changed}
         self._directory.changed.clear()
         if self._export():
@@ -330,7 +330,7 @@ class Gateway:
             self._sites.follow()
 
     def _export(self) -> bool:
-        """Take what has changed of what this site exports; return whether there is something."""
+        """Receive what has changed of what this site exports; return whether there is something."""
         if self._identity is not self._site_mesh.identity:
             self._identity = self._site_mesh.identity
             self._contents.examine()
@@ -456,7 +456,7 @@ class Gateway:
             self.news()
 
     def _listen_to(self, peer: Peer) -> None:
-        """Take advertisements of a neighbour; one that flooded the directory is not readmitted by a RESET."""
+        """Receive advertisements of a neighbour; one that flooded the directory is not readmitted by a RESET."""
         if peer.node not in self._flooded:
             self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
 

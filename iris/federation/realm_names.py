@@ -86,11 +86,7 @@ def split_peer(peer: str) -> tuple[str, str]:
 
 
 def check_dialled(urls: list[str]) -> None:
-    """See that a gateway that listens nowhere can reach others at these URLs.
-
-    Raises:
-        ConfigError: it cannot; the text says why.
-    """
+    """Raise ConfigError, with why, if a gateway that listens nowhere cannot reach others at these URLs."""
     if not urls:
         raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
     for url in urls:

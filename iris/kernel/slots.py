@@ -129,7 +129,7 @@ class Groups(Generic[_G, _V]):
         self._groups.setdefault(key, {})[value] = None
 
     def remove(self, key: _G, value: _V) -> None:
-        """Take a value from under a key, if it is there."""
+        """Remove a value from under a key, if it is there."""
         group = self._groups.get(key)
         if group is not None:
             group.pop(value, None)
@@ -137,5 +137,5 @@ class Groups(Generic[_G, _V]):
                 del self._groups[key]
 
     def pop(self, key: _G) -> Collection[_V]:
-        """Take out all the values of a key, and return them."""
+        """Remove all values of a key, and return them."""
         return tuple(self._groups.pop(key, ()))

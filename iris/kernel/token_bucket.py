@@ -33,14 +33,14 @@ class TokenBucket:
         return self._left
 
     def spend(self, now: float, count: float = 1.0) -> bool:
-        """Take ``count`` tokens if they are there, and return whether they were; else none is taken."""
+        """Spend ``count`` tokens if they are there, else none; return whether they were."""
         if self.level(now) < count:
             return False
         self._left -= count
         return True
 
     def owe(self, count: float) -> None:
-        """Take ``count`` tokens, be they there or not: for a cost that is known only afterwards."""
+        """Spend ``count`` tokens, be they there or not: for a cost that is known only afterwards."""
         self._left -= count
 
     def give_back(self, count: float = 1.0) -> None:

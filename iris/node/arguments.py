@@ -14,11 +14,7 @@ T = TypeVar("T")
 
 
 def check_is(value: object, kind: type[T], name: str) -> T:
-    """Return an object that is made by a class of Iris's own.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Return an object that is made by a class of Iris's own; raise ConfigError for anything else."""
     if inspect.isclass(value) and issubclass(value, kind):
         raise ConfigError(f"{name} is the class {value.__name__}: make an object of it, {value.__name__}(...)")
     if not isinstance(value, kind):
@@ -27,22 +23,14 @@ def check_is(value: object, kind: type[T], name: str) -> T:
 
 
 def check_flags(**flags: object) -> None:
-    """Look at choices.
-
-    Raises:
-        ConfigError: one is not True or False.
-    """
+    """Raise ConfigError unless all choices are True or False."""
     for name, value in flags.items():
         if value is not True and value is not False:
             raise ConfigError(f"{name} is {shown(value)}: use True or False")
 
 
 def check_lists(**lists: object) -> None:
-    """Look at lists of texts, of addresses or networks.
-
-    Raises:
-        ConfigError: one is no list, or a single text.
-    """
+    """Raise ConfigError unless all are lists of texts: of addresses or networks."""
     for name, values in lists.items():
         things = "networks" if name == "dial_networks" else "addresses"
         if isinstance(values, str):
@@ -52,11 +40,7 @@ def check_lists(**lists: object) -> None:
 
 
 def check_count(value: object, name: str) -> int:
-    """Return a number of things to wait for.
-
-    Raises:
-        ConfigError: it is not a whole number from 0 on.
-    """
+    """Return a number of things to wait for; raise ConfigError unless it is a whole number from 0 on."""
     count = as_whole(value)
     if count is None or count < 0:
         raise ConfigError(f"{name} is {shown(value)}: use a whole number, 0 or above")
@@ -80,11 +64,7 @@ def check_request(cluster: str, operation: str | None, key: str | None) -> None:
 
 
 def check_wait(wait: float, name: str = "wait") -> float:
-    """Return how many seconds a call waits, as for a first member; 0 for not at all.
-
-    Raises:
-        ConfigError: it is none that can be waited for.
-    """
+    """Return the seconds that a call waits, 0 for not at all; raise ConfigError if that cannot be waited for."""
     seconds = wait if type(wait) is float else as_float(wait)
     if not seconds >= 0:
         raise ConfigError(f"{name} is {shown(wait)}: use a number of seconds, 0 for not at all")
@@ -92,11 +72,7 @@ def check_wait(wait: float, name: str = "wait") -> float:
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> float:
-    """Return a time in seconds.
-
-    Raises:
-        ConfigError: it is none that can be waited for.
-    """
+    """Return a time in seconds; raise ConfigError if it cannot be waited for."""
     seconds = timeout if type(timeout) is float else as_float(timeout)
     if not seconds > 0:
         raise ConfigError(f"{name} is {shown(timeout)}: use seconds above 0")
@@ -104,22 +80,14 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
 
 
 def check_whom(cluster: str, operation: str | None) -> None:
-    """Check the arguments that address a survey or a tunnel.
-
-    Raises:
-        ConfigError: one of them cannot be.
-    """
+    """Raise ConfigError unless the arguments can address a survey or a tunnel."""
     check_address(cluster)
     if operation is not None:
         check_name(operation, "operation")
 
 
 def check_between(value: float, name: str, least: float, most: float) -> float:
-    """Return seconds within bounds.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Return seconds; raise ConfigError unless they are within bounds."""
     seconds = check_timeout(value, name)
     if not least <= seconds <= most:
         raise ConfigError(f"{name} is {shown(value)}: use {least:g} to {most:g} seconds")

@@ -45,6 +45,10 @@ class BridgeNode(BridgeUser, Protocol):
 class Bridge:
     """Work queues, log, leases and sagas of one bridge.  Made by ``Node.bridge``; good for as long as the node is.
 
+    The bridge is a process of its own, ``iris bridge --topic 'orders.>' --topic jobs --data DIR`` on the command line.
+    It stores the events of the topics that are named there, and so needs the name of each queue among them; leases and
+    sagas need a bridge, of whatever topics.
+
     Its methods return blocks, and raise ``trio.ClosedResourceError`` after the node's block.
 
     Args:
@@ -94,7 +98,8 @@ class Bridge:
             lease: seconds from when a job is begun until another worker may get it, 0.1 to 7 days; ``Job.extend`` lets
                 it begin anew.
             attempts: after so many that failed, 1 to 1,000, a job becomes a dead letter.
-            dead: topic of the dead letters; None: ``NAME.dead``.
+            dead: topic of the dead letters; None: ``NAME.dead``, a queue as any other.  A letter is the job with the
+                headers ``dead-queue``, ``dead-attempts``, ``dead-error`` and ``dead-place``.
             backoff: seconds before the second attempt, twice as many before the third, and so on, at most an hour.
 
         Raises:

@@ -80,11 +80,7 @@ class FirstMembers:
                 yield changes
 
     def check_member(self, what: str) -> None:
-        """Check that this node is no client.
-
-        Raises:
-            ConfigError: it is one.
-        """
+        """Raise ConfigError if this node is a client."""
         if self._lookups is not None:
             raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
 

@@ -228,11 +228,7 @@ class Joined:
                 self._membership.serve(place.entry)
 
     def _prove(self, place: _Place) -> None:
-        """Renew the proof of an entry; none is needed if this node's own certificate names the cluster.
-
-        Raises:
-            ConfigError: this node may not serve the cluster.
-        """
+        """Renew the proof of an entry, if it needs one; raise ConfigError if this node may not serve the cluster."""
         cluster, credential, identity = place.entry.name, place.credential, self._mesh.identity
         now = self._wall_clock()
         if serves_by_right(identity.certificate, cluster):

@@ -40,11 +40,7 @@ class MeetingPlace:
         self._chances = _SWEPT
 
     async def listen(self, transport: Transport, urls: tuple[str, ...]) -> tuple[str, ...]:
-        """Have the transport listen at ``urls``, of which the first is that of a socket in the directory.
-
-        Raises:
-            ConfigError: one of them cannot be listened at.
-        """
+        """Listen at ``urls``, the directory's socket first; raise ConfigError if one cannot be listened at."""
         self._listen_again = partial(transport.listen, urls[:1])
         for _ in range(_SWEPT):
             try:
@@ -69,11 +65,7 @@ class MeetingPlace:
             self._listen_again = None
 
     def move(self, addresses: tuple[str, ...]) -> None:
-        """Announce the node, which is there, under other addresses.
-
-        Raises:
-            ConfigError: the entry cannot be written.
-        """
+        """Announce the node under other addresses; raise ConfigError if the entry cannot be written."""
         if self._addresses and self._chances:
             self._addresses = addresses
             self._registry.announce(self._node, addresses)

@@ -379,7 +379,8 @@ class Node:
             expires: see ``publish``.
 
         Raises:
-            NotSent: no durable subscriber is known.
+            NotSent: no durable subscriber is known: no bridge stores the topic (``iris bridge``), and nobody has it by
+                ``subscribe_durable``.
             RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
             ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``publish``.
 
@@ -423,6 +424,8 @@ class Node:
         """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
 
         Raises what both raise; after ``RequestTimeout`` the value is retained.
+
+        Cancelled, the event may be retained, stored, or both.
         """
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
 
@@ -889,7 +892,7 @@ class Node:
         return gather_statistics(self._mesh, self._membership, *parts, self._states)
 
     def _close(self) -> None:
-        """Take no more calls, and end those that wait; ``open_node`` does this when its block ends."""
+        """Accept no more calls, and end those that wait; ``open_node`` does this when its block ends."""
         self._guard.close()
         self._requests.close()
         self._states.end_watches()

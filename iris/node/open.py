@@ -155,7 +155,8 @@ async def open_node(
     Raises:
         ConfigError: a name, URL or credential file cannot be used, or an address is taken; the message says how to
             mend it.
-        RuntimeError: it is not called within trio, but within asyncio, for one.
+        RuntimeError: it is called where it cannot run: ``iris.open_node`` is for trio, ``iris.aio.open_node`` for
+            asyncio, ``iris.sync.open_node`` for programs without an event loop.
 
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
@@ -490,7 +491,7 @@ async def _keep_identity_fresh(
     joined: Joined,
     environment: Environment,
 ) -> None:
-    """Take credential files that were replaced into use, and have fresh delegations well before the old ones end."""
+    """Use credential files that were replaced, and renew delegations well before the old ones end."""
     changed, early = False, 0.0
     while True:
         pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK

@@ -101,11 +101,7 @@ def closed() -> trio.ClosedResourceError:
 
 
 def check_trio() -> None:
-    """Check that a trio run is active.
-
-    Raises:
-        RuntimeError: there is none; the message says how to have one.
-    """
+    """Raise RuntimeError, with what to do, unless a trio run is active."""
     try:
         trio.lowlevel.current_trio_token()
     except RuntimeError:

@@ -30,10 +30,10 @@ T = TypeVar("T")
 # -- limits and forms ------------------------------------------------------------------------------------------
 
 GROUP: Final = "queue/"
-"""Before the name of a queue: the group under which a bridge keeps how far it is."""
+"""Prefix of a queue's name in that of the group under which a bridge keeps its progress."""
 
 MAX_LABEL: Final = 256
-"""Bytes of the name of a group, and of the parts of an idempotency key."""
+"""Size limit of a group's name, and of each part of an idempotency key, in bytes."""
 
 MAX_LIMIT: Final = 4096
 """Jobs that a worker has in hand at a time."""
@@ -56,7 +56,7 @@ MAX_WAIT: Final = 5.0
 MIN_KEEP: Final = 1.0
 MAX_KEEP: Final = 366 * 24 * 3600.0
 MAX_OUTCOME: Final = 256 * KIB
-"""Bytes of a reply, and of an outbox, that are kept with an idempotency key."""
+"""Size limit of a reply, and of an outbox, kept with an idempotency key, in bytes."""
 MAX_BUDGET: Final = 2.0**32 / 1000
 """Seconds of a claim."""
 MAX_EVENTS: Final = 64
@@ -122,11 +122,7 @@ class Ask(Struct, Generic[R_co], omit_defaults=True, kw_only=True):
     """True if it is the first message of a tunnel, and the reply the first one that comes back."""
 
     def check(self) -> None:
-        """Check what the types do not say; called with what a peer has sent, and not with what is made here.
-
-        Raises:
-            ValueError: the request is malformed.
-        """
+        """Raise ValueError if what a peer has sent is malformed in a way that the types do not say."""
         group: object = getattr(self, "group", None)
         if isinstance(group, str) and len(group.encode()) > MAX_LABEL:
             raise ValueError(f"group: use 1 to {MAX_LABEL} bytes of text")
@@ -152,13 +148,13 @@ class Bridges(Protocol):
 
 
 def read_request(kind: type[T], payload: object) -> T:
-    """Return what a caller has sent as a request, or as a message of a tunnel.
+    """Read a request, or a message of a tunnel; raise RemoteError ``bad_request`` if it is something else.
 
-    Raises:
-        RemoteError: it is something else; the code is ``bad_request``.
+    No payload is a request without fields.
     """
     try:
-        request = msgspec.convert({} if payload is None else payload, kind, builtin_types=(bytes,), str_keys=True)
+        fields = {} if payload in (None, b"") else payload
+        request = msgspec.convert(fields, kind, builtin_types=(bytes,), str_keys=True)
         asked: object = request
         if isinstance(asked, Ask):
             asked.check()
@@ -187,11 +183,7 @@ def read_reply(kind: type[T], payload: object) -> T:
 
 
 def read_answer(request: Ask[R], payload: object) -> R:
-    """Return the reply to a request: of the type that the class of the request names.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
+    """Read the reply that the class of a request names; raise RemoteProtocolError if it is something else."""
     (kind,) = get_args(vars(type(request))["__orig_bases__"][0])
     reply: R = read_reply(kind, payload)
     return reply
@@ -260,7 +252,7 @@ class MemberShards(Struct, kw_only=True, frozen=True):
 
 
 class ListShards(Ask[MemberShards], kw_only=True):
-    """What a member has, and knows of the others."""
+    """Ask for the shards that a member has, and knows of the others."""
 
     operation = "shards"
     permission = Permission("reader")
@@ -384,16 +376,15 @@ class SentJob(NamedTuple):
 
 
 class JobNews(Struct, omit_defaults=True, kw_only=True):
-    """What a bridge sends to a worker."""
+    """Message of a bridge to a worker."""
 
     settled: tuple[Place, ...] = ()
     """Jobs that the worker need not remember any more."""
     taken: tuple[Place, ...] = ()
-    """Those of ``settled``, in a message of its own: these are not the worker's any more, as their leases have ended or
-    another worker has reported them as done.  It answers no report: that answer comes as well."""
+    """Jobs of ``settled`` that the worker has lost: their leases have ended, or another worker has reported them done.
+    They come in a message of their own, which answers no report: that answer comes as well."""
     late: tuple[Place, ...] = ()
-    """Of ``settled``, those that the worker has reported as done in vain: another worker has begun or done them, or
-    their outcome was there before."""
+    """Jobs of ``settled`` reported done in vain: another worker has begun or done them, or their outcome was there."""
     suspect: tuple[Place, ...] = ()
     """Jobs that come next, of which each is begun only when that is confirmed."""
     confirmed: tuple[Place, ...] = ()
@@ -428,7 +419,7 @@ class QueueStatus:
 
 
 class ShowQueue(QueueAsk[QueueStatus], kw_only=True):
-    """What goes on in a queue."""
+    """Ask for the status of a queue."""
 
     operation = "queue"
     permission = Permission("subscriber", "queue")
@@ -451,7 +442,7 @@ class ShownJob(Struct, kw_only=True):
     timestamp: Number
     encoding: str
     value: bytes
-    """At most 4,096 bytes of the value."""
+    """Value of the job, cut off after 4,096 bytes."""
     size: Number
     """Size of the whole value, in bytes."""
 
@@ -506,17 +497,17 @@ class Consume(Ask[Consuming], kw_only=True):
     group: Label
     topics: Topics
     start: Start = "earliest"
-    """Where a group begins that is new, or that is to be replayed."""
+    """Start of a group that is new, or is to be replayed."""
     replay: bool = False
     at: Offsets = {}
-    """How far this consumer has come since it began."""
+    """Offsets that this consumer has reached since it began."""
 
 
 class ConsumerReport(Struct, omit_defaults=True, kw_only=True):
     """Report of a consumer."""
 
     commit: Offsets = {}
-    """How far the group has come."""
+    """Offsets that the group has reached."""
     taken: Number | None = None
     """Batches of this tunnel that the program has received. None: as many as before."""
 
@@ -533,7 +524,7 @@ class SentEvent(NamedTuple):
     timestamp: Number
     """Microseconds since 1970."""
     value: bytes | Number
-    """As of a job: a value of more than 64 KiB is its size."""
+    """Value, or its size if it has more than 64 KiB; see ``SentJob``."""
 
 
 class SentBatch(Struct, kw_only=True):
@@ -552,10 +543,10 @@ class SentBatch(Struct, kw_only=True):
 
 
 class LogNews(Struct, omit_defaults=True, kw_only=True):
-    """What a bridge sends to a consumer: one of the two."""
+    """Message of a bridge to a consumer: one of the two."""
 
     committed: Offsets = {}
-    """How far the group has come, on the disk."""
+    """Offsets that the group has reached, on the disk."""
     batch: SentBatch | None = None
 
 
@@ -579,7 +570,7 @@ class MemberAsk(Ask[R_co], Generic[R_co], kw_only=True):
 
     cluster: Cluster
     holder: Token
-    """What distinguishes this holder of a lease, or of a key, from others."""
+    """Random identity of this holder of a lease or key."""
 
 
 class AskLease(MemberAsk[LeaseAnswer], kw_only=True):
@@ -632,7 +623,7 @@ class KeyAnswer(Struct, omit_defaults=True, kw_only=True):
 
 
 class KeyCounts(Struct, omit_defaults=True, kw_only=True):
-    """Whether what was reported counts: no other member has taken over.  Or where to ask."""
+    """Answer to a report about a key: it counts if no other member has taken over.  Or where to ask."""
 
     counts: bool | None = None
     elsewhere: Name | None = None
@@ -667,10 +658,10 @@ class KeyAsk(MemberAsk[R_co], Generic[R_co], kw_only=True):
 
 
 class KeyTerms(KeyAsk[R_co], Generic[R_co], kw_only=True):
-    """What a claim says, and the record of an outcome says again."""
+    """Terms of a claim, which the record of its outcome repeats."""
 
     fingerprint: Token
-    """Of the payload: the key stands for this one."""
+    """Fingerprint of the payload that the key stands for."""
     budget: Annotated[float, Meta(ge=0.0, le=MAX_BUDGET)] = 0.0
     """Seconds of the claim."""
     keep: Annotated[float, Meta(ge=MIN_KEEP, le=MAX_KEEP)]
@@ -685,7 +676,7 @@ class NoteKey(KeyAsk[KeyCounts], kw_only=True):
 
     notes: Outcome
     room: bytes = b""
-    """As many bytes as the record of the end may take more: who cannot send that is told so now."""
+    """Padding as long as the record of the end may be more: a member that cannot send that learns it now."""
 
 
 class OutboxEvent(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -15,12 +15,15 @@ from iris.kernel.names import NodeId
 
 @final
 class Sender(Struct, frozen=True):
-    """The sender of a message, as its certificate proves it."""
+    """The sender of a message, as its certificate proves it.
+
+    Attributes:
+        cluster: cluster that the sending node speaks for: the caller.  One of another realm is ``REALM/CLUSTER``.
+        node: the node itself: one boot of one process.
+    """
 
     cluster: str
-    """Cluster that the sending node speaks for: the caller.  One of another realm is ``REALM/CLUSTER``."""
     node: NodeId
-    """The node itself: one boot of one process."""
 
     @property
     def realm(self) -> str:
@@ -66,48 +69,60 @@ class Outbox:
 
 @final
 class Request(Struct, frozen=True, kw_only=True):
-    """One request, as its handler gets it.  The caller is ``sender.cluster``; ``cluster`` is the one that is asked."""
+    """One request, as its handler gets it.  The caller is ``sender.cluster``; ``cluster`` is the one that is asked.
+
+    Attributes:
+        payload: value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict.
+        sender: the caller, as its certificate proves it: decide by ``sender.cluster`` what a caller may do.
+        headers: texts that the caller wrote beside the payload.  Nobody has verified them.
+        deadline: time at which the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled
+            then.
+        cluster: the cluster that is asked and serves, a membership of this node; never the caller.
+        operation: the operation that is asked for; None for a request without one.
+        idempotency_key: idempotency key of the caller.  None if it sent none.
+        attempt: number of the attempt.  Above 1: a member was lost in the middle of the one before, which may have had
+            its effect.  Only of requests with an idempotency key, at a service whose ``Outcomes`` say ``rerun``.
+        undoes: idempotency key of the step of a saga that this request undoes.  None for any other request.
+        outbox: events that are stored together with the outcome; None without an idempotency key.
+    """
 
     payload: Any
-    """Value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict."""
     sender: Sender
-    """The caller, as its certificate proves it: decide by ``sender.cluster`` what a caller may do."""
     headers: Mapping[str, str]
-    """Texts that the caller wrote beside the payload.  Nobody has verified them."""
     deadline: float
-    """Time at which the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled then."""
     cluster: str
-    """The cluster that is asked and serves, a membership of this node; never the caller."""
     operation: str | None
-    """The operation that is asked for; None for a request without one."""
     idempotency_key: str | None = None
-    """Idempotency key of the caller.  None if it sent none."""
     attempt: int = 1
-    """Number of the attempt.  Above 1: a member was lost in the middle of the one before, which may have had its
-    effect. Only of requests with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
     undoes: str | None = None
-    """Idempotency key of the step of a saga that this request undoes.  None for any other request."""
     outbox: Outbox | None = None
-    """Events that are stored together with the outcome; None without an idempotency key."""
 
 
 @final
 class Message(Struct, frozen=True, kw_only=True):
-    """One broadcast, as its handler gets it.  The sender is ``sender.cluster``."""
+    """One broadcast, as its handler gets it.  The sender is ``sender.cluster``.
+
+    Attributes:
+        payload: value that the sender sent, as it travelled; see ``Request.payload``.
+        sender: the sender, as its certificate proves it.
+        headers: texts that the sender wrote beside the payload.  Nobody has verified them.
+        cluster: the cluster that it was sent to, a membership of this node; never the sender.
+    """
 
     payload: Any
-    """Value that the sender sent, as it travelled; see ``Request.payload``."""
     sender: Sender
-    """The sender, as its certificate proves it."""
     headers: Mapping[str, str]
-    """Texts that the sender wrote beside the payload.  Nobody has verified them."""
     cluster: str
-    """The cluster that it was sent to, a membership of this node; never the sender."""
 
 
 @final
 class Answer(Struct, frozen=True):
-    """One member's reply to a survey."""
+    """One member's reply to a survey.
+
+    Attributes:
+        payload: value that the member's handler returned, as it travelled.
+        member: the member, as ``answers.missing`` and ``RequestOptions.prefer`` name it.
+    """
 
     payload: Any
     member: NodeId

@@ -67,11 +67,7 @@ class Mismatch(ValueError):
 
 
 def converter(annotation: object) -> Converter:
-    """Return the function that makes a value of the declared type.
-
-    Raises:
-        ConfigError: this type cannot be made of a payload.
-    """
+    """Return the function that makes a value of the declared type; raise ConfigError if no payload makes one."""
     return partial(_whole, _converter(annotation, {}))
 
 
@@ -111,11 +107,7 @@ def reply_converter(annotation: object) -> Converter:
 
 
 def converted_reply(convert: Converter, reply: object, cluster: str) -> Any:
-    """Convert a member's reply.
-
-    Raises:
-        RemoteError: it is not what the caller has declared; its code is ``reply_malformed``.
-    """
+    """Convert a reply; raise RemoteError ``reply_malformed`` if it is not of the type that the caller declared."""
     try:
         return convert(reply)
     except Mismatch as error:

@@ -26,11 +26,7 @@ PriorityName = Literal["low", "normal", "high"]
 
 
 def check_priority(name: str | None) -> Priority | None:
-    """Return the priority of a name; None stands for the priority of the request that is served.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the priority of a name, None: of the request served here; raise ConfigError if there is none."""
     if name is None:
         return None
     for priority in Priority:

@@ -67,11 +67,7 @@ class Permit(Protocol):
     """Port of what serves a tunnel to the caller's rights, which may change as long as the tunnel is open."""
 
     def check(self) -> None:
-        """Make sure that the caller may still have what it named; called before more is sent.  It does not block.
-
-        Raises:
-            NotAllowed: it may not.
-        """
+        """Raise NotAllowed if the caller may no longer have what it named.  Called before sending; does not block."""
         ...
 
 
@@ -147,7 +143,7 @@ class DamageList(Struct, kw_only=True):
     count: Number
     """Wanted events in the range that are known to be damaged."""
     places: Annotated[tuple[tuple[Offset, Offset, str], ...], Meta(max_length=GAPS_AT_ONCE)]
-    """Offset, end and reason of the first stretches."""
+    """First stretches of damage: offset, end and reason of each."""
 
     def __post_init__(self) -> None:
         if any(offset >= end for offset, end, _ in self.places):
@@ -205,7 +201,7 @@ class ReadLog(_Selecting[bytes], kw_only=True):
 
 
 class PinnedCursor(Struct, kw_only=True):
-    """Where a group began, and how far it is."""
+    """Cursor of a group: where it began, and how far it is."""
 
     start: Offsets
     offsets: Offsets
@@ -411,11 +407,11 @@ class Divide(Ask[None], kw_only=True):
 
 
 Block = Annotated[bytes, Meta(min_length=512, max_length=512)]
-"""Which of 4,096 consecutive events of a publisher are stored: one bit each."""
+"""Bitmap of 4,096 consecutive events of a publisher: those that are stored."""
 
 
 class ReadWindows(Ask[tuple[tuple[NodeName, dict[Number, Block]], ...]], kw_only=True):
-    """Which events of publishers a log has, of those from one on, as much as goes into one answer."""
+    """Bitmaps of the events that a log has, of the publishers from one on, as many as go into one answer."""
 
     operation = "windows"
     permission = Permission("bridge")
@@ -424,7 +420,7 @@ class ReadWindows(Ask[tuple[tuple[NodeName, dict[Number, Block]], ...]], kw_only
 
 
 class FindPosition(Ask[tuple[Offset, Offset] | None], kw_only=True):
-    """Where a group began in a shard, and how far it is; None: it is not known there."""
+    """Position of a group in a shard: where it began, and how far it is. None: it is not known there."""
 
     operation = "position"
     permission = Permission("bridge")
@@ -451,4 +447,4 @@ OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
 """Every operation that a member of a bridge answers at the bridge's cluster and at its own."""
 
 PERMISSIONS: Final[Mapping[str, Permission]] = {name: kind.permission for name, kind in OPERATIONS.items()}
-"""Who may call which operation of a bridge; docs/reference/spark.md prints it."""
+"""Permission for each operation of a bridge; docs/reference/spark.md prints it."""

@@ -2,6 +2,8 @@
 
 ::
 
+    import iris.sync
+
     with iris.sync.open_node() as node:
         print(node.request("databases", b"hello"))
 
@@ -13,7 +15,8 @@ and docstring.
 Promises: Ctrl-C ends a wait at once, and leaves behind what cancelling leaves behind with trio; a second one does not
 wait for that.  A process that was forked from one with a node gets an error: open the first node after the fork, as in
 Celery's ``worker_process_init``.  A program that ends with a node open says goodbye.
-Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block.
+Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block; and
+``Lease.left``, which is a time on trio's clock.
 """
 
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel

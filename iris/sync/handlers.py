@@ -14,11 +14,7 @@ from iris.sync.portal import Portal, handler_deadline
 
 
 def served_by_threads(service: Service, portal: Portal) -> Service:
-    """Return a service with the same handlers, for trio: each in worker threads.
-
-    Raises:
-        ConfigError: one of them is an ``async def``.
-    """
+    """Return a service for trio with these handlers in worker threads; raise ConfigError for an ``async def``."""
     if not isinstance(service, Service):
         return service  # joining says what is wrong with it
     return service._adapted(

@@ -1,4 +1,4 @@
-"""What a bridge has, as plain calls: its work queues, log, leases and sagas."""
+"""A bridge as plain calls: its work queues, log, leases and sagas."""
 
 from __future__ import annotations
 

@@ -88,11 +88,7 @@ def simulate(
 
 
 def check_run(test: Test, run: Run, *, shrink_runs: int) -> None:
-    """Check that a run has not failed.
-
-    Raises:
-        SimulationFailed: it has; it is shrunk and saved.
-    """
+    """Raise SimulationFailed if a run has failed; it is shrunk and saved."""
     if run.error is None:
         return
     best = shrink(run, lambda schedule, limit: run_once(test, schedule, limit=limit), shrink_runs)

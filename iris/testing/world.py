@@ -32,11 +32,7 @@ _RESTART: Final = 1.0
 
 
 def _refuse(**given: bool) -> None:
-    """Refuse arguments of ``open_node`` that are given and have no meaning in a simulation.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Raise ConfigError for arguments of ``open_node`` that have no meaning in a simulation."""
     for name, is_given in given.items():
         if is_given:
             raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -136,7 +135,7 @@ def test_a_counter_near_its_bound_is_kept_when_a_number_is_left(sign: int) -> No
 def test_clocks_that_differ_by_years_part_nobody_that_shares_a_number(seed: int) -> None:
     rng = random.Random(seed)
     walls = [NOW + rng.uniform(-9, 9) * 365 * 86_400 for _ in range(3)]
-    members = [Member(at, with_number(at, 7, wall_clock=partial(float, wall))) for at, wall in enumerate(walls)]
+    members = [Member(at, with_number(at, 7, now=wall)) for at, wall in enumerate(walls)]
     for step in range(60):
         one = rng.choice(members)
         one.write(f"{one.at} {step % 3}", step)

@@ -172,9 +172,11 @@ def agree(*replicas: Replica) -> None:
     raise AssertionError("the replicas go on changing")
 
 
-def with_number(seed: int, number: int, **options: Any) -> Replica:
-    """Return a replica that has drawn a number which another one has drawn as well."""
-    one = replica(seed, **options)
+def with_number(seed: int, number: int, *, max_bytes: int = 1_000_000, now: float = NOW) -> Replica:
+    """Return a replica that has drawn a number which another one has drawn as well, and where it is ``now``."""
+    document = LoneDocument()
+    document.now = now
+    one = Replica(document, random.Random(seed), max_bytes)
     one.writer, one.starts[number] = number, seed + 77
     return one
 

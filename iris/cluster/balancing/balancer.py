@@ -248,7 +248,7 @@ class Balancer:
         self._try_later(score)
 
     def gray(self, node: NodeId, delay: float) -> None:
-        """Take the queue delay that a member reported, in seconds."""
+        """Note the queue delay that a member reported, in seconds."""
         score = self._scores.get(node)
         if score is not None:
             before = score.reported

@@ -77,12 +77,12 @@ class Aperture:
         return max(MIN_APERTURE, int(self._spread * outstanding) + 1) + self._admitted
 
     def failed(self, members: int) -> None:
-        """Take note that one of so many members failed."""
+        """Note that one of so many members failed."""
         if self._admitted < members:
             self._admitted += 1
 
     def finished(self, now: float) -> None:
-        """Take note that a request ended."""
+        """Note that a request ended."""
         self._ended += 1
         if now >= self._due:
             self._look(now)

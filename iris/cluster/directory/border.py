@@ -31,11 +31,7 @@ class Border:
         return f"<Border of {len(self._lists)} gateways>"
 
     def receive_untrusted(self, gateway: NodeId, allowed: kinds.Allowed) -> None:
-        """Take the lists of a gateway.
-
-        Raises:
-            RemoteProtocolError: they are not lists of patterns.
-        """
+        """Receive the lists of a gateway; raise RemoteProtocolError unless they are lists of patterns."""
         if not all(map(is_pattern, (*allowed.clusters, *allowed.out, *allowed.into))):
             raise RemoteProtocolError("what is allowed is patterns")
         self._asked.clear()

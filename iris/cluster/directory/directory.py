@@ -199,7 +199,7 @@ class SiteDirectory:
     # -- advertisements of neighbours -----------------------------------------------------------------------
 
     def receive_route_untrusted(self, neighbour: NodeId, message: kinds.Route, now: float) -> None:
-        """Take a route.
+        """Receive a route.
 
         Raises:
             RemoteProtocolError: malformed, or the neighbour advertises what it cannot know; nothing has changed.
@@ -226,7 +226,7 @@ class SiteDirectory:
     def receive_exports_untrusted(
         self, neighbour: NodeId, message: kinds.Exports, now: float
     ) -> kinds.ExportsWanted | None:
-        """Take a change of exports; return what to ask the neighbour if it does not fit to what is known.
+        """Receive a change of exports; return what to ask the neighbour if it does not fit to what is known.
 
         Raises:
             RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.

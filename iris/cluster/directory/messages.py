@@ -120,21 +120,13 @@ def wanted(origin: Hop) -> kinds.ExportsWanted:
 
 
 def route_untrusted(message: kinds.Route) -> RouteAdvertisement:
-    """Read a route.
-
-    Raises:
-        RemoteProtocolError: it names what is no site.
-    """
+    """Read a route; raise RemoteProtocolError if it names what is no site."""
     path = tuple(hop_untrusted(site, gateway) for site, gateway in message.path)
     return RouteAdvertisement(hop_untrusted(message.site, message.gateway), path)
 
 
 def exports_untrusted(message: kinds.Exports) -> ExportsUpdate:
-    """Read a change of exports.
-
-    Raises:
-        RemoteProtocolError: it names what is no site, cluster or pattern.
-    """
+    """Read a change of exports; raise RemoteProtocolError if it names what is no site, cluster or pattern."""
     return ExportsUpdate(
         hop_untrusted(message.site, message.gateway),
         message.base,
@@ -158,11 +150,7 @@ def message_size(message: Message) -> int:
 
 
 def hop_untrusted(site: str, gateway: bytes) -> Hop:
-    """Return an origin.
-
-    Raises:
-        RemoteProtocolError: it is at what is no site.
-    """
+    """Return an origin; raise RemoteProtocolError if it is at what is no site."""
     if not is_site(site):
         raise RemoteProtocolError("not a site name")
     return Hop(site, node_of(gateway))

@@ -114,7 +114,7 @@ class NeighbourTable:
         return f"<NeighbourTable of {len(self.exports)} origins, {self.weight} bytes>"
 
     def route(self, origin: Hop, path: tuple[Hop, ...]) -> bool:
-        """Take a route to an origin; return whether it is another one than before.
+        """Receive a route to an origin; return whether it is another one than before.
 
         Raises:
             RemoteProtocolError: there are too many, of this one or of all of its owner; nothing has changed.

@@ -40,11 +40,7 @@ class SiteTag(Struct, frozen=True, kw_only=True):
         return _BETWEEN + self.site if self.between else _CLIENT + self.site if self.client else self.site
 
     def check(self, text: str, *, same_realm: bool = True) -> None:
-        """See that a node may be linked to directly, by what it says.
-
-        Raises:
-            AuthenticationError: it may not.
-        """
+        """Raise AuthenticationError unless a node may be linked to directly, by what it says."""
         if not self.between:
             if not same_realm:
                 raise AuthenticationError("nodes of different realms reach each other through gateways")

@@ -101,11 +101,7 @@ class AddressBook:
         return json.dumps({"iris": "addresses", "version": 1, "addresses": entries}, indent=0).encode()
 
     def load_untrusted(self, data: bytes, wall_now: float) -> None:
-        """Take in what was written down, by this process or another one.
-
-        Raises:
-            ConfigError: it is damaged; the book is as before.
-        """
+        """Take in what a process wrote down; raise ConfigError, without a change, if it is damaged."""
         try:
             value: object = json.loads(data)
         except (ValueError, RecursionError):

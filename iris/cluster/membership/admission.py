@@ -39,11 +39,7 @@ class NodeAdmission:
         self._final_messages = TokenBucket(_FINAL_MESSAGES, _FINAL_MESSAGE_RATE, trio.current_time())
 
     def check(self, peer: PeerIdentity) -> None:
-        """Check that a node is not revoked, and that its id is not known as another node's.
-
-        Raises:
-            AuthenticationError: it is.
-        """
+        """Raise AuthenticationError if a node is revoked, or its id is known as another node's."""
         self._revocations.check(peer)
         record = self._view.record(peer.node_id)
         if record is not None:

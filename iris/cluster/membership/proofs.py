@@ -180,11 +180,7 @@ class ProofVerifier:
             return False
 
     def _current_untrusted(self, node: NodeId, proof: bytes, realm: OtherRealm | None = None) -> PeerIdentity:
-        """Verify a chain, its time, and that it is not revoked.
-
-        Raises:
-            AuthenticationError, RemoteProtocolError: the chain does not hold now.
-        """
+        """Verify that a chain holds now and is not revoked; raise as ``_chain_untrusted`` does if not."""
         peer = self._chain_untrusted(node, proof, realm)
         self._check_now(peer)
         return peer

@@ -246,7 +246,7 @@ class RevocationExchange(PeerObserver):
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Give a new peer the list in force."""
+        """Send a new peer the list in force."""
         self._send_list(peer)
 
     def frames_lost(self, peer: Peer) -> None:

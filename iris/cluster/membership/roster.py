@@ -22,16 +22,23 @@ ChangeKind = Literal["joined", "left", "suspected", "recovered", "draining", "lo
 
 @final
 class Member(Struct, frozen=True, kw_only=True):
-    """One member of a cluster, as this node sees it."""
+    """One member of a cluster, as this node sees it.
+
+    Attributes:
+        node: id of the node: one boot of one process.
+        speaks_for: the cluster that the node's credential is of.
+        site: site of the node.  Empty if it is at none.
+        addresses: URLs at which it listens.
+        status: ``alive``, ``suspected`` (it answers nobody just now) or ``draining`` (it takes no new work).
+        queue_delay: seconds that work waited there, by its last report.
+    """
 
     node: NodeId
     speaks_for: str
-    """The cluster that the node's credential is of."""
     site: str
     addresses: tuple[str, ...]
     status: MemberStatus
     queue_delay: float = 0.0
-    """Seconds that work waited there, by its last report."""
 
 
 @final
@@ -99,7 +106,7 @@ class Roster:
         return self._nodes.get(node)
 
     def apply(self, changed: Changed) -> list[Change]:
-        """Take a change of a node's state or record; return what it means for each cluster."""
+        """Receive a change of a node's state or record; return what it means for each cluster."""
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         before = self._serves.get(changed.node, frozenset())
         now: frozenset[str] = frozenset() if gone else frozenset(entry.name for entry in changed.record.clusters)
@@ -121,7 +128,7 @@ class Roster:
         return changes
 
     def load(self, node: NodeId, queue_delay: float) -> list[Change]:
-        """Take what a node said of its queue; report it where it changed by more than a tenth of a second."""
+        """Note a node's queue delay; return the changes, where it is another one by more than a tenth of a second."""
         changes: list[Change] = []
         for cluster in sorted(self._serves.get(node, ())):
             held = self._clusters[cluster][node]

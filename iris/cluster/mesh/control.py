@@ -43,7 +43,7 @@ class DisconnectHost(Protocol):
         ...
 
     def drop(self, node: NodeId, reason: str) -> None:
-        """Give a peer up."""
+        """Drop a peer."""
         ...
 
 
@@ -164,7 +164,7 @@ class PingBarrier:
         peer.link.post(kinds.Pong(ping.token), 0, CONTROL_RESERVE)
 
     def receive_pong(self, peer: Peer, pong: kinds.Pong) -> None:
-        """Take the answer to a ping."""
+        """Receive the answer to a ping."""
         waited_for, done = self._waiting.get(pong.token, (None, None))
         if done is not None and waited_for == peer.node:
             done.set()

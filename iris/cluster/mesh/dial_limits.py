@@ -39,7 +39,7 @@ class DialLimits:
         return f"<DialLimits: {len(self._left)} hosts dialled>"
 
     def acquire(self, reporter: str, host: str, now: float) -> bool:
-        """Take a token for a dial; False if there is none.
+        """Spend a token for a dial; False if there is none.
 
         Args:
             reporter: the source of the address.

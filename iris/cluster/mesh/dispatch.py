@@ -22,7 +22,7 @@ from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.security.identity import PeerIdentity
 
 MessageReceiver = Callable[[Peer, Any], None]
-"""Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
+"""Receiver of one message, which does not wait.  May raise RemoteProtocolError, which is counted against the peer."""
 
 _decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
@@ -52,7 +52,7 @@ class Dispatcher:
         self.clients: Final[dict[type[Message], MessageReceiver]] = {}
 
     def add(self, kind: type[Message], receiver: MessageReceiver) -> None:
-        """Have messages of a kind handed to ``receiver``."""
+        """Register ``receiver`` for messages of a kind."""
         assert kind not in self.own, f"there is a receiver of {kind.__name__}"
         self.own[kind] = receiver
         if kind in kinds.BETWEEN_REALMS:

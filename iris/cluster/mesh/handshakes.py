@@ -135,7 +135,7 @@ class HandshakeHost(Protocol):
         initiated: bool,
         client: bool,
     ) -> Peer:
-        """Take a finished handshake into use."""
+        """Use a finished handshake."""
         ...
 
 
@@ -334,7 +334,7 @@ class Handshakes:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def receive_init_untrusted(self, frame: bytes, sender_index: int) -> None:
-        """Take the first frame of a handshake in which this node is the responder.
+        """Receive the first frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError, RemoteProtocolError: it is not one, or not of this realm.
@@ -382,7 +382,7 @@ class Handshakes:
         self._nursery.start_soon(self._respond, index, waiting)
 
     def _answer_again(self, waiting: _Responding) -> bool:
-        """Take the same first frame once more; return whether nothing more is to be done for it.
+        """Receive the same first frame once more; return whether nothing more is to be done for it.
 
         Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
         make a connection for each copy would make them shorter.
@@ -452,7 +452,7 @@ class Handshakes:
             self._admission.close(index)
 
     def receive_response_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the response to a first frame of this node.
+        """Receive the response to a first frame of this node.
 
         Raises:
             AuthenticationError: it is forged; the genuine one may still come.
@@ -483,7 +483,7 @@ class Handshakes:
             waiting.done.set()
 
     def receive_finish_untrusted(self, index: int, frame: bytes) -> None:
-        """Take the last frame of a handshake in which this node is the responder.
+        """Receive the last frame of a handshake in which this node is the responder.
 
         Raises:
             AuthenticationError: it is forged, or from somebody else than the first one claimed.

@@ -81,7 +81,7 @@ class MeshStatistics:
     inbound: int
     """Connections that others have opened."""
     unauthenticated: int
-    """Those that have not shown a genuine frame yet."""
+    """Inbound connections that have not shown a genuine frame yet."""
 
 
 @final
@@ -180,7 +180,7 @@ class Mesh:
         return self._identity
 
     def renew_identity(self, renewed: NodeIdentity) -> None:
-        """Use other certificates from now on: replace sessions if need be, and give up who is not trusted any more."""
+        """Use other certificates from now on: replace sessions if need be, and drop peers that are trusted no more."""
         self._renewing.follow(self._identity, renewed)
         self._identity = renewed
         follow_trust(self._peers, renewed, self.drop)
@@ -233,11 +233,7 @@ class Mesh:
                 self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
-        """Append a message to the link to ``node``; see ``Link.post``.
-
-        Raises:
-            NotSent: no link to that node, or its buffer is full.
-        """
+        """Append a message to the link to ``node``, see ``Link.post``; raise NotSent without one, or room on it."""
         peer = self.own if node == self.own.node else self._peers.get(node)
         if peer is None:
             raise NotSent(f"no link to node {node}")
@@ -321,7 +317,7 @@ class Mesh:
         return await return_urls(self.listening, dialled) if own is None else (own,)
 
     def receive_carried(self, frame: bytes | memoryview, kind: type[Message], carrier: str | None = None) -> None:
-        """Take a frame that came inside of a message, as if it had come over a connection.
+        """Receive a frame that came inside of a message, as if it had come over a connection.
 
         Args:
             frame: the frame as received.
@@ -362,7 +358,7 @@ class Mesh:
         return f"; this node is linked to nobody: {self._cut_off}" if self._cut_off and not self._peers else ""
 
     def note_cut_off(self, error: IrisError) -> None:
-        """An attempt to reach any node came to nothing: errors say so as long as this node is linked to nobody."""
+        """Note that no node could be reached: errors say so as long as this node is linked to nobody."""
         self._cut_off = str(error)
 
     def outgoing_to(self, node: NodeId) -> OutgoingConnection | None:
@@ -399,11 +395,7 @@ class Mesh:
         self.check_peer(peer)
 
     def check_peer(self, peer: PeerIdentity) -> None:
-        """Check that a node is not refused, though its certificates are in order.
-
-        Raises:
-            AuthenticationError: it is.
-        """
+        """Raise AuthenticationError if a node is refused, though its certificates are in order."""
         self._admission.check(peer)
 
     def final_messages(self, peer: PeerIdentity) -> Sequence[Message]:
@@ -445,12 +437,11 @@ class Mesh:
         initiated: bool,
         client: bool,
     ) -> Peer:
-        """Take a finished handshake into use, for a new peer or for one already linked.
+        """Use a finished handshake, for a new peer or for one already linked.
 
-        What is a client stays one for as long as it is linked, whatever it says in a later handshake.
-
-        Frames leave under the latest session; over the same connection once the peer has shown that it has it.  Of two
-        connections the one in use stays, unless only the peer can dial it: it dials anew because that one is of no use.
+        A client stays one for as long as it is linked, whatever it says in a later handshake.  Frames leave under the
+        latest session; over the same connection once the peer has shown that it has it.  Of two connections the one in
+        use stays, unless only the peer can dial it: it dials anew because that one is of no use.
         """
         self._finished += 1
         node, rights = established.peer.node_id, established.peer.certificate.rights
@@ -520,7 +511,6 @@ class Mesh:
 
     def receive_frame(self, frame: bytes) -> None:
         """See ``FrameReceiver.receive_frame``."""
-        """Take a frame that came over a connection."""
         work = self.work
         work.begin(is_frame=True)
         self._receive_untrusted(frame)
@@ -531,7 +521,7 @@ class Mesh:
             work.finish()
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
-        """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
+        """Receive a frame, whatever it is; raise nothing, for its sender must not be able to end this node."""
         try:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
@@ -588,7 +578,7 @@ class Mesh:
         self.quarantine_peer(peer, f"message of kind {kind}", error)
 
     def quarantine_peer(self, peer: Peer, what: str, error: Exception) -> None:
-        """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
+        """Note an unexpected error that a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
             _log.warning(
@@ -719,7 +709,7 @@ class Mesh:
         self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
 
     def drop(self, node: NodeId, reason: str) -> None:
-        """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
+        """Drop a peer: end its link and sessions.  Messages still waiting are counted as lost."""
         # Out of the table first: observers that are called below, and ask for the node, must find it gone.
         peer = self._peers.remove(node)
         if peer is None:
@@ -776,8 +766,8 @@ async def open_mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
 
-    It reads nothing before ``Mesh.begin_reading``, to be called when all its observers and receivers
-    are there.  Who may be linked is for ``ports.admission`` to say, from the first handshake on.
+    It reads nothing before ``Mesh.begin_reading``, to be called when all its observers and receivers are there.
+    ``ports.admission`` decides who may be linked, from the first handshake on.
     """
     try:
         async with open_background() as nursery:

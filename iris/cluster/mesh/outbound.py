@@ -92,7 +92,7 @@ class _Line:
         self.was_broken = False
         self.owner: Peer | None = None
         self.returning: str | None = None
-        """Its ``reverse://`` address, if the other end has dialled it."""
+        """``reverse://`` address of the connection. None unless the other end has dialled it."""
         self.counted: tuple[str, str] | None = None
         """Source of the address, and host, if it counts as dialled in vain until a node is found there."""
 

@@ -122,11 +122,7 @@ class Peer:
         return permitted and (self.border is None or self.border.may_leave(pattern))
 
     def check_gateway(self) -> None:
-        """Check that the peer may be a gateway.
-
-        Raises:
-            RemoteProtocolError: its certificate gives no right to be one.
-        """
+        """Raise RemoteProtocolError unless the peer's certificate gives it the right to be a gateway."""
         if not self.identity.certificate.rights.gateway:
             raise RemoteProtocolError(f"cluster {self.identity.cluster!r} has no right to be a gateway")
 

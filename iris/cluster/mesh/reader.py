@@ -139,11 +139,7 @@ class InboxReader:
             self._returned.wake()
 
     async def read(self, follower: InboxWaiter) -> None:
-        """Read until ``follower`` is woken; a checkpoint.
-
-        Raises:
-            trio.ClosedResourceError: nothing can be read any more.
-        """
+        """Read until ``follower`` is woken; a checkpoint.  Raise ClosedResourceError if nothing can be read."""
         if not self._all:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._read_as(follower)

@@ -128,7 +128,7 @@ class RedialHost(Protocol):
         ...
 
     def drop(self, node: NodeId, reason: str) -> None:
-        """Give a peer up."""
+        """Drop a peer."""
         ...
 
     def note_unexpected(self, what: str, error: Exception) -> None:

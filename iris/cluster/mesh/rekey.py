@@ -51,7 +51,7 @@ class RekeyHost(Protocol):
         ...
 
     def drop(self, node: NodeId, reason: str) -> None:
-        """Give a peer up."""
+        """Drop a peer."""
         ...
 
     def note_unexpected(self, what: str, error: Exception) -> None:

@@ -33,11 +33,7 @@ Targets = Mapping[str, bytes]
 
 
 def targets_untrusted(field: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Read to whom a copy goes; a node that is named twice gets it once.
-
-    Raises:
-        RemoteProtocolError: it does not say so.
-    """
+    """Read to whom a copy goes, each node once; raise RemoteProtocolError if it does not say so."""
     targets: dict[str, dict[bytes, None]] = {}
     for site, nodes in field:
         if not is_site(site) or len(nodes) % NODE:

@@ -74,11 +74,7 @@ def is_site_url(url: str) -> bool:
 
 
 def parse_site_url(url: str) -> tuple[str, NodeId]:
-    """Return the site and the node of an address, which may come from a peer.
-
-    Raises:
-        ConfigError: it is not of that form.
-    """
+    """Return the site and the node of an address, perhaps a peer's; raise ConfigError if it is not of that form."""
     site, _, node = url.removeprefix(SCHEME).rpartition("/")
     if not is_site_url(url) or not is_site(site) or not is_node_id(node):
         raise ConfigError(f"{url!r} is not an address of a node at another site: {SCHEME}SITE/NODE")

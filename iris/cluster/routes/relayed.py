@@ -75,11 +75,7 @@ def is_via_url(url: str) -> bool:
 
 
 def parse_via_url(url: str) -> NodeId:
-    """Return the node of an address, which may come from a peer.
-
-    Raises:
-        ConfigError: it is not of that form.
-    """
+    """Return the node of an address, perhaps a peer's; raise ConfigError if it is not of that form."""
     node = url.removeprefix(SCHEME)
     if not is_via_url(url) or not is_node_id(node):
         raise ConfigError(f"{url!r} is not the address of a node that is reached through others: {SCHEME}NODE")

@@ -30,11 +30,7 @@ def is_reverse_url(url: str) -> bool:
 
 
 def token_untrusted(url: str) -> str:
-    """Return the token in an address that a peer has named.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return the token in an address that a peer has named; raise ConfigError if it has none."""
     token = url.removeprefix(SCHEME)
     if not is_reverse_url(url) or len(token) != _TOKEN_SIZE or not set(token) <= set("0123456789abcdef"):
         raise ConfigError(f"{url[:80]!r} is not the address of a reverse connection")

@@ -71,11 +71,7 @@ class Relay:
         self._forwarder = forwarder
 
     def check_unserved(self) -> None:
-        """Check that the node is no gateway.
-
-        Raises:
-            ConfigError: it is, or has been one.
-        """
+        """Raise ConfigError if the node is a gateway, or has been one."""
         if self._forwarder is not None:
             raise ConfigError("this node is a gateway already, or has been one: open another node")
 
@@ -100,11 +96,7 @@ class Relay:
         return begin, known[1]
 
     def forward(self, peer: Peer, message: kinds.Carried) -> None:
-        """Forward what is for another node.
-
-        Raises:
-            RemoteProtocolError: this node is no gateway, or the peer may not send it.
-        """
+        """Forward for another node; raise RemoteProtocolError if this is no gateway, or the peer may not send it."""
         if self._forwarder is None:
             raise RemoteProtocolError("this node is no gateway")
         self._forwarder.forward(peer, message)

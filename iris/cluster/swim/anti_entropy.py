@@ -75,11 +75,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compared_untrusted(view: View, covered: bytes, packed: bytes) -> Comparison:
-    """Compare a peer's digest with the view.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
+    """Compare a peer's digest with the view; raise RemoteProtocolError if it is malformed."""
     if len(packed) % _ENTRY.size:
         raise RemoteProtocolError(f"digest entries are {_ENTRY.size} bytes")
     in_digest = set(covered)
@@ -117,11 +113,7 @@ def pack_nodes(nodes: list[NodeId]) -> Iterator[bytes]:
 
 
 def nodes_untrusted(packed: bytes) -> list[NodeId]:
-    """Read packed node ids.
-
-    Raises:
-        RemoteProtocolError: the last one is cut off.
-    """
+    """Read packed node ids; raise RemoteProtocolError if the last one is cut off."""
     if len(packed) % _NODE:
         raise RemoteProtocolError(f"node ids are {_NODE} bytes")
     return [NodeId(packed[at : at + _NODE].hex()) for at in range(0, len(packed), _NODE)]

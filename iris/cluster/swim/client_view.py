@@ -252,7 +252,7 @@ class ClientView:
         return self._flush()
 
     def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
-        """Take a message from an authenticated sender.  What is wrong with it is counted; nothing is raised."""
+        """Receive a message from an authenticated sender.  What is wrong with it is counted; nothing is raised."""
         self._advance(now)
         try:
             match message:
@@ -297,7 +297,7 @@ class ClientView:
         self._context.send(contact, question, 64 + len(cluster))
 
     def _found_untrusted(self, message: kinds.Found, sender: NodeId) -> None:
-        """Take a part of an answer.
+        """Receive a part of an answer.
 
         Raises:
             RemoteProtocolError: it names nodes that do not serve the cluster, or whose records do not hold.

@@ -453,5 +453,5 @@ class MembershipView(Protocol):
         ...
 
     def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
-        """Take a message from an authenticated sender; whatever is wrong with it is counted, and nothing is raised."""
+        """Receive a message from an authenticated sender; count what is wrong with it, and raise nothing."""
         ...

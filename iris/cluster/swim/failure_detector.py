@@ -75,7 +75,7 @@ class OpenProbe:
         self.helpers = helpers
 
     def report(self, helper: NodeId, verdict: ProbeVerdict) -> bool:
-        """Take a helper's report; False if this helper was not asked or has reported."""
+        """Receive a helper's report; False if this helper was not asked or has reported."""
         if helper not in self.helpers or helper in self.reports:
             return False
         self.reports.append(helper)

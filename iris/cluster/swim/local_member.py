@@ -32,11 +32,7 @@ them it is left to gossip, for each costs this node 20 us or more in one go."""
 
 
 def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
-    """Return the record with this node's signature.
-
-    Raises:
-        ConfigError: it exceeds the limits of a record.
-    """
+    """Return the record with this node's signature; raise ConfigError if it exceeds the limits of a record."""
     if record.size > MAX_RECORD or len(record.addresses) > MAX_ADDRESSES or len(record.clusters) > MAX_CLUSTERS:
         raise ConfigError(
             f"node record: {record.size} bytes, {len(record.addresses)} addresses, {len(record.clusters)} clusters: "

@@ -78,7 +78,7 @@ class StateExchange:
     def receive(
         self, record: NodeRecord, sender: NodeId, *, renewal: Renewal | None = None, state: bool = False
     ) -> None:
-        """Take in a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
+        """Merge a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
         context = self._context
         if record.node == context.own.node:
             self._receive_own(record, sender)
@@ -113,7 +113,7 @@ class StateExchange:
                 pass
 
     def receive_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
-        """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
+        """Merge a renewal, or ask for the whole record if it does not apply to the one held."""
         context = self._context
         member = context.view.find(renewal.node)
         if renewal.node == context.own.node:

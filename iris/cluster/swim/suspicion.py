@@ -62,7 +62,7 @@ class Suspicion:
         return len(self.claims) < needed or (evidence is Evidence.REFUSED and self.refused() < needed)
 
     def add(self, claim: Claim, now: float) -> None:
-        """Take a claim that ``would_help`` and whose signature is good."""
+        """Accept a claim that ``would_help`` and whose signature is good."""
         self.claims[claim.witness] = claim
         if claim.evidence is Evidence.REFUSED and self.refused_since == math.inf:
             self.refused_since = now

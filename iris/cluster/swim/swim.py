@@ -270,7 +270,7 @@ class Swim:
         return self._flush()
 
     def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
-        """Take a message from an authenticated sender.
+        """Receive a message from an authenticated sender.
 
         Whatever is wrong with it is counted and reported as ``Rejected``; nothing is raised.
         """

@@ -104,7 +104,7 @@ class View:
         self._enter(record)
 
     def add(self, record: NodeRecord, now: float) -> NodeState:
-        """Take a new live member in."""
+        """Add a new live member."""
         member = NodeState(record, now)
         self._members[record.node] = member
         self._list(record)

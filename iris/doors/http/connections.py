@@ -34,13 +34,13 @@ from iris.doors.processor import Processor, Stopwatch, metered
 from iris.node.telemetry.strict_http import StrictConnection
 
 MAX_HEAD: Final = 32 * 1024
-"""Bytes of the head of a request."""
+"""Size limit of the head of a request, in bytes."""
 
 _MAX_LINES: Final = 256
 """Lines of it: each takes as long to read as hundreds of bytes."""
 
 MAX_PATH: Final = 2048
-"""Bytes of the path of an address, escapes included: each of them takes as long to read as a hundred bytes."""
+"""Size limit of an address's path, in bytes: each of its escapes takes as long to read as a hundred bytes."""
 
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]|%[01][0-9A-Fa-f]")
 
@@ -79,7 +79,7 @@ _CLOSING: Final = 3.0
 _MIN_PIECE: Final = 64
 _MAX_PIECE: Final = 65_536
 _TURN: Final = 0.001
-"""Bytes that are read in one turn: twice as many the next time if it took less than these seconds, half if more."""
+"""Seconds of one turn of reading: the next one reads twice as many bytes if it took less, half if more."""
 
 
 class _PieceReader(Protocol):
@@ -186,11 +186,7 @@ class _Connection(StrictConnection):
     is_head = False
 
     def next_event(self) -> Any:
-        """Return the next thing that the client has said.
-
-        Raises:
-            h11.RemoteProtocolError: it is no HTTP that is taken here.
-        """
+        """Return what the client has said next; raise h11.RemoteProtocolError unless it is HTTP that is taken here."""
         if self.their_state is h11.IDLE:
             head = self.trailing_data[0].partition(b"\r\n\r\n")[0]
             if len(head) > MAX_HEAD or head.count(b"\n") > _MAX_LINES:

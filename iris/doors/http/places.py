@@ -87,11 +87,7 @@ class Places:
         self._changed.set()  # who waits for one that comes now waits for a stranger's time
 
     def admit(self, connection: object, client: Client) -> None:
-        """Know whose a connection is.
-
-        Raises:
-            Problem: its client has as many as it may.
-        """
+        """Note whose a connection is; raise Problem if its client has as many as it may."""
         if self._of.get(connection) is client:
             return
         if self._counts[client] >= self._of_one:

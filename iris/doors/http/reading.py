@@ -57,11 +57,7 @@ def options_of(http: HTTPConnection, known: Readers, timeout: float = TIMEOUT) -
 
 
 def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
-    """Return the headers that go to the member: those of the client, and who it is.
-
-    Raises:
-        Problem: one stands twice, or is no UTF-8.
-    """
+    """Return headers for the member: the client's, and who it is; raise Problem if one stands twice or is no UTF-8."""
     headers: dict[str, str] = {}
     for name, value in http.headers.items():
         if name.startswith(HEADER_PREFIX):

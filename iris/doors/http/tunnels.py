@@ -35,7 +35,7 @@ MAX_CREDIT: Final = 1 << 20
 """Messages that a client may lend the door at most."""
 
 _MAX_REASON: Final = 123
-"""Bytes of the reason in a WebSocket's close."""
+"""Size limit of the reason in a WebSocket's close, in bytes."""
 
 
 async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -> int:

@@ -40,7 +40,7 @@ MAX_KEEP_ALIVE: Final = 600
 """Seconds between packets of a client of MQTT 5, which is told so; one of 3.1.1 has what it asks for."""
 
 MAX_SIZE: Final = 1 << 28
-"""Bytes of the largest packet that MQTT has."""
+"""Size of the largest packet that MQTT has, in bytes."""
 
 
 @final
@@ -74,7 +74,7 @@ class MqttConnection:
         self._publishing = Publishing(around.node, client)
         self._inbox = Inbox(self._release)
         self._held = 0
-        """Bytes of packets that are being read, wait or are being worked on."""
+        """Size of packets that are being read, wait or are being worked on, in bytes."""
         self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self._welcomed = False

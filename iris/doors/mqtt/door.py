@@ -228,11 +228,7 @@ class MqttDoor:
             self._check_will(client, connect.will)
 
     async def _find_room(self, client: str, client_id: str) -> None:
-        """Return when there is room for a connection: at once, or when one that it replaces has ended.
-
-        Raises:
-            Parting: there is none.
-        """
+        """Return when there is room for a connection, or a replaced one has ended; raise Parting without room."""
         while (full := self._full(client)) is not None:
             former = self._newest.get(key_of(client, client_id))
             if former is None:

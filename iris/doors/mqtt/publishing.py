@@ -58,11 +58,7 @@ class Publishing:
         self._client = client
 
     def check(self, packet: Publish) -> None:
-        """Check a message that may be published later.
-
-        Raises:
-            Problem: it could not be.
-        """
+        """Raise Problem unless a message can be published later."""
         self._event(packet)
 
     async def publish(self, packets: Sequence[Publish]) -> list[Problem | None]:

@@ -30,10 +30,10 @@ CONNECT: Final = 0x10
 """The first byte of a CONNECT."""
 
 OVERHEAD: Final = 65_536
-"""Bytes of a packet beside its payload; of all packets other than CONNECT and PUBLISH in all."""
+"""Size limit of a packet beside its payload, in bytes; of other packets than CONNECT and PUBLISH in all."""
 
 _MAX_CONNECT: Final = 2 * OVERHEAD
-"""Bytes of a CONNECT: it has a payload, that of the will, of 64 KiB at most."""
+"""Size limit of a CONNECT, in bytes: its payload, that of the will, has 64 KiB at most."""
 
 _PUBLISH: Final = 3
 
@@ -220,11 +220,7 @@ _OF_DISCONNECT: Final = frozenset({Property.SESSION_EXPIRY, Property.REASON_TEXT
 
 
 def level_of(body: bytes) -> int:
-    """Return the protocol level that a CONNECT names.
-
-    Raises:
-        Parting: it is of another protocol.
-    """
+    """Return the protocol level that a CONNECT names; raise Parting for another protocol."""
     fields = _Fields(body)
     name, level = fields.text(), fields.byte()
     if name not in ("MQTT", "MQIsdp"):
@@ -260,11 +256,7 @@ def password_of(body: bytes) -> bytes:
 
 
 def decode_connect(body: bytes) -> Connect:
-    """Return the CONNECT of a level that is ``V3`` or ``V5``.
-
-    Raises:
-        Parting: it is malformed.
-    """
+    """Return the CONNECT of a level that is ``V3`` or ``V5``; raise Parting if it is malformed."""
     fields = _Fields(body)
     fields.text()
     level, flags, keep_alive = fields.byte(), fields.byte(), fields.short()
@@ -296,11 +288,7 @@ def decode_connect(body: bytes) -> Connect:
 
 
 def decode(first: int, body: bytes, level: int) -> Packet:
-    """Return what a connected client has sent.
-
-    Raises:
-        Parting: it is malformed, or is nothing that a client may send here.
-    """
+    """Return what a connected client has sent; raise Parting unless a client may send it here, well-formed."""
     fields = _Fields(body)
     if first >> 4 == _PUBLISH:
         return _publish(first, fields, level)

@@ -38,11 +38,7 @@ def is_state_of_bridge(name: str) -> bool:
 
 
 def topic_of(name: str) -> str:
-    """Return the topic that a topic name of MQTT stands for.
-
-    Raises:
-        Problem: there is none.
-    """
+    """Return the topic that a topic name of MQTT stands for; raise Problem if there is none."""
     topic = name.replace("/", ".")
     if _UNSUPPORTED.search(name) or name.startswith("$") or not is_topic(topic):
         raise Problem(

@@ -17,7 +17,7 @@ _PARTING: Final = 1.0
 """Seconds that a client has to read why the connection ends, and to end it too."""
 
 _READ_AHEAD: Final = 16_384
-"""Bytes that are read before they are asked for; twice as many wait at most."""
+"""Size of what is read before it is asked for, in bytes; twice as much waits at most."""
 
 
 @final

@@ -23,7 +23,7 @@ _WIDTHS: Final = {
     Property.MAXIMUM_QOS: 1,
     Property.MAXIMUM_SIZE: 4,
 }
-"""Bytes of properties that are numbers; a subscription identifier has as many as it needs."""
+"""Sizes of properties that are numbers, in bytes; a subscription identifier has as many as it needs."""
 
 
 def connack(level: int, reason: Reason, properties: Properties) -> bytes:

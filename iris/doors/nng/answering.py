@@ -40,7 +40,7 @@ _PATIENCE: Final = 30.0
 """Seconds after which it is late in any case.  A slow line takes 1 MiB in that time."""
 
 WORKERS: Final = 2 * ClientLimits().calls
-"""As many may call, and as many wait for their answers to be taken, or are free."""
+"""Number of workers: half of them may call, and as many wait for their answers to be taken, or are free."""
 
 
 @final

@@ -31,7 +31,7 @@ PROTOCOLS: Final[tuple[str, ...]] = ("req", "surveyor", "push", "sub")
 _SECURED: Final = re.compile(r"tls\+tcp://(?:[^:/\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}\Z")
 
 _LONGEST_PATH: Final = 107 - len(".surveyor")
-"""Bytes of the path of a Unix socket, without what is put behind it."""
+"""Size limit of the path of a Unix socket, in bytes, without what is put behind it."""
 
 
 @final

@@ -21,11 +21,11 @@ from iris.doors.problems import Problem
 from iris.doors.values import from_json, packed, to_json, unpacked
 
 MAX_LINE: Final = 2048
-"""Bytes of the first line."""
+"""Size limit of the first line, in bytes."""
 
 MAX_SENT: Final = 1 << 20
-"""Bytes of a message to a client: what nng's sockets take if their program says nothing.  A larger one would end the
-connection, whereupon a REQ comes back with the same request, for ever."""
+"""Size limit of a message to a client, in bytes: the default of nng's sockets.  A larger one would end the connection,
+whereupon a REQ comes back with the same request, for ever."""
 
 
 class Received(NamedTuple):
@@ -37,11 +37,7 @@ class Received(NamedTuple):
 
 
 def _text(data: bytes) -> str:
-    """Read a payload that is a text.
-
-    Raises:
-        Problem: it is no UTF-8.
-    """
+    """Read a payload that is a text; raise Problem if it is no UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -104,11 +100,7 @@ def form_of(payload: object) -> tuple[str, bytes]:
 
 
 def answer_of(payload: object) -> bytes:
-    """Return the answer that has a payload.
-
-    Raises:
-        Problem: it is larger than what clients take.
-    """
+    """Return the answer that has a payload; raise Problem if it is larger than what clients take."""
     form, data = form_of(payload)
     answer = b"200 %s\n%s" % (form.encode(), data)
     if len(answer) > MAX_SENT:

@@ -34,7 +34,7 @@ WAITING: Final = 256
 """Messages to all that wait for a connection that is slow; the oldest go first."""
 
 WAITING_BYTES: Final = 16 << 20
-"""Bytes of them: there are fewer if some are large.  All connections share the messages."""
+"""Size limit of these messages, in bytes: there are fewer if some are large.  All connections share the messages."""
 
 _IPC_MODE: Final = 0o600
 _BACKLOG: Final = 1024
@@ -51,7 +51,7 @@ _MESSAGE: Final = b"\x01"
 
 _HOP: Final = 4
 _HOPS: Final = 8
-"""Bytes of a hop in the header of a request or survey, and how many there may be."""
+"""Size of a hop in the header of a request or survey, in bytes, and the number that there may be."""
 
 
 class Protocol(NamedTuple):
@@ -184,7 +184,7 @@ class Received(NamedTuple):
     data: bytes
     pipe: Pipe
     header: bytes
-    """What stands before the answer to it."""
+    """Header that the answer to it begins with."""
 
 
 @final
@@ -232,11 +232,7 @@ class Endpoint:
         return connection.number in self._pipes
 
     def listen(self, url: str) -> str:
-        """Listen, and return the address: another one than asked for if the port was 0.
-
-        Raises:
-            ConfigError: that cannot be done.
-        """
+        """Listen, and return the address, with the port really bound; raise ConfigError if that cannot be done."""
         scheme, _, place = url.partition("://")
         try:
             if scheme == "ipc":

@@ -24,11 +24,7 @@ class MustEnter:
         self._entered = False
 
     def _enters(self) -> None:
-        """Note that it is being entered.
-
-        Raises:
-            RuntimeError: it was entered before.
-        """
+        """Note that it is being entered; raise RuntimeError if it was before."""
         if self._entered:
             raise RuntimeError(f"this block was entered before: call {self._opener} once for each block")
         self._entered, self._unused = True, False

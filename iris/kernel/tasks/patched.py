@@ -9,11 +9,7 @@ _NEEDED: Final = {"threading": "the threads", "select": "the module select"}
 
 
 def check_not_patched(front: str) -> None:
-    """Check that what a front needs of the system is the system's own.
-
-    Raises:
-        RuntimeError: gevent has replaced it; the message says what to do.
-    """
+    """Raise RuntimeError, with what to do, if gevent has replaced what a front needs of the system."""
     gevent = sys.modules.get("gevent.monkey")
     for module, what in _NEEDED.items():
         if gevent is not None and gevent.is_module_patched(module):

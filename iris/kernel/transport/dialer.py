@@ -153,11 +153,7 @@ def prepare_to_send(connection: socket.socket) -> None:
 
 
 async def exchange_greetings(connection: socket.socket) -> None:
-    """Send the SP header to the peer that has accepted a connection, and wait for that of a PULL.
-
-    Raises:
-        OSError: it has not.
-    """
+    """Send the SP header to the peer that has accepted, and wait for a PULL's; raise OSError if none comes."""
     connection.send(GREETING)
     said = b""
     while len(said) < len(ANSWER):

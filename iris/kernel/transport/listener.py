@@ -397,11 +397,7 @@ class Acceptor:
         return 0 if self._reception is None else self._reception.waiting
 
     def listen(self, url: str) -> str:
-        """Take connections to ``tcp://HOST:PORT`` from now on; return the URL with the port really bound.
-
-        Raises:
-            ConfigError: it cannot be listened at.
-        """
+        """Listen at ``tcp://HOST:PORT``; return the URL really bound, or raise ConfigError if that cannot be done."""
         host, _, port = url.removeprefix("tcp://").rpartition(":")
         if not port.isdigit():
             raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")

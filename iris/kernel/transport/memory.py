@@ -27,11 +27,7 @@ _SCHEME: Final = "mem://"
 
 
 def check_memory_url(url: str) -> str:
-    """Return ``url`` if it can be an address here.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Return ``url``; raise ConfigError if it can be no address here."""
     if not url.startswith(_SCHEME) or url == _SCHEME:
         raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
     return url

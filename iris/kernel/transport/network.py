@@ -89,11 +89,7 @@ class _ForkGuard:
         os.register_at_fork(after_in_child=self._after_in_child)
 
     def note_opened(self) -> None:
-        """A transport is about to be opened.
-
-        Raises:
-            ConfigError: this is such a child.
-        """
+        """Note that a transport is about to be opened; raise ConfigError in such a child."""
         self.check()
         self._opened = True
 
@@ -113,11 +109,7 @@ _fork_guard: Final = _ForkGuard()
 
 
 def check_not_forked() -> None:
-    """Check that this process may open a transport.
-
-    Raises:
-        ConfigError: it was forked from one that had opened a transport.
-    """
+    """Raise ConfigError if this process was forked from one that had opened a transport."""
     _fork_guard.check()
 
 
@@ -129,9 +121,9 @@ class TransportStatistics:
     inbound: int
     """Connections that are read, reverse ones included."""
     reverse: int
-    """Those that this node has dialled itself."""
+    """Inbound connections that this node has dialled itself."""
     held: int
-    """Bytes that have come of incomplete frames."""
+    """Size of what has come of incomplete frames, in bytes."""
     outbound: int
     """Connections that are sent by, and those that are being dialled in reverse."""
     reported: int

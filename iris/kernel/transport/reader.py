@@ -139,7 +139,7 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """Bytes that connections keep of incomplete frames; what is in the chunk is not among them."""
+        """Size of the incomplete frames that connections keep, in bytes, without what is in the chunk."""
         return sum(len(stream.began) + len(stream.frame or b"") for stream in self._streams.values())
 
     def add(

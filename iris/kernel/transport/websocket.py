@@ -65,11 +65,7 @@ _SILENT: Final = logging.Logger("iris.kernel.transport.websocket", logging.CRITI
 
 
 def split_url(url: str) -> WebSocketURI:
-    """Return the parts of a ``ws://`` address.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return the parts of a ``ws://`` address; raise ConfigError if it is none."""
     try:
         return parse_uri(url)
     except (InvalidURI, ValueError) as error:  # ValueError: brackets that are not closed, a name beyond IDNA

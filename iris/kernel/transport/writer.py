@@ -85,7 +85,7 @@ class StreamOutgoing:
 
     @property
     def kept(self) -> int:
-        """Bytes of the last frame, and of answers, that the socket has not accepted."""
+        """Size of what the socket has not accepted of the last frame, and of answers, in bytes."""
         return sum(map(len, self._rest))
 
     def send_nowait(self, frame: bytes) -> bool:

@@ -67,11 +67,7 @@ class FrameHeader(NamedTuple):
 
 
 def parse_header_untrusted(frame: bytes) -> FrameHeader:
-    """Read the header of a frame.
-
-    Raises:
-        RemoteProtocolError: too short, another protocol version, or an unknown kind of frame.
-    """
+    """Read a frame's header; raise RemoteProtocolError if it is short, or its version or kind is unknown."""
     if len(frame) < HEADER_SIZE:
         raise RemoteProtocolError(f"a frame of {len(frame)} bytes has no room for its header")
     header = FrameHeader._make(HEADER.unpack_from(frame))

@@ -234,11 +234,7 @@ def headers_bytes(headers: Headers) -> int:
 
 
 def decode_headers_untrusted(texts: Headers) -> dict[str, str]:
-    """Return headers as a dict.
-
-    Raises:
-        RemoteProtocolError: a name has no value, or stands twice.
-    """
+    """Return headers as a dict; raise RemoteProtocolError if a name has no value, or stands twice."""
     if texts is None:
         return {}
     headers = dict(zip(texts[::2], texts[1::2], strict=False))

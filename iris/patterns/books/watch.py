@@ -116,11 +116,7 @@ def compare_losses(row: BookRow, known: Mapping[str, int]) -> tuple[list[Loss], 
 
 
 def matching(pattern: str) -> Callable[[str], bool]:
-    """Return the function that decides whether a topic or the name of a cluster matches a pattern.
-
-    Raises:
-        ConfigError: it is no pattern.
-    """
+    """Return the test whether a topic or cluster matches a pattern; raise ConfigError if it is no pattern."""
     if not is_pattern(pattern):
         raise ConfigError(
             f"{pattern!r} is no pattern of topics and clusters: use a name, or tokens joined by dots, of which '*' "

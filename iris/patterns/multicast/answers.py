@@ -70,8 +70,8 @@ class Answers:
     come can still be read; where others were cut off, ``trio.ClosedResourceError`` follows them.
 
     Attributes:
-        asked: members that the survey went to.
-        errors: error of each member that failed.
+        asked: ids of the members that the survey went to.
+        errors: a dict: by the id of each member that failed the ``IrisError`` that says why.
         ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
             the block was left before.
     """

@@ -33,7 +33,7 @@ OVERHEAD: Final = 4 * KIB
 """Cost of a broadcast besides its bytes, so that small ones are bounded in number, too."""
 
 INITIAL: Final = 256 * KIB
-"""Bytes that a sender may have in flight to a member from which it has no report: 64 small broadcasts."""
+"""Limit of what may be in flight to a member that has sent no report, in bytes: 64 small broadcasts."""
 
 _REMOTE_SITE: Final = wire.MAX_NUMBER
 """Position beyond every other: 2**50 broadcasts come before."""
@@ -96,7 +96,7 @@ class SendWindow:
 
     @property
     def size(self) -> int:
-        """Bytes that the member grants when nothing waits there."""
+        """Window that the member grants when nothing waits there, in bytes."""
         return self._size
 
     @property

@@ -114,11 +114,7 @@ def relay_size(relay: kinds.Relay) -> int:
 
 
 def behind_untrusted(relay: kinds.Relay) -> list[NodeId]:
-    """Return the nodes to which the receiver forwards a message.
-
-    Raises:
-        RemoteProtocolError: a node is named twice, or in part.
-    """
+    """Return the nodes that the receiver forwards to; raise RemoteProtocolError if one is named twice, or in part."""
     names = relay.behind.hex()
     nodes = [NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE)]
     if len(relay.behind) % _NODE or len(set(nodes)) != len(nodes):

@@ -17,7 +17,24 @@ from iris.patterns.priority import PriorityName, check_priority
 
 @final
 class RequestOptions(Struct, frozen=True, kw_only=True):
-    """How often a request may run, and who is asked first: for one ``Node.request``, or for a ``Service``'s client.
+    """Options of one ``Node.request``, or of a ``Service``'s client: how often it may run, and who is asked first.
+
+    Attributes:
+        idempotent: True if the handler's effect is the same when it runs twice.  The request is repeated within its
+            timeout then.
+        idempotency_key: 1 to 256 bytes that name one piece of work, within this node's cluster and the operation.  A
+            bridge keeps the outcome of the first request with the key for as long as the service states (``Outcomes``),
+            and every later request gets it, from any member, also after the death of members, callers and bridge.
+            Repeated as with ``idempotent``.
+        hedge: seconds after which a second member is asked as well and the first reply counts: below the slowest few
+            per cent of the replies.  For 5 % of the requests at most.  Needs ``idempotent`` or ``idempotency_key``.
+            None: never.
+        priority: ``low`` is refused first by busy members, ``high`` last.  None: the priority of the request served
+            here.
+        prefer: member asked as long as it can be reached and work does not wait for a second there, at whatever site;
+            then others.  From ``members``, ``watch`` or an earlier answer.
+        prefer_site: site whose members are asked as long as one can be reached and work does not wait for 0.25 s there;
+            then others, in the order of ``open_node``.
 
     Raises:
         ConfigError: a value is malformed; ``hedge`` is given for requests that may not run twice; or both ``prefer``
@@ -25,22 +42,11 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     """
 
     idempotent: bool = False
-    """True if the handler's effect is the same when it runs twice.  The request is repeated within its timeout then."""
     idempotency_key: str | None = None
-    """1 to 256 bytes that name one piece of work, within this node's cluster and the operation.  A bridge keeps the
-    outcome of the first request with the key for as long as the service states (``Outcomes``), and every later request
-    gets it, from any member, also after the death of members, callers and bridge.  Repeated as with ``idempotent``."""
     hedge: float | None = None
-    """Seconds after which a second member is asked as well and the first reply counts: below the slowest few per cent
-    of the replies.  For 5 % of the requests at most.  Needs ``idempotent`` or ``idempotency_key``.  None: never."""
     priority: PriorityName | None = None
-    """``low`` is refused first by busy members, ``high`` last.  None: the priority of the request served here."""
     prefer: Member | NodeId | None = None
-    """Member asked as long as it can be reached and work does not wait for a second there, at whatever site; then
-    others.  From ``members``, ``watch`` or an earlier answer."""
     prefer_site: str | None = None
-    """Site whose members are asked as long as one can be reached and work does not wait for 0.25 s there; then others,
-    in the order of ``open_node``."""
 
     def __post_init__(self) -> None:
         if self.idempotent is not True and self.idempotent is not False:
@@ -53,7 +59,9 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
             if not seconds > 0:
                 raise ConfigError(f"hedge is {shown(self.hedge)}: use seconds above 0")
             if not self.idempotent and key is None:
-                raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
+                raise ConfigError(
+                    "hedge is for requests with idempotent=True or an idempotency_key only: two members may run them"
+                )
             force_setattr(self, "hedge", seconds)
         check_priority(self.priority)
         if self.prefer_site is not None:

@@ -277,11 +277,7 @@ class Requests(PeerObserver):
         return Begun(self, attempt)
 
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
-        """Return the reply of a member.
-
-        Raises:
-            RemoteError: it cannot be read; that is counted.
-        """
+        """Return the reply of a member; raise RemoteError, and count that, if it cannot be read."""
         try:
             return wire.decode_payload_untrusted(payload)
         except RemoteProtocolError as error:
@@ -530,11 +526,7 @@ class Requests(PeerObserver):
     def _send(
         self, call: Call, identifier: int, member: NodeId, now: float, woken: Callable[[], None] | None = None
     ) -> Attempt:
-        """Send one attempt, which waits for its outcome from now on, until ``_unwatch``.
-
-        Raises:
-            NotSent: the link does not accept it, so it does not run.
-        """
+        """Send an attempt, which waits until ``_unwatch``; raise NotSent if the link refuses it: it does not run."""
         call.tried.add(member)
         call.asked = member
         attempt = Attempt(call, identifier, member, now, woken)

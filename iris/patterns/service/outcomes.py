@@ -98,18 +98,20 @@ class Outcomes(Struct, frozen=True, kw_only=True):
     A member claims the key at the bridge, calls the handler, has the bridge record what it returned or raised, and then
     replies.  That is two writes to the bridge's disk for each request.
 
+    Attributes:
+        bridge: cluster of the bridge.
+        keep: seconds for which a key and its outcome are remembered, 1 s to 366 days; after that it is a new one.
+        rerun: rule for a request whose member was lost between claim and record: its handler ran in part, to its end,
+            or not at all.  False: at most once, the caller gets ``Unknown``.  True: at least once, another member runs
+            it, and ``Request.attempt`` says that it may have run before.
+
     Raises:
         ConfigError: a value is out of its range.
     """
 
     bridge: str = "bridge"
-    """Cluster of the bridge."""
     keep: float = 24 * 3600.0
-    """Seconds for which a key and its outcome are remembered, 1 s to 366 days; after that it is a new one."""
     rerun: bool = False
-    """Rule for a request whose member was lost between claim and record: its handler ran in part, to its end, or not at
-    all.  False: at most once, the caller gets ``Unknown``.  True: at least once, another member runs it, and
-    ``Request.attempt`` says that it may have run before."""
 
     def __post_init__(self) -> None:
         check_name(self.bridge, "cluster")

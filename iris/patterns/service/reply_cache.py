@@ -21,7 +21,7 @@ _COUNT: Final = 65536
 """Outcomes that a node keeps."""
 
 _BYTES: Final = 64 * MIB
-"""Bytes of their payloads.  Beyond it a repeated request may run once more."""
+"""Size limit of their payloads, in bytes.  Beyond it a repeated request may run once more."""
 
 _LOOKS: Final = 2
 """Outcomes that are looked at for each that is added."""

@@ -149,16 +149,20 @@ def _ask(ask: Callable[..., object], name: str, signature: Signature, /, *args: 
 
 @final
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits of one member.  None means the node's ``Config``."""
+    """Limits of one member.  None means the node's ``Config``.
+
+    Attributes:
+        concurrency: handlers running at the same time.
+        queue: requests waiting for a handler; beyond it callers get ``Overloaded`` at once.
+        queue_bytes: bytes of the payloads of these requests; beyond it likewise.
+        adaptive: True to let fewer run at the same time, down to one, when that makes them faster; see
+            ``AdaptiveConcurrency``.
+    """
 
     concurrency: int | None = None
-    """Handlers running at the same time."""
     queue: int | None = None
-    """Requests waiting for a handler; beyond it callers get ``Overloaded`` at once."""
     queue_bytes: int | None = None
-    """Bytes of the payloads of these requests; beyond it likewise."""
     adaptive: bool = False
-    """True to let fewer run at the same time, down to one, when that makes them faster; see ``AdaptiveConcurrency``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.adaptive, bool):

@@ -100,11 +100,7 @@ class Signature(Struct, frozen=True):
         return None if self.returns in (EMPTY, Any, object) else self.returns or type(None)
 
     def payload(self, handler: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
-        """Return the payload of a caller that calls a method with these arguments.
-
-        Raises:
-            TypeError: they do not fit, as when a function is called with them.
-        """
+        """Return the payload of a caller with these arguments; raise TypeError, as a call does, if they do not fit."""
         parameters = [
             inspect.Parameter(
                 one.name,
@@ -120,11 +116,7 @@ class Signature(Struct, frozen=True):
         return given if self.by_name else next(iter(given.values()), None)
 
     def adapted(self, handler: Callable[..., object]) -> Callable[[Request], Any]:
-        """Return the function that calls the handler with a request.
-
-        Raises:
-            ConfigError: a type cannot be made of a payload.
-        """
+        """Return the function that calls the handler; raise ConfigError if a payload cannot make one of its types."""
         if self.is_empty:
             return partial(_with_nothing, handler)
         if not self.arguments:

@@ -56,7 +56,7 @@ from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
 
 _HEADER: Final = 192
-"""Bytes that a header takes beside its name and its value."""
+"""Size that a header takes beside its name and its value, in bytes."""
 
 
 @final
@@ -547,7 +547,7 @@ class WorkerPool:
         self._workers -= 1
 
     def _hurries(self, job: PendingRequest) -> bool:
-        """Tell whether an important request goes before the others, and count it.
+        """Return whether an important request goes before the others, and count it.
 
         Of one caller it is each second request that begins, as long as others wait: else its flood would be all that
         is served.  What only that caller has waiting does not hold it up.
@@ -793,7 +793,7 @@ class WorkerPool:
     # -- ending ---------------------------------------------------------------------------------------------
 
     async def wait_drained(self, timeout: float) -> None:
-        """Take nothing new, and wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
+        """Accept nothing new, and wait until nothing runs or waits any more, for at most ``timeout`` seconds."""
         self.draining = True
         with trio.move_on_after(timeout):
             while self._running or self.queued or self.broadcasts or self._tunnels_running:

@@ -29,16 +29,16 @@ SET: Final = 2
 
 Kind = Literal["value", "counter", "set", "map"]
 Group = tuple[int, str, str]
-"""Kind, map and, for elements of a set, the set: what is read together.  The document itself is the map ''."""
+"""Kind, map and, for elements, set of the entries that are read together.  The document itself is the map ''."""
 
 WRITERS: Final = 1024
 """Numbers of writers.  Their number is fixed, so that no member has to refuse a writer that another one knows."""
 BUCKETS: Final = 256
 """Parts of a document that are compared by a digest each."""
 MAX_KEY: Final = 1024
-"""Bytes of a key, a name, or an element of a set as JSON."""
+"""Size limit of a key, a name, or an element of a set as JSON, in bytes."""
 MAX_VALUE: Final = 256 * KIB
-"""Bytes of a value as msgpack."""
+"""Size limit of a value as msgpack, in bytes."""
 MAX_DEPTH: Final = 16
 """Lists and dicts within each other."""
 MAX_PARTS: Final = MAX_CONTAINERS - 16
@@ -46,7 +46,7 @@ MAX_PARTS: Final = MAX_CONTAINERS - 16
 MAX_COUNT: Final = 2**53
 """Bound of what one writer has added to a counter."""
 OVERHEAD: Final = 128
-"""Bytes that an entry counts beside its names and its value."""
+"""Size that an entry counts beside its names and its value, in bytes."""
 AT_A_TIME: Final = 2048
 """Entries in one message, or dots of removed ones: some ms of checks and merging, whatever their size."""
 
@@ -61,12 +61,12 @@ _Count = Annotated[int, Meta(ge=0, lt=2**53)]
 _Name = Annotated[str, Meta(max_length=MAX_KEY)]
 
 Vector = dict[_Writer, _Count]
-"""How many writes of each writer are known."""
+"""Version vector: number of known writes, by writer."""
 
 
 @final
 class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What one write has left."""
+    """Entry of a document: the value, counter or element that one write has left."""
 
     dot: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """The write: its number among those of its writer, times 1,024, plus the writer."""
@@ -82,18 +82,18 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
     @property
     def group(self) -> Group:
-        """What the entry is read together with."""
+        """Group of entries that this one is read with."""
         return (self.kind, self.map, self.name)
 
     @property
     def size(self) -> int:
-        """Bytes that the entry counts."""
+        """Size that the entry counts, in bytes."""
         names = self.map + self.name + self.key
         return OVERHEAD + len(names if names.isascii() else names.encode()) + len(self.payload)
 
     @property
     def shown(self) -> tuple[Kind, str]:
-        """What a watcher sees of a change of the entry."""
+        """Kind and name under which a watcher sees a change of the entry."""
         if self.map:
             return "map", self.map
         if self.kind == SET:
@@ -103,15 +103,15 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
 @final
 class Edit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a writer has changed since its last edit, as one change."""
+    """All changes of a writer since its last edit, merged as one."""
 
     writer: _Writer
     first: _Count
     """Number of its first write."""
     count: _Count
-    """How many writes it has; 0: the edit is only announced, and to be fetched."""
+    """Number of its writes. 0: the edit is only announced, and to be fetched."""
     needs: Vector
-    """What its writer had seen: it comes before."""
+    """Writes that have to be merged before it: those that its writer had seen."""
     added: Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
     removed: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=AT_A_TIME)]
     """Dots of entries that were removed or overwritten."""
@@ -123,20 +123,20 @@ _Start = Annotated[int, Meta(ge=0, lt=2**53)]
 
 @final
 class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What was added to a counter with one number of a writer, by all that have used the number."""
+    """Sum that was added to a counter with one writer's number, by all members that have used the number."""
 
     total: _Sum
     start: _Start
-    """The one that uses the number now: a random number."""
+    """Random number of the member that uses the writer's number now."""
     own: _Sum
-    """What that one has added of the total."""
+    """Share of the total that this member has added."""
     former_start: _Start
-    """The one that used the number before."""
+    """Random number of the member that used the writer's number before."""
     former_own: _Sum
-    """What that one had added when it was seen last."""
+    """Share of the total that the former member had added when it was seen last."""
 
     def share_of(self, start: int) -> int:
-        """Return what the total has of one that uses the number, or used it before."""
+        """Return the share of a member that uses the number, or used it before."""
         return self.own if start == self.start else self.former_own if start == self.former_start else 0
 
 
@@ -153,11 +153,7 @@ def dot_of(writer: int, number: int) -> int:
 
 
 def read_untrusted(data: object, kind: type[_T], what: str) -> _T:
-    """Read what another member sent, or what a copy on disk has.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
+    """Read what a member sent, or a copy on disk has; raise RemoteProtocolError if it is malformed."""
     try:
         if isinstance(data, bytes):
             return msgspec.msgpack.decode(data, type=kind)
@@ -168,11 +164,7 @@ def read_untrusted(data: object, kind: type[_T], what: str) -> _T:
 
 
 def read_edit_untrusted(data: object) -> Edit:
-    """Read an edit of another member.
-
-    Raises:
-        RemoteProtocolError: it is malformed.
-    """
+    """Read an edit of another member; raise RemoteProtocolError if it is malformed."""
     edit = read_untrusted(data, Edit, "an edit")
     check_entries_untrusted(edit.added)
     for entry in edit.added:
@@ -185,11 +177,7 @@ def read_edit_untrusted(data: object) -> Edit:
 
 
 def check_entries_untrusted(entries: Iterable[Entry]) -> None:
-    """Make sure that entries can be read by everybody.
-
-    Raises:
-        RemoteProtocolError: they cannot.
-    """
+    """Raise RemoteProtocolError unless everybody can read these entries."""
     try:
         for entry in entries:
             if entry.map:
@@ -213,11 +201,7 @@ def check_entries_untrusted(entries: Iterable[Entry]) -> None:
 
 
 def write_value(value: object) -> bytes:
-    """Return a value as it is kept.
-
-    Raises:
-        ConfigError: a document does not hold it.
-    """
+    """Return a value as it is kept; raise ConfigError if a document cannot hold it."""
     try:
         check_plain(value)
         data = encode(value)
@@ -243,11 +227,7 @@ def read_value(data: bytes) -> object:
 
 
 def check_plain(value: object) -> None:
-    """Make sure that a value is one that a document holds.  It is looked at level by level, at the speed of C.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Raise ConfigError unless a document can hold a value; looks level by level, at the speed of C."""
     level: list[object] = [value]
     containers = 0
     for _ in range(MAX_DEPTH + 1):
@@ -274,29 +254,17 @@ def check_plain(value: object) -> None:
 
 
 def read_added(entry: Entry) -> Added:
-    """Return what a writer has added to a counter.
-
-    Raises:
-        msgspec.MsgspecError: it is not that.
-    """
+    """Return what a writer has added to a counter; raise MsgspecError if the entry is none."""
     return _added.decode(entry.payload)
 
 
 def write_element(value: object) -> str:
-    """Return an element of a set as it is kept: JSON.
-
-    Raises:
-        ConfigError: a set does not hold it.
-    """
+    """Return an element of a set as it is kept, as JSON; raise ConfigError if a set cannot hold it."""
     return check_key(_json(_element(value)), "element, as JSON,")
 
 
 def read_element(key: str) -> object:
-    """Return an element of a set.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Return an element of a set; raise ValueError if it is no JSON."""
     return as_element(json.loads(key))
 
 
@@ -323,11 +291,7 @@ def as_element(value: object) -> object:
 
 
 def check_key(key: object, what: str = "key") -> str:
-    """Return a key, an element of a set or a name, if it is one.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return a key, an element of a set or a name; raise ConfigError if it is none."""
     try:
         if isinstance(key, str) and 1 <= len(key if key.isascii() else key.encode()) <= MAX_KEY:
             return key

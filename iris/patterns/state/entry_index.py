@@ -23,7 +23,7 @@ from iris.patterns.state.entries import (
 _WRITES: Final = 8 * WRITERS
 
 Cell = Entry | dict[int, Entry]
-"""What is at a key: an entry, or several by their dots, so that each comes and goes at the same cost."""
+"""Entries of a key: one, or several by their dots, so that each comes and goes at the same cost."""
 
 
 @final
@@ -34,10 +34,10 @@ class EntryIndex:
         groups: cells by group and key.
         named: names of maps and of the document's own sets, with the number of their groups.
         buckets: entries by dot, in parts that are compared by a digest each; see ``bucket_of``.
-        digests: of the buckets that have not changed since.
-        bytes: of each writer's entries.
-        changed: entries that came or went since somebody took this list.
-        came: dots of those with which something came of which a watcher had seen nothing.
+        digests: digests of the buckets that have not changed since.
+        bytes: size of each writer's entries, in bytes.
+        changed: entries that came or went since ``pop_changes``.
+        came: dots of those with which a key or name came that no watcher had seen.
     """
 
     __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "named", "size")
@@ -72,7 +72,7 @@ class EntryIndex:
         return len(self.groups.get(group, ()))
 
     def has(self, group: Group, key: str) -> bool:
-        """Tell whether a key is there."""
+        """Return whether a key is there."""
         return key in self.groups.get(group, ())
 
     def at(self, group: Group, key: str) -> tuple[Entry, ...]:
@@ -124,7 +124,7 @@ class EntryIndex:
                 cells[key] = {cell.dot: cell, dot: entry}
 
     def drop(self, entry: Entry) -> None:
-        """Take out an entry that is there."""
+        """Remove an entry that is there."""
         dot, group = entry.dot, entry.group
         bucket, size = bucket_of(dot), entry.size
         del self.buckets[bucket][dot]

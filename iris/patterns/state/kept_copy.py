@@ -22,21 +22,13 @@ _DIGEST: Final = 32
 
 
 def save_copy(path: Path, vector: Vector, entries: list[Entry]) -> None:
-    """Write a document.
-
-    Raises:
-        ConfigError: it cannot be written; the file is as it was.
-    """
+    """Write a document; raise ConfigError, with the file as it was, if it cannot be written."""
     document = encode((Header(vector, [], list(range(BUCKETS))), list(pieces(entries))))
     write_private(path, _MAGIC + _checksum(document) + document, _WHAT)
 
 
 def load_copy(path: Path) -> Snapshot | None:
-    """Read a document; None if there is none.
-
-    Raises:
-        ConfigError: the file cannot be read, or is damaged.
-    """
+    """Read a document, None if there is none; raise ConfigError if the file cannot be read, or is damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

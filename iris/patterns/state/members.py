@@ -36,14 +36,14 @@ class StateMembers:
     sites: Sites | None
     """Links members at other sites before they are asked; None without sites."""
     all: Callable[[], Sequence[NodeId]]
-    """Who serves the cluster now, at whatever site."""
+    """Function that returns the members of the cluster now, at whatever site."""
 
     def others(self) -> list[NodeId]:
         """Return every member but this node."""
         return [member for member in self.all() if member != self.own]
 
     def has(self, node: NodeId) -> bool:
-        """Tell whether a node is a member: it has proved its right to serve the cluster."""
+        """Return whether a node is a member: it has proved its right to serve the cluster."""
         return node in self.all()
 
     async def wait_news(self) -> None:

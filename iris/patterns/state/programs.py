@@ -28,12 +28,12 @@ from iris.patterns.state.watch import StateWatch
 from iris.patterns.tunnel import Tunnel
 
 _STEP: Final = 256 * KIB
-"""Bytes of entries that are read at a time."""
+"""Size of the entries that are read at a time, in bytes."""
 
 
 @final
 class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operation is about; see this module."""
+    """Subject of an operation; see this module."""
 
     map: str = ""
     key: str | UnsetType = UNSET

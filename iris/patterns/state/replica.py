@@ -55,12 +55,12 @@ _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
 _MOST_ANEW: Final = MIB
 _ANEW_RATE: Final = 128 * KIB
-"""Bytes that are written anew at once when others use numbers of this writer, and bytes a second after that."""
+"""Size that is written anew at once when others use numbers of this writer, in bytes, and rate a second after that."""
 _LEFT: Final = 2**20
-"""Writes that a number has more when a writer leaves it to another one: more than that one has not told yet."""
+"""Writes by which a number is advanced when its writer leaves it to another member: more than that one has unsent."""
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
-"""Where entries are removed for want of room, so much of the bound more is: not at each edit."""
+"""Part of the bound, its 64th, that eviction removes beyond need, so that not each edit has to evict."""
 
 
 class Document(Protocol):
@@ -71,11 +71,11 @@ class Document(Protocol):
         ...
 
     def note_edit(self) -> None:
-        """There is an edit to send."""
+        """Note that there is an edit to send."""
         ...
 
     def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Entries have come or gone; see ``EntryIndex``."""
+        """Note entries that have come or gone; see ``EntryIndex``."""
         ...
 
     def wall_time(self) -> float:
@@ -100,7 +100,7 @@ class Replica:
     def __init__(self, document: Document, random: Random, max_bytes: int) -> None:
         self.vector: Final[Vector] = {}
         self.contents = EntryIndex()
-        """What is there, for readers: a merge may put another one in its place."""
+        """Entries that readers see; a merge may put another index in its place."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
         self.hidden = 0
@@ -111,7 +111,7 @@ class Replica:
         self._random = random
         self._max_bytes = max_bytes
         self._meanwhile: list[Entry] | None = None
-        """What has come or gone since a copy of the contents was made that is to take their place."""
+        """Entries that came or went while a merge works on a copy of the contents. None while none does."""
         self.starts: Final[dict[int, int]] = {}
         """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self._outbox: list[Edit] = []
@@ -120,21 +120,21 @@ class Replica:
         self._added: dict[int, Entry] = {}
         self._removed: list[int] = []
         self._seen: Vector = {}
-        """What has come from others since the last edit."""
+        """Writes of others that came since the last edit."""
         self._lost: deque[tuple[Entry, int]] = deque()
-        """What is to be written anew, of a counter with the number that is to be added."""
+        """Entries to be written anew, those of counters with the number that is to be added."""
         self._lost_bytes = 0
         self._unwanted = set[Entry]()
-        """What this writer itself has removed since something waits to be written anew."""
+        """Entries that this writer itself has removed while others wait to be written anew."""
         self._left: dict[int, int] = {}
         """Numbers that others use as well, and the first bucket from which it is still to be written anew."""
         self._anew = 0.0
-        """Bytes that were written anew, less those that time has allowed since ``_anew_at``."""
+        """Size of what was written anew, in bytes, less what time has allowed since ``_anew_at``."""
         self._anew_at = 0.0
 
     @property
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Size of all entries, in bytes."""
         return self.contents.size
 
     def all_entries(self) -> list[Entry]:
@@ -144,11 +144,7 @@ class Replica:
     # -- writing --------------------------------------------------------------------------------------------
 
     def write(self, group: Group, key: str, payload: bytes) -> None:
-        """Set a key, in the place of what is there.
-
-        Raises:
-            Overloaded: the document is full.
-        """
+        """Set a key, in the place of what is there; raise Overloaded if the document is full."""
         self._document.check_open()
         self._write(group, key, payload, self.contents.at(group, key))
 
@@ -217,7 +213,7 @@ class Replica:
             self.contents.drop(entry)
 
     def _choose_writer(self) -> None:
-        """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
+        """Choose a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
             claimed = {*self._document.claimed_writers(), *self.starts}
             fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
@@ -249,11 +245,11 @@ class Replica:
 
     @property
     def is_rewriting(self) -> bool:
-        """Whether something is still to be written anew, as another one has used this writer's number."""
+        """True while entries wait to be written anew because another member has used this writer's number."""
         return bool(self._lost or self._left)
 
     def covers(self, vector: Mapping[int, int]) -> bool:
-        """Tell whether everything that a vector counts is known."""
+        """Return whether everything that a vector counts is known."""
         known = self.vector
         return all(known.get(writer, 0) >= number for writer, number in vector.items())
 
@@ -285,7 +281,7 @@ class Replica:
         written meanwhile is done to that as well.  Go through all steps, and absorb nothing else meanwhile.
 
         Args:
-            vector: what the other one knows.
+            vector: version vector of the other one.
             buckets: those that differ.
             entries: all that the other one has in them.
             users: numbers that other members write with.
@@ -321,10 +317,10 @@ class Replica:
         """Merge into contents, and have them be those of this replica, in steps of some ms.
 
         Args:
-            contents: those of this replica, or a copy of them.
-            vector: of those who have written the entries.
-            gone: dots of entries that they have removed.
-            entries: what they have, each dot once.
+            contents: index of this replica, or a copy of it.
+            vector: version vector of their writers.
+            gone: dots of entries that were removed.
+            entries: entries to merge, each dot once.
             users: numbers that others certainly write with.
         """
         live, known, own = self.contents, self.vector.copy(), self.starts
@@ -396,11 +392,11 @@ class Replica:
             self._write_anew()
 
     def _leave(self, used: set[int]) -> None:
-        """Write with none of the numbers that others use as well, and write anew what was written with them.
+        """Stop using numbers that others use as well, and write anew what was written with them.
 
-        What is here may be taken for removed by those who have heard of the other one first.  That the number has many
-        writes more tells the other one, whatever it writes until it hears of that.  Who forges such numbers again and
-        again has nobody write anew more than so much a second: what is beyond that stays as it was written.
+        Members that received the other user's writes first presume these entries removed.  The number is advanced far,
+        so that the other user notices, whatever it writes until then.  Rewriting has a rate, which a member that forges
+        numbers cannot raise: entries beyond it stay as they were written.
         """
         now = self._document.wall_time()
         self._anew = max(self._anew - max(now - self._anew_at, 0) * _ANEW_RATE, 0)
@@ -417,7 +413,7 @@ class Replica:
             self._document.note_edit()
 
     def _lost_of(self, mine: list[Entry]) -> Collection[Entry]:
-        """Return which entries of this writer are to be written anew of those that may be gone.
+        """Return the entries of this writer that are to be written anew, of those that may be gone.
 
         Where another one uses its number, nobody can tell those that were removed from those that were never known.
         """
@@ -462,7 +458,7 @@ class Replica:
             self._document.note_edit()
 
     def _missing(self, entry: Entry) -> int:
-        """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
+        """Return what this writer has added to a counter by a lost entry, as far as no other entry has it."""
         writer = entry.dot % WRITERS
         start = self.starts[writer]
         if read_added(entry).start != start:
@@ -471,7 +467,7 @@ class Replica:
         return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
     def _evict(self, contents: EntryIndex) -> Iterator[None]:
-        """Remove the newest entries of whom most bytes are, where the document has more than it may, in steps."""
+        """Remove the newest entries of the largest writers, in steps, if the document exceeds its bound."""
         bound = _TOLERANCE * self._max_bytes
         if contents.size <= bound:
             return

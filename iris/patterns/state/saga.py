@@ -51,7 +51,7 @@ _log: Final = logging.getLogger("iris")
 
 MAX_STEPS: Final = 1000
 MAX_BYTES: Final = 128 * KIB
-"""Payloads of all steps that can be undone."""
+"""Size limit of the payloads of all steps that can be undone, in bytes."""
 
 OPERATION: Final = "iris.saga"
 _PAUSE: Final = 0.5
@@ -59,10 +59,10 @@ _LONGEST_PAUSE: Final = 10.0
 _AGAIN: Final = frozenset({"no_bridge", "no_shard_0", "not_stored", "too_many_keys", "paused"})
 """Codes of Iris's own, after which a compensation is tried again."""
 _MAX_NOTES: Final = MAX_OUTCOME - 8 * KIB
-"""Bytes of the list, which leaves room for the error."""
+"""Size limit of the list, in bytes, which leaves room for the error."""
 _MAX_ERROR: Final = 1024
 _ROOM: Final = bytes(_MAX_ERROR + 256)
-"""Bytes sent with the list, as many as the end has more: a bridge that accepts the list then accepts the end."""
+"""Padding of the list, as long as the end is more: a bridge that accepts the list then accepts the end."""
 
 AskMember = Callable[..., Awaitable[Any]]
 """``Node.request``."""
@@ -203,7 +203,7 @@ class Saga:
             self._undo[undo.step] = undo
 
     def _check_made(self) -> None:
-        """Make sure that the block has made each step that was begun when the saga was run before."""
+        """Raise RemoteError unless the block has made each step that was begun in a former run."""
         if self._note is not None and any(step >= self._steps for step in self._undo):
             raise RemoteError("key_reused", f"saga {self.name!r} has {self._steps} steps, and had more before")
 
@@ -292,11 +292,7 @@ async def _claimed(claims: KeyClaims, claim: ClaimKey, timeout: float, deadline:
 
 
 async def _record(claims: KeyClaims, claim: ClaimKey, attempt: int, end: _End) -> None:
-    """Record how a saga ends.
-
-    Raises:
-        LeaseLost: another node has taken over.
-    """
+    """Record how a saga ends; raise LeaseLost if another node has taken over."""
     if not await claims.write(claim.record(attempt, msgspec.msgpack.encode(end))):
         raise LeaseLost(f"saga {claim.key!r} was taken over by another node while it ended here")
 

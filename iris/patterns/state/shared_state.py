@@ -68,19 +68,18 @@ _SYNC_TIMEOUT: Final = 30.0
 _SYNCS_AT_A_TIME: Final = 8
 """Members that compare with this one at a time, and with which this one does; others wait."""
 _ANOTHER: Final = 1.0
-"""Seconds without an answer until who begins asks a second member; twice that until the third, and so on."""
+"""Seconds without an answer until a member that begins asks a second one; twice that until the third, and so on."""
 _PATIENCE: Final = 0.1
 """Seconds for what comes a little later: a member that is new, or an edit that another one builds on."""
 _BROADCAST: Final = 256 * KIB
-"""Bytes of an edit that goes out by itself, with ``AT_A_TIME`` entries at most.  A larger one is announced, and the
-members come for it."""
+"""Size limit of a broadcast edit, in bytes, with ``AT_A_TIME`` entries at most.  Members fetch a larger one."""
 _SAVE_AFTER: Final = 1.0
 """Seconds after a change until the copy on disk is written."""
 _GOODBYE: Final = 1.0
 _KNOWN_WITHIN: Final = 2.0
 """Seconds within which a member that compares has to be known as one here."""
 _LOGGED: Final = 64
-"""Members whose messages were refused of which the log tells."""
+"""Members whose refused messages are logged, at most."""
 _ALLOWANCE: Final = 3
 """Times its bound that the document of another member may have: twice, and what it has written itself."""
 
@@ -96,7 +95,7 @@ class StateStatistics:
     keys: int
     """Values, without those in its maps."""
     bytes: int
-    """Bytes of the document: names, values, and 128 for each entry."""
+    """Size of the document, in bytes: names, values, and 128 for each entry."""
     writers: int
     """Numbers of writers that have been used; at most 1,024."""
     edits: int
@@ -134,7 +133,7 @@ class DocumentNode(Protocol):
 
     @property
     def random(self) -> Random:
-        """Return what draws the numbers of writers, and the members to compare with."""
+        """Return the source of the numbers of writers, and of the members to compare with."""
         ...
 
     def wall_time(self) -> float:
@@ -177,14 +176,14 @@ class SharedState(SharedMap):
         super().__init__(replica, "")
         self._changes = Changes(replica)
         self._claims: dict[int, list[NodeId]] = {}
-        """Numbers of writers, and some members that use them, as these or others have said."""
+        """Members that use each writer's number, some of them, as they or others have reported."""
         self._rivals: set[NodeId] = set()
-        """Members for which this one has left its number: what is said of them again has it leave no other."""
+        """Members for which this one has left its number: it leaves no other for them."""
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
         self._is_unsaved = False
-        """Whether the last attempt to save has failed."""
+        """True if the last attempt to save has failed."""
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
@@ -196,7 +195,7 @@ class SharedState(SharedMap):
         """Members that serve something else under the name."""
         self._progress = Wakeup()
         self._caught_up = trio.Event()
-        """This one has what a member has given that had caught up, or all that are there began together."""
+        """Set once this member has the document of one that had caught up, or all present ones began together."""
         self._behind: set[NodeId] = set()
         """Members that had not caught up themselves when they gave what they have."""
         self._merging = trio.Lock()
@@ -307,7 +306,7 @@ class SharedState(SharedMap):
     # -- running --------------------------------------------------------------------------------------------
 
     def _service(self) -> Service:
-        """Return what this member answers to the others."""
+        """Return the service that answers the other members."""
         service = Service(self.name)
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
@@ -316,7 +315,7 @@ class SharedState(SharedMap):
         return service
 
     def _end_watches(self) -> None:
-        """Nothing changes any more for those who follow."""
+        """End all watches: nothing changes any more."""
         self._changes.ended = True
         self._changes.wake()
 
@@ -351,11 +350,7 @@ class SharedState(SharedMap):
                         await self._save(self._path, ends=True)
 
     async def _load(self) -> None:
-        """Begin with the copy on disk.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """Begin with the copy on disk; raise ConfigError if it cannot be read."""
         snapshot = None if self._path is None else await run_in_thread(load_copy, self._path)
         if snapshot is not None:
             await self._merge(snapshot)
@@ -596,11 +591,7 @@ class SharedState(SharedMap):
     # -- who may --------------------------------------------------------------------------------------------
 
     async def _check_member(self, sender: Sender) -> None:
-        """Make sure that a node is a member; one that has just become one is known shortly.
-
-        Raises:
-            RemoteError: it is none.
-        """
+        """Raise RemoteError unless a node is a member; one that has just become one is known shortly."""
         with trio.move_on_after(_KNOWN_WITHIN):
             while not self._members.has(sender.node):
                 await self._members.wait_news()
@@ -678,11 +669,7 @@ class _OwnDocument:
         self._state = state
 
     def check_open(self) -> None:
-        """See ``Document.check_open``.
-
-        Raises:
-            trio.ClosedResourceError: the block of the document or of its node was left.
-        """
+        """Raise ClosedResourceError once the block of the document or of its node was left."""
         state = self._state
         if state._closed:
             raise trio.ClosedResourceError(
@@ -691,12 +678,12 @@ class _OwnDocument:
         state._node.check_open()
 
     def note_edit(self) -> None:
-        """Have what was written sent when the program waits next."""
+        """Send what was written when the program waits next."""
         self._state._edited.wake()
         self._state._note_news()
 
     def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Let those follow who watch."""
+        """Notify the watches."""
         self._state._changes.note(changed, came)
 
     def wall_time(self) -> float:

@@ -31,7 +31,7 @@ from iris.patterns.state.entries import (
 from iris.patterns.state.replica import Replica
 
 _MOST: Final = WRITERS * MAX_COUNT
-"""What all writers can have added together."""
+"""Sum that all writers can have added at most."""
 
 
 @final
@@ -56,7 +56,7 @@ class SharedCounter:
 
     @property
     def value(self) -> int:
-        """What all members have added together; 0 at first.  It has 64 bits, whatever a member forges."""
+        """Sum of what all members have added; 0 at first.  It has 64 bits, whatever a member forges."""
         total = sum(read_added(entry).total for entry in self._replica.contents.at(self._group, self._name))
         return min(max(total, -_MOST), _MOST)
 
@@ -102,7 +102,7 @@ class SharedSet(MutableSet[Any]):
         self._replica.write(self._group, write_element(value), b"")
 
     def discard(self, value: object) -> None:
-        """Take an element out, if it is there."""
+        """Remove an element, if it is there."""
         self._replica.remove(self._group, write_element(value))
 
     def __contains__(self, value: object) -> bool:

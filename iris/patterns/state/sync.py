@@ -1,10 +1,10 @@
-"""Anti-entropy between two replicas over a tunnel: one gets what it lacks of the other.
+"""Anti-entropy between two replicas over a tunnel: the asker gets what it lacks.
 
-The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  The other one says in a byte
-whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it
-gets the version vector, the digests of all buckets and the number of the writer, unless the one that asks has nothing,
-and sends its own vector, who uses which numbers, and the entries of the buckets that differ, in pieces; an empty
-message ends them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
+The asker sends the digest of its document, 16 bytes; none if it is empty.  The other replica answers with a byte:
+whether its document differs, and whether it is still catching up.  If they are equal, that is all.  Else the asker
+sends its version vector, the digests of all buckets and its writer's number, unless it is empty.  It gets the other's
+vector, the users of all numbers, and the entries of the buckets that differ, in pieces; an empty message ends them.
+That is the document at one moment, so the asker merges it as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
 
 _PIECE: Final = 64 * KIB
-"""Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
+"""Size of the entries after which a piece ends, in bytes; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
 
 _DIFFERENT: Final = 1
@@ -45,7 +45,7 @@ _Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 USERS: Final = 2
-"""Members of which is known that they use one number: if there are more, each of them sees that it is not alone."""
+"""Known members that use one number, at most: with more, each of them still sees that it is not alone."""
 Claim = tuple[Annotated[int, Meta(ge=0, lt=WRITERS)], NodeId]
 
 
@@ -54,22 +54,22 @@ class _Question(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     vector: Vector
     digests: Annotated[list[_Digest], Meta(min_length=BUCKETS, max_length=BUCKETS)]
     writer: Annotated[int, Meta(ge=-1, lt=WRITERS)]
-    """Number that the one that asks writes with; -1: none."""
+    """Number of the asker's writer. -1: it has none."""
 
 
 @final
 class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What comes before entries."""
+    """Header of the entries that follow: what is known, who uses which numbers, and the buckets that differ."""
 
     vector: Vector
     claimed: Annotated[list[Claim], Meta(max_length=USERS * WRITERS + 1)]
-    """Numbers of writers, and members that use them."""
+    """Numbers of writers, each with a member that uses it."""
     buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
 
 
 @final
 class Snapshot:
-    """What another replica, or a copy on disk, has in some buckets."""
+    """Entries that another replica, or a copy on disk, has in some buckets."""
 
     def __init__(self, header: Header, max_bytes: float) -> None:
         self.header: Final = header
@@ -78,11 +78,7 @@ class Snapshot:
         self._max_bytes = max_bytes
 
     def add_untrusted(self, piece: bytes) -> None:
-        """Read a piece.
-
-        Raises:
-            RemoteProtocolError: it is malformed, or there is more than a document has.
-        """
+        """Read a piece; raise RemoteProtocolError if it is malformed, or more than a document has."""
         entries = read_untrusted(piece, list[Entry], "a piece")
         self._size += len(piece) + OVERHEAD * len(entries)
         if len(piece) > _LONGEST or len(entries) > AT_A_TIME or self._size > self._max_bytes:
@@ -116,7 +112,7 @@ def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
 async def pull(
     tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Callable[[], None]
 ) -> tuple[bool, Snapshot | None]:
-    """Get what a replica lacks of the one at the other end, None if they are equal, and whether that has caught up.
+    """Return whether the other end has caught up, and what the replica lacks of it; None if they are equal.
 
     Args:
         progress: called when something came.
@@ -147,11 +143,11 @@ async def pull(
 async def serve(
     tunnel: Tunnel, replica: Replica, claimed: Callable[[], list[Claim]], *, caught_up: bool
 ) -> tuple[Vector, int]:
-    """Give the replica at the other end what it lacks; return its vector, and the number that it writes with, or -1.
+    """Send the other end what it lacks; return its version vector, and its writer's number, or -1.
 
     Args:
         claimed: returns who uses which numbers.
-        caught_up: whether this one has what another one has given, or there was nobody to give it.
+        caught_up: True if this replica has caught up with another one, or there was none.
 
     Raises:
         RemoteProtocolError: the other end sends something else.
@@ -175,17 +171,13 @@ async def serve(
 
 
 async def in_steps(steps: Iterator[None]) -> None:
-    """Go through steps, and let other tasks run between them."""
+    """Run steps, with a checkpoint after each."""
     for _ in steps:
         await trio.lowlevel.checkpoint()
 
 
 async def _receive(tunnel: Tunnel) -> bytes:
-    """Receive the next message.
-
-    Raises:
-        RemoteProtocolError: there is none, or it is not bytes.
-    """
+    """Receive the next message; raise RemoteProtocolError if there is none, or it is not bytes."""
     try:
         message = await tunnel.receive()
     except trio.EndOfChannel:

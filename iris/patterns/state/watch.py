@@ -1,4 +1,4 @@
-"""Watch: the changes of a document, to one who follows them."""
+"""Watch: the changes of a document, as an async iterator."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class StateChange(Struct, frozen=True, kw_only=True):
     value: Any
     """The value, or that of the counter; None for what is removed and for the other types, which are to be read."""
     removed: bool
-    """Whether it is not there any more."""
+    """True if it is not there any more."""
 
 
 @final
 class Changes:
-    """What has changed in a document and not been seen by all that follow it, by its last change.
+    """Changes of a document that not all watches have seen: of each thing the last one.
 
-    All watches share it: each has the number of the last change that it has seen.  So there is no more than what the
-    slowest one has not seen.
+    All watches share them, each with the number of the last change that it has seen: no more are kept than the slowest
+    watch has to see.
     """
 
     def __init__(self, replica: Replica) -> None:
         self.replica: Final = replica
         self.ended = False
-        """Whether nothing changes any more."""
+        """True once nothing changes any more."""
         self.number = 0
-        """Of the last change."""
+        """Number of the last change."""
         self._order: OrderedDict[_Thing, tuple[int, int]] = OrderedDict()
         """Number of the last change of each thing, and of the one with which it came to be there; 0: before."""
         self._watches: WeakSet[StateWatch] = WeakSet()
@@ -60,7 +60,7 @@ class Changes:
         return len(self._order)
 
     def join(self, watch: StateWatch) -> None:
-        """Add one that follows."""
+        """Add a watch."""
         self._watches.add(watch)
 
     def note(self, changed: list[Entry], came: set[int]) -> None:
@@ -81,16 +81,16 @@ class Changes:
         self.wake()
 
     def shows(self, kind: Kind, name: str) -> bool:
-        """Tell whether something of a name is there."""
+        """Return whether something of a name is there."""
         return name in self.replica.contents.names(kind)
 
     def wake(self) -> None:
-        """Have all look what has changed."""
+        """Wake all watches."""
         for watch in list(self._watches):
             watch.wakeup.wake()
 
     def after(self, seen: int) -> deque[tuple[_Thing, int, int]]:
-        """Return the next things that have changed after one has seen so much, the last one first."""
+        """Return the next things that have changed after the change ``seen``, the last one first."""
         first = min(watch.seen for watch in self._watches)
         while self._order and next(iter(self._order.values()))[0] <= first:
             self._order.popitem(last=False)
@@ -102,18 +102,17 @@ class Changes:
         return waiting
 
     def awaits(self, thing: _Thing, seen: int) -> bool:
-        """Tell whether a thing has changed after one has seen so much."""
+        """Return whether a thing has changed after the change ``seen``."""
         return self._order.get(thing, (0, 0))[0] > seen
 
 
 @final
 class StateWatch:
-    """The changes of what a pattern matches, for one task.  Made by ``SharedState.watch``; ends with the document.
+    """Changes of what a pattern matches, for one task.  Made by ``SharedState.watch``; ends with the document.
 
-    What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
-    reader gets the last, and of a key that came and went meanwhile nothing, or that it is removed.  So it holds up
-    nobody.  It has no list of its own of what it has seen: all watches of a document share what is to be seen by one
-    of them, which is never more than was in the document.
+    What is there comes first.  Each change shows what is there when it is received: of several changes to one key a
+    slow reader gets the last, and of a key that came and went meanwhile nothing, or its removal.  So it delays nobody.
+    All watches of a document share what one of them has to see, never more than was in the document.
 
     Cancelling the iteration loses no change.
     """
@@ -121,15 +120,15 @@ class StateWatch:
     def __init__(self, pattern: str, changes: Changes) -> None:
         self.pattern: Final = pattern
         self.seen = changes.number
-        """Number of the last change that this one needs no more."""
+        """Number of the last change that this watch has seen."""
         self.wakeup: Final = Wakeup()
         self._changes = changes
         self._kinds = list(_KINDS)
-        """Of those that were there when this began; the first one is being shown."""
+        """Kinds whose things that were there at the beginning are still to be shown; the first one is being shown."""
         self._name = ""
-        """The last name that was taken of that kind."""
+        """Last name of that kind that was shown."""
         self._names: list[str] = []
-        """The next ones, the last one first."""
+        """Next names of that kind, the last one first."""
         self._waiting: deque[tuple[_Thing, int, int]] = deque()
         changes.join(self)
 

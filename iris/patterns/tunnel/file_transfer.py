@@ -23,7 +23,7 @@ from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import interruptible, run_in_thread
 
 _PIECE: Final = 256 * 1024
-"""Bytes read, hashed and written in one visit to a worker thread."""
+"""Size of what is read, hashed and written in one visit to a worker thread, in bytes."""
 
 Progress = Callable[[int, int], None]
 """Callback with the bytes done and the bytes expected in all."""

@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from typing import Final, Protocol, final
 
 STEP: Final = 64 * 1024
-"""Bytes between two marks, or a frame if that is more.  The unit of what follows."""
+"""Distance between two marks, in bytes, or a frame if that is more.  The unit of what follows."""
 
 LEAST: Final = 2
 """One frame in flight and one being made."""
@@ -81,7 +81,7 @@ class InflightLimit:
 
     def __init__(self, slack: int = 1) -> None:
         self.limit = 4 * STEP
-        """Bytes that may be in flight."""
+        """Size limit of what is in flight, in bytes."""
         self._slack = slack
         self._unit = STEP
         self._shared = False
@@ -99,7 +99,7 @@ class InflightLimit:
 
     @property
     def in_flight(self) -> int:
-        """Bytes that are not known to have arrived."""
+        """Size of what is not known to have arrived, in bytes."""
         return self._sent - self._marked
 
     @property

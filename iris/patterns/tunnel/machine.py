@@ -171,11 +171,7 @@ class TunnelMachine:
         self._touched = True
 
     def send_eof(self) -> None:
-        """Queue the end of file; a second call has no effect.
-
-        Raises:
-            LocalProtocolError: the tunnel is not open.
-        """
+        """Queue the end of file, once; raise LocalProtocolError if the tunnel is not open."""
         after = following(self.state, Input.SEND_EOF)
         if after is not self.state:
             self.state = after

@@ -70,7 +70,7 @@ class Budget:
             self._pass_on()
 
     def complete(self, half: ReceivingHalf) -> None:
-        """Take ``half`` out of the line: its message has arrived."""
+        """Remove ``half`` from the line: its message has arrived."""
         self._line.pop(half, None)
 
     def _pass_on(self) -> None:

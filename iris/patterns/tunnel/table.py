@@ -85,7 +85,7 @@ class OpenedIds:
                 del self._begins[0], self._ends[0]
 
     def _fill(self, number: int) -> bool:
-        """Take a number out of the gap that it is in, if it is in one."""
+        """Remove a number from the gap that it is in, if it is in one."""
         at = bisect_right(self._begins, number) - 1
         if at < 0 or number >= self._ends[at]:
             return False
@@ -270,11 +270,7 @@ class TunnelTable:
             peer.flight.arrived(mark, self._host.now())
 
     def receive(self, sender: NodeId, message: kinds.OfTunnel) -> None:
-        """Accept a message about a tunnel.
-
-        Raises:
-            RemoteProtocolError: it is not about any tunnel that could exist.
-        """
+        """Accept a message; raise RemoteProtocolError if it is about no tunnel that could exist."""
         peer, identifier = self._peers.get(sender), message.id
         if not identifier:
             raise RemoteProtocolError("a message about a tunnel carries its id")

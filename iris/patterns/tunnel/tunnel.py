@@ -26,7 +26,7 @@ _TURN: Final = 64
 """Units of work between two checkpoints, a unit being one message or 4 KiB of it: some 200 us."""
 
 _STREAM_PIECE: Final = 32 * 1024
-"""Bytes that a stream hands over at a time: one chunk."""
+"""Size of what a stream hands over at a time, in bytes: one chunk."""
 
 _HALF_CLOSED: Final = frozenset({TunnelState.SENT_EOF, TunnelState.ENDED})
 
@@ -423,7 +423,7 @@ class Tunnel:
 
 @final
 class TunnelStream(trio.abc.HalfCloseableStream):
-    """Bytes through a tunnel, any number, throttled.  Made by ``Tunnel.as_stream``.
+    """A stream of bytes through a tunnel, of any length, throttled.  Made by ``Tunnel.as_stream``.
 
     It follows the rules of ``trio.abc.HalfCloseableStream``; ``TunnelBroken`` shows as ``BrokenResourceError``.
     Nothing else may receive from the tunnel meanwhile.

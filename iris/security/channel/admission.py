@@ -209,7 +209,7 @@ class UnauthenticatedConnections(Generic[K]):
         self.waiting: Final[Collection[K]] = self._unauthenticated.keys()
 
     def open(self, connection: K, address: str | None, now: float) -> list[K]:
-        """Take note of a connection; return those, older ones, that are to be closed for it."""
+        """Note a connection; return those, older ones, that are to be closed for it."""
         losers = self._unauthenticated.allocate(connection, address, now)
         if losers:
             self._refusals["too many connections"] += len(losers)

@@ -48,11 +48,7 @@ class CopyHeader(NamedTuple):
 
 
 def read_copy_header_untrusted(frame: bytes) -> CopyHeader:
-    """Read the header of a frame.
-
-    Raises:
-        AuthenticationError: it is none.
-    """
+    """Read the header of a frame; raise AuthenticationError if it is none."""
     if len(frame) < _SMALLEST:
         raise AuthenticationError(f"a copy of {len(frame)} bytes cannot be a sealed one")
     kind, version, epoch, key, number = HEADER.unpack_from(frame)

@@ -555,11 +555,7 @@ def _no_answer(message: object) -> RemoteProtocolError:
 
 
 def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
-    """Check that a chunk is of the requested shard and holds the offset.
-
-    Raises:
-        LogDamaged: it does not.
-    """
+    """Raise LogDamaged unless a chunk is of the requested shard and holds the offset."""
     if f"{chunk.shard}@{chunk.epoch}" != shard or not chunk.first <= offset < chunk.end:
         raise LogDamaged(
             f"offset {offset} of shard {shard} was asked for, and {chunk.first} to {chunk.end} of "
@@ -577,11 +573,7 @@ class FrameBuffer:
         self._needed = HEADER_SIZE
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """Take the next bytes of the stream; return the chunks that are whole now.
-
-        Raises:
-            LogDamaged: a frame is not what was written.
-        """
+        """Take the next bytes; return the chunks that are whole now, or raise LogDamaged for a frame not as written."""
         self._parts.append(data)
         self._size += len(data)
         if self._size < self._needed:

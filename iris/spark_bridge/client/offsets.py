@@ -142,11 +142,7 @@ class Offsets:
 
 
 def parse_offsets(value: Mapping[str, Any]) -> Offsets:
-    """Read what Spark stored.
-
-    Raises:
-        ConfigError: it was not written by ``Offsets.to_json``.
-    """
+    """Read what Spark stored; raise ConfigError unless ``Offsets.to_json`` wrote it."""
     others = (_INITIAL, _FROM, _LOST, _TOPICS, _BEFORE)
     following = {shard: offset for shard, offset in value.items() if shard not in others}
     began, lost = value.get(_FROM, {}), value.get(_LOST, 0)
@@ -229,11 +225,7 @@ def place(position: Position, extents: Mapping[str, Extent], *, option: str, end
 
 
 def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: str) -> None:
-    """Make sure that a read does not end before it begins.
-
-    Raises:
-        ConfigError: in a shard it does.
-    """
+    """Raise ConfigError if a read ends before it begins in a shard."""
     for shard, offset in start.items():
         if shard in end and end[shard] < offset:
             raise ConfigError(

@@ -305,7 +305,7 @@ class BridgeCopy:
             _log.info("copy %s follows again", self._name, extra={"bridge": self._bridge})
 
     async def _confirm(self, tunnel: Tunnel) -> None:
-        """Tell the primary what is on the disk."""
+        """Report to the primary what is on the disk."""
         position, revision = self._position, self._state.revision
         shards = self.store.shards()  # a look at the index
         on_disk = OnDisk(
@@ -366,11 +366,7 @@ def _begin(store: Store) -> LogState:
 
 
 async def _check_name(node: Node, bridge: str, shard: int, name: str) -> None:
-    """Make sure that no other copy has this name.
-
-    Raises:
-        ConfigError: one has.
-    """
+    """Raise ConfigError if another copy has this name."""
     for state in await ask_copies(node, bridge, shard, "state"):
         if state.copy == name:
             raise ConfigError(

@@ -191,7 +191,7 @@ class PrimaryCopies:
         return self._copied if self._settings.min_copies else math.inf
 
     def describe(self) -> str:
-        """Say what confirmations wait for."""
+        """Return a text that says what confirmations wait for."""
         here, needed = self._in_step()
         if here >= needed:
             return "its copies have not written it yet"

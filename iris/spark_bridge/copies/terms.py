@@ -124,11 +124,7 @@ def needed_acceptances(copies: int, min_copies: int) -> int:
 
 
 def split_followed(text: str) -> tuple[str, int]:
-    """Read ``NAME/SHARD``.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Read ``NAME/SHARD``; raise ConfigError for anything else."""
     name, slash, shard = text.rpartition("/")
     if not slash or not name or not shard.isdecimal():
         raise ConfigError(f"{text!r} names no shard of a bridge: give NAME/SHARD, for example bridge/0")

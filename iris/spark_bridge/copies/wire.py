@@ -35,7 +35,7 @@ _MOST_HELD: Final = 256 * MIB
 
 
 class Follow(Struct, kw_only=True):
-    """Who a copy is, and what it has."""
+    """Identity of a copy, and its place in the log."""
 
     copy: Name
     term: Number
@@ -47,7 +47,7 @@ class Follow(Struct, kw_only=True):
 
 
 class FollowAnswer(Struct, kw_only=True):
-    """Which term the primary is of, and how it was started."""
+    """Term of the primary, and the state of its log: see ``encode_state``."""
 
     term: Number
     state: bytes
@@ -67,17 +67,17 @@ class AnnouncedChange(Struct, kw_only=True):
 
 
 class ToCopy(Struct, omit_defaults=True, kw_only=True):
-    """What a primary sends to a copy: one of these."""
+    """Message of a primary to a copy: one of these."""
 
     change: AnnouncedChange | None = None
     state: bytes | None = None
-    """Other copies are known now."""
+    """State in which other copies are known now."""
     asked: Number | None = None
     """Number of a question whether the copy still follows."""
 
 
 class OnDisk(Struct, kw_only=True):
-    """What a copy has on its disk, and which state it knows."""
+    """Progress of a copy: what is on its disk, and the revision of the state that it knows."""
 
     number: Number
     whole: bool
@@ -86,17 +86,17 @@ class OnDisk(Struct, kw_only=True):
 
 
 class FromCopy(Struct, omit_defaults=True, kw_only=True):
-    """What a copy sends to its primary: one of these."""
+    """Message of a copy to its primary: one of these."""
 
     on_disk: OnDisk | None = None
     promised: Number | None = None
-    """It follows a later term: this primary is none now."""
+    """Later term that it follows: this primary is none now."""
     follows: Number | None = None
     """Number of a question that it answers: it still follows."""
 
 
 class CopyState(Struct, kw_only=True):
-    """What a copy tells of itself to a promotion."""
+    """State of a copy, as it reports it to a promotion."""
 
     copy: Name
     term: Number
@@ -187,11 +187,7 @@ def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]
 
 
 async def receive_change(tunnel: Tunnel, announced: AnnouncedChange) -> LogChange:
-    """Receive the change that was announced.
-
-    Raises:
-        LogDamaged, RemoteProtocolError, RemoteError: it is none.
-    """
+    """Receive the announced change; raise LogDamaged, RemoteProtocolError or RemoteError if none comes."""
     data = await receive_bytes(tunnel, announced.size)
     if announced.head < _PIECE:
         return decode_change_untrusted(data, announced.head)

@@ -20,7 +20,7 @@ from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload
 from iris.spark_bridge.events.schema import HEADER_ENCODING, MAX_VALUE, PACKED, SCHEMA, TEXT
 
 JSON: Final = "json"
-"""What ``iris-encoding`` says between source and sink; no log has it."""
+"""Value of ``iris-encoding`` between source and sink; no log has it."""
 
 _HEADERS: Final = cast("pa.ListType", SCHEMA.field("headers").type)
 _write: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

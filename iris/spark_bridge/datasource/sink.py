@@ -83,11 +83,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
-    """Return a batch of Spark's as rows of SINK_SCHEMA.
-
-    Raises:
-        ConfigError: rows cannot be published.
-    """
+    """Return a batch of Spark's as rows of SINK_SCHEMA; raise ConfigError if they cannot be published."""
     columns: list[pa.Array[object]] = []
     for field in SINK_SCHEMA:
         if field.name in batch.schema.names:

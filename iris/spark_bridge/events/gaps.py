@@ -72,11 +72,7 @@ class Gap:
 
 
 def read_gap(shard: int, offset: int, record: bytes) -> Gap:
-    """Read what ``Gap.to_record`` wrote.
-
-    Raises:
-        LogDamaged: it is something else.
-    """
+    """Read what ``Gap.to_record`` wrote; raise LogDamaged for anything else."""
     try:
         return Gap(shard=shard, offset=offset, **json.loads(record))
     except (ValueError, TypeError):

@@ -160,11 +160,7 @@ class CheckedTable:
         self._put(key, seal(key, value))
 
     def put_sealed(self, key: bytes, sealed: bytes) -> None:
-        """Write a record of another log, with its checksum.
-
-        Raises:
-            LogDamaged: the checksum does not fit.
-        """
+        """Write a record of another log; raise LogDamaged if its checksum does not fit."""
         self._open(key, sealed)
         self._put(key, sealed)
 

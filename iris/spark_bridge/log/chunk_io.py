@@ -316,11 +316,7 @@ def split_pieces(places: Sequence[ChunkPlace], most: int) -> list[tuple[int, int
 
 
 def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[ChunkPlace]) -> list[Chunk]:
-    """Read chunks and verify them; those that follow each other in a file are read with one call.
-
-    Raises:
-        LogDamaged: they are not what the index says.
-    """
+    """Read chunks and verify them, neighbours with one call; raise LogDamaged if they are not as the index says."""
     chunks: list[Chunk] = []
     at = 0
     while at < len(places):

@@ -199,11 +199,7 @@ class SegmentFiles:
         parts: Sequence[bytes | memoryview],
         revision: int = 0,
     ) -> None:
-        """Write a frame into the segment that starts at ``first``; it is durable after ``sync``.
-
-        Raises:
-            StoreFull: there is no room for it.
-        """
+        """Write a frame into the segment at ``first``, durable after ``sync``; raise StoreFull if there is no room."""
         descriptor = self._descriptor(self.path(shard, epoch, first, revision), shard)
         try:
             self._disk.write(descriptor, parts, position)

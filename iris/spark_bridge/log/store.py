@@ -208,7 +208,7 @@ class Store:
             self._removals = Removals(view.removals())
         self._writing = threading.Lock()
         self.replication: Final = Replication(index, files, self._writing)
-        """Makes copies of this log."""
+        """Replication of this log to copies."""
         self._topics: dict[int, SegmentTopics] = {}
         """Topics of the segment that each shard is appended to, by shard."""
         self._damage = damage
@@ -220,7 +220,7 @@ class Store:
         """Shards whose last segment is not to grow any more: the next append begins another one."""
         self._cleaner = LogCleaner(index, files, self._writing, log=self, ended=self._ended, topics=self._topics)
         self.tiering: Final = Tiering(index, files, catalog, self._writing, self._ended)
-        """Leaves segments to a tier."""
+        """Tiering of this log: its sealed segments go to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
         self._sinks_complete = False
@@ -770,8 +770,7 @@ class Store:
             limit: most events to count. None: only find out if there is one.
             end: offset after the last event that may be reported. None: all may be.
 
-        Raises:
-            Where the log is damaged, all events count as wanted: their readers learn of it.
+        Where the log is damaged, all events count as wanted: their readers learn of it.
         """
         with self._index.read() as view:
             record = view.shard(shard)
@@ -918,11 +917,7 @@ class Store:
             return view.members()
 
     def note_members(self, found: Mapping[int, str]) -> None:
-        """Write down which shards the bridge has, and the cluster at which each is found.
-
-        Raises:
-            StoreFull: there is no room for that.
-        """
+        """Write down the bridge's shards, each with the cluster where it is; raise StoreFull if there is no room."""
         with self._writing:
             with self._index.read() as view:
                 known = view.members()
@@ -945,7 +940,7 @@ class Store:
             return view.division()
 
     def divide(self, record: Callable[[Mapping[int, int]], bytes]) -> None:
-        """Write such a record; what is appended next is behind it.
+        """Write the record of a division; what is appended next is behind it.
 
         Args:
             record: made of the offset behind the last event of each shard.
@@ -957,11 +952,7 @@ class Store:
             view.put_division(record({shard.number: shard.next for shard in view.shards()}))
 
     def put_division(self, record: bytes) -> None:
-        """Write such a record, of a log that begins.
-
-        Raises:
-            StoreFull: there is no room.
-        """
+        """Write the division of a log that begins; raise StoreFull if there is no room."""
         self.divide(lambda _offsets: record)
 
     def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
@@ -977,7 +968,7 @@ class Store:
         return found
 
     def merge_windows(self, windows: Iterable[tuple[str, Mapping[int, bytes]]], *, now: int) -> None:
-        """Take what another log has stored of publishers for stored here, so that its repeats are recognized.
+        """Count what another log has stored of publishers as stored here, so that its repeats are recognized.
 
         Raises:
             StoreFull: there is no room; nothing was changed.
@@ -1072,11 +1063,7 @@ class Store:
             return list(view.subscribers().values())
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Replace the records of durable subscribers, for which publishers wait.
-
-        Raises:
-            StoreFull: there is no room; those before are kept.
-        """
+        """Replace the records of durable subscribers; raise StoreFull, and keep the former, if there is no room."""
         wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
         with self._writing, self._index.write() as view:
             known = view.subscribers()

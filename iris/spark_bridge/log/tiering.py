@@ -289,7 +289,7 @@ class Tiering:
         return True
 
     def trimmed(self, shard: int, first: int) -> None:
-        """Take note that a segment's events were removed, and its record with them; its object is removed later."""
+        """Note that a segment's events were removed, and its record with them; its object is removed later."""
         self._objects.pop((shard, first), None)
 
     def drop(self, shard: int, before: int) -> None:
@@ -350,11 +350,7 @@ class Tiering:
 def _groups(
     view: IndexView, shard: int, segment: SegmentRecord, found: TierObject
 ) -> list[tuple[list[ChunkPlace], Contents | None]]:
-    """Return the chunks of each row group, and what it holds.
-
-    Raises:
-        LogDamaged: the object is not this segment.
-    """
+    """Return the chunks of each row group, and what it holds; raise LogDamaged if the object is not this segment."""
     groups: list[tuple[list[ChunkPlace], Contents | None]] = []
     places: list[ChunkPlace] = []
     ends = iter(found.groups)

@@ -197,11 +197,7 @@ class OutcomeKeeper:
                     swept = await self._member.write(sweep)
 
     async def _apply(self, operation: Operation) -> Verdict:
-        """Have an operation done, and wait for the disk, and for copies.
-
-        Raises:
-            RemoteError: there is no room for it.
-        """
+        """Have an operation done, on the disk and on copies; raise RemoteError if there is no room."""
         apply = partial(
             self._records.apply,
             operation=operation,

@@ -215,7 +215,7 @@ class QueueMachine:
     # -- jobs come ------------------------------------------------------------------------------------------
 
     def add(self, job: QueuedJob, now: float) -> None:
-        """Take a job that the log holds behind those that were added before."""
+        """Add a job that the log holds behind those that were added before."""
         self._ranks += 1
         job.rank = self._ranks
         self.jobs[job.place] = job
@@ -319,7 +319,7 @@ class QueueMachine:
 
     @staticmethod
     def _notify_lost_job(job: QueuedJob) -> None:
-        """Tell its worker, if it has one, that a job is not its own any more."""
+        """Notify the worker of a job, if it has one, that the job is not its own any more."""
         if job.worker is not None:
             job.worker.settled.append(job.place)
             job.worker.taken.append(job.place)

@@ -531,7 +531,7 @@ class OpenQueue:
             worker.settled.append(place)
 
     def _receive_early(self) -> None:
-        """Take the failures of jobs that are looked at by now."""
+        """Receive the failures of jobs that are looked at by now."""
         early, self._early = self._early, []
         for worker, failure in early:
             if worker in self._wakeups:  # else it reports that again when it comes back
@@ -540,7 +540,7 @@ class OpenQueue:
             self._changed.wake()
 
     def _receive_late(self, worker: QueueWorker, place: Place) -> None:
-        """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
+        """Receive the report of a job that is not there: it is done already, or was not looked at since a restart."""
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
         # A job that is not in the log yet was assigned to no worker: it would be lost if it counted as done already.

@@ -66,11 +66,7 @@ class QueueRecord:
 
 
 def read_record(view: IndexView, queue: str, shard: int, epoch: str) -> QueueRecord | None:
-    """Return what is known of a queue in a shard; None if that is nothing.
-
-    Raises:
-        LogDamaged: a record is not what was written.
-    """
+    """Return what is known of a queue in a shard, None if nothing; raise LogDamaged if the record is not as written."""
     scope, table = _scope(queue, shard, epoch), view.table("queues")
     found = table.get(b"f" + scope)
     if found is None:
@@ -113,11 +109,7 @@ def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> Shard
 
 
 def read_date(view: IndexView) -> int:
-    """Return when something of queues was written last, in microseconds since 1970; 0: never.
-
-    Raises:
-        LogDamaged: the record is not what was written.
-    """
+    """Return when queues were last written, in microseconds since 1970, 0 if never; raise LogDamaged if damaged."""
     found = view.table("queues").get(_DATE)
     return 0 if found is None else int(_NUMBER.unpack(found)[0])
 

@@ -67,7 +67,7 @@ _PUBLISHER_MEMORY: Final = 24 * 3600.0
 class BridgeStatistics:
     """Counters of a member of a bridge, in events unless said.
 
-    received = stored + repeats + stale + strays + waiting.
+    received = stored + repeats + stale + misrouted + waiting.
     """
 
     received: int
@@ -123,7 +123,7 @@ class _Change:
     error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller that nothing was changed."""
+        """End the wait with an error: nothing was changed."""
         self.error = error
         self.done.set()
 

@@ -512,6 +512,6 @@ async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
 
 
 def _check_end(state: ShardState, end: int) -> None:
-    """Make sure that readers get no events which copies do not have: they are in the log, and may be lost with it."""
+    """Raise RemoteError for events that copies do not have yet: they are in the log, and may be lost with it."""
     if end > state.next:
         raise RemoteError("bad_request", f"no events up to {end}: shard {state.id} ends at {state.next}")

@@ -43,11 +43,7 @@ class Permissions:
         self._find_peer = node._parts.mesh.peer
 
     def check(self, operation: str, sender: Sender) -> None:
-        """Make sure that a node may call an operation, as far as that does not depend on what it names.
-
-        Raises:
-            NotAllowed: it may not, or nobody may, as there is no row.
-        """
+        """Raise NotAllowed unless a node may call an operation, whatever it names; without a row nobody may."""
         permission = PERMISSIONS.get(operation)
         if permission is None:
             raise NotAllowed(f"nobody may call {operation!r} at a bridge: it is not said who")
@@ -68,11 +64,7 @@ class Permissions:
                     )
 
     def check_named(self, request: Ask[object], sender: Sender) -> None:
-        """Make sure that a node may have to do with what its request names.
-
-        Raises:
-            NotAllowed: it may not.
-        """
+        """Raise NotAllowed unless a node may have to do with what its request names."""
         permission = request.permission
         if isinstance(request, MemberAsk) and not self.speaks_for(sender, request.cluster):
             what = "key" if isinstance(request, KeyAsk) else "lease"
@@ -123,19 +115,11 @@ class Permissions:
         )
 
     def may_read_all(self, sender: Sender) -> bool:
-        """Return whether a subscriber may have the events of all topics.
-
-        Raises:
-            NotAllowed: it is not linked any more.
-        """
+        """Return whether a subscriber may read all topics; raise NotAllowed if it is not linked any more."""
         return self._is_named(sender) or self._peer(sender).may_receive(">")
 
     def may_read(self, sender: Sender, topic: str) -> bool:
-        """Return whether a subscriber may have the events of a topic.
-
-        Raises:
-            NotAllowed: it is not linked any more.
-        """
+        """Return whether a subscriber may read a topic; raise NotAllowed if it is not linked any more."""
         return self._is_named(sender) or self._peer(sender).may_receive(topic)
 
     def check_topics(self, sender: Sender, topics: Sequence[str]) -> None:
@@ -176,21 +160,13 @@ class Permissions:
         )
 
     def writer(self, sender: Sender) -> Writer:
-        """Return what a node may write.
-
-        Raises:
-            NotAllowed: it may write nothing.
-        """
+        """Return what a node may write; raise NotAllowed if that is nothing."""
         self._check_reader(sender)
         return Writer(sender, self._find_peer(sender.node))
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:
-    """Make sure that a group or query belongs to the node that names it.
-
-    Raises:
-        NotAllowed: it belongs to another cluster.
-    """
+    """Raise NotAllowed if a group or query belongs to another cluster than that of the node that names it."""
     if owner != caller:
         raise NotAllowed(
             f"{kind} {name!r} belongs to cluster {owner!r}, and this node speaks for {caller!r}: take another name, or "

@@ -57,11 +57,7 @@ class Writer:
         return NotAllowed(f"the certificate of cluster {self.cluster!r} does not permit to {what}")
 
     def check(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass rows of SINK_SCHEMA on.
-
-        Raises:
-            NotAllowed: one of them is on a topic that the node may not publish on.
-        """
+        """Pass rows of SINK_SCHEMA on; raise NotAllowed if one is on a topic that the node may not publish on."""
         for batch in rows:
             # Checked while the rows stream into the transaction: a refusal in the last batch of rows rolls back all of
             # them.

@@ -39,11 +39,7 @@ class Usage:
         return self._total
 
     def reserve(self, owner: str, size: int) -> None:
-        """Add bytes that a cluster stages, which belong to no batch yet.
-
-        Raises:
-            QuotaExceeded: they would be too many; nothing was added.
-        """
+        """Add bytes that a cluster stages for no batch yet; raise QuotaExceeded, and add none, if they are too many."""
         with self._lock:
             if self._owners[owner] + size > self._most_of_owner:
                 raise _refused(f"cluster {owner!r}", self._most_of_owner)

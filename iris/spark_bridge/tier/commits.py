@@ -106,11 +106,7 @@ class ShardTier:
         )
 
     def commit(self, objects: Sequence[TierObject]) -> None:
-        """Let the tier be these objects.
-
-        Raises:
-            ConfigError: another bridge has written a manifest meanwhile; this one's does not count.
-        """
+        """Let the tier be these objects; raise ConfigError if another bridge's manifest came first and counts."""
         before = self._listed()
         newest = before[-1] if before else None
         # Of an earlier term: a former primary that does not know yet.  What it writes now does not count, and when it

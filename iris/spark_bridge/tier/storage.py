@@ -72,11 +72,7 @@ class Storage:
         return f"<Storage {self.url}>"
 
     def open(self) -> None:
-        """Find out whether the URL is understood.
-
-        Raises:
-            ConfigError: it is not.
-        """
+        """Raise ConfigError unless the URL is understood."""
         with suppress(TierUnreachable):  # that is said when something is to be stored
             self._file_system()
 

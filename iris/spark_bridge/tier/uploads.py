@@ -129,11 +129,7 @@ class Primary(Protocol):
         ...
 
     async def wait_copied(self, timeout: float, /) -> None:
-        """Wait until enough copies have all that is in the log now.
-
-        Raises:
-            NotCopied: they have not, after ``timeout`` seconds.
-        """
+        """Wait until enough copies have all of the log; raise NotCopied if not within ``timeout`` seconds."""
         ...
 
 

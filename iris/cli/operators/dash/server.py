@@ -33,7 +33,7 @@ _HEAD_TIMEOUT: Final = 5
 """Seconds for the handshake of TLS, and for the head of a request, the next one on a connection included."""
 
 _MAX_HEAD: Final = 16_384
-"""Bytes of a head that is not whole yet, and of what is sent ahead while a request is answered."""
+"""Size limit of an incomplete head, and of what is sent ahead while a request is answered, in bytes."""
 
 _STALL_TIMEOUT: Final = 30.0
 """Seconds that a page may take nothing of what was sent to it, before its connection is dropped."""

@@ -29,7 +29,7 @@ from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrust
 from iris.security.secret import Redacted
 
 MAX_RECORD: Final = 32 * 1024
-"""Bytes of one signed record: the certificate takes up to 8 KiB, the patterns the rest."""
+"""Size limit of one signed record, in bytes: the certificate takes up to 8 KiB, the patterns the rest."""
 
 MAX_PATTERNS: Final = 256
 """Patterns of one durable subscriber."""

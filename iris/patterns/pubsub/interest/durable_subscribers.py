@@ -53,15 +53,19 @@ _SIGNATURES: Final = 3
 
 @final
 class DurableSubscriber(Struct, frozen=True, kw_only=True):
-    """A subscriber that is owed every confirmed event of some topics."""
+    """A subscriber that is owed every confirmed event of some topics.
+
+    Attributes:
+        cluster: cluster that the subscriber belongs to; only its nodes may forget it.
+        name: name that it has subscribed with.
+        patterns: patterns of the topics.
+        present: True if it is linked to this node now; if not, confirmed events on these topics wait for it.
+    """
 
     cluster: str
-    """Cluster that the subscriber belongs to; only its nodes may forget it."""
     name: str
     patterns: tuple[str, ...]
-    """Patterns of the topics."""
     present: bool
-    """True if it is linked to this node now; if not, confirmed events on these topics wait for it."""
 
 
 _SEEN: Final = 4096

@@ -26,17 +26,19 @@ _REMEMBERED: Final = 65536
 
 
 class Share(NamedTuple):
-    """The part of a durable group's events that one subscriber receives, see ``Node.subscribe``.
+    """The part of a durable group's events that one subscriber receives, see ``Node.subscribe_durable``.
 
     Each event belongs to one shard, by its key or else by its publisher and topic, and goes to the member with that
     shard and to nobody else.  While no member has it, a confirmed event waits, and another one is lost and counted by
     its publisher.
+
+    Attributes:
+        of: number of shards of the group, 1 to 512; the same for every member.
+        shards: shards of this subscriber, counted from 0.
     """
 
     of: int
-    """Number of shards of the group, 1 to 512; the same for every member."""
     shards: tuple[int, ...]
-    """Shards of this subscriber, counted from 0."""
 
 
 def is_share(value: object) -> bool:
@@ -48,11 +50,7 @@ def is_share(value: object) -> bool:
 
 
 def check_share(share: Share) -> Share:
-    """Return ``share``.
-
-    Raises:
-        ConfigError: the shards are none, stand twice, or are not below the number of shards.
-    """
+    """Return ``share``; raise ConfigError if its shards are none, stand twice, or are not below their number."""
     if not isinstance(share, Share) or not isinstance(share.shards, Sequence):
         raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):

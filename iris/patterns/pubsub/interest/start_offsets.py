@@ -46,11 +46,7 @@ _PUBLISHERS: Final = 32_768
 
 
 def milestones_untrusted(numbers: Milestones, sequence: int) -> None:
-    """Check the milestones that came with the event of number ``sequence``.
-
-    Raises:
-        RemoteProtocolError: they do not fit it.
-    """
+    """Read the milestones of the event ``sequence``; raise RemoteProtocolError if they do not fit it."""
     if len(numbers) == 2:
         raise RemoteProtocolError("milestones are none, one number, three, four or more in pairs")
     if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):

@@ -77,7 +77,7 @@ class Terms(kinds.InterestEntry):
 
     @property
     def size(self) -> int:
-        """Bytes of memory that they take at a publisher, at most."""
+        """Memory that they take at a publisher at most, in bytes."""
         texts = sys.getsizeof(self.pattern) + (0 if self.group is None else sys.getsizeof(self.group))
         return _TERMS_BYTES + texts + _SHARD_BYTES * len(self.share)
 
@@ -172,11 +172,7 @@ class OwnInterest:
         return len(self._terms)
 
     def check(self, terms: Terms) -> None:
-        """Check that publishers that have this node's limits would accept further terms.
-
-        Raises:
-            ConfigError: they would not.
-        """
+        """Raise ConfigError unless publishers with this node's limits would accept further terms."""
         excess = None if terms in self._terms else self._extent.excess((terms,), self._limit)
         if excess is not None:
             raise ConfigError(
@@ -270,7 +266,7 @@ class InterestTable:
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
         self._bytes_of: Counter[str] = Counter()
-        """Bytes of the terms of all nodes of each other realm."""
+        """Size of the terms of all nodes of each other realm, in bytes."""
         self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
         """Nodes with durable terms, and how many, by group or None, and by shard (``_ANY`` for any)."""
 

@@ -79,11 +79,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_wildcards(pattern: str) -> None:
-    """Check that no token of a pattern is a wildcard of MQTT, which would stand for itself.
-
-    Raises:
-        ConfigError: one is.
-    """
+    """Raise ConfigError if a token of a pattern is a wildcard of MQTT, which would stand for itself."""
     tokens = pattern.replace("/", ".").split(".")
     if not _MQTT.keys().isdisjoint(tokens):
         meant = ".".join(_MQTT.get(token, token) for token in tokens)
@@ -160,11 +156,7 @@ class Matcher(Generic[T]):
         self._forget(pattern)
 
     def remove(self, pattern: str, value: T) -> None:
-        """Remove ``value`` from under ``pattern``.
-
-        Raises:
-            KeyError: it is not there.
-        """
+        """Remove ``value`` from under ``pattern``; raise KeyError if it is not there."""
         values = self._patterns.get(pattern, {})
         if id(value) not in values:
             raise KeyError(pattern)

@@ -210,7 +210,10 @@ class Acknowledgements:
         if not state.had_durable:
             found = self._subscribers(topic, None)
             if not found:
-                raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
+                raise NotSent(
+                    f"there is no durable subscriber of {topic!r}: start a bridge for it ('iris bridge --topic {topic} "
+                    "--data DIR')"
+                )
             # One that has a name is known for as long as it is to be waited for.
             state.had_durable = any(one.record is None for one in found.values())
         if state.waits_for(key, confirm=True):

@@ -129,11 +129,7 @@ class ReportedLosses:
                 self.refused = wire.saturated(self.refused + refused)
 
     def check(self, topic: str) -> None:
-        """Look for losses on a topic that were not reported yet.
-
-        Raises:
-            EventsLost: there are some.
-        """
+        """Raise EventsLost if a topic has losses that were not reported yet."""
         news = self._publishing.pop_losses(topic)
         if news:
             raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)

@@ -59,11 +59,10 @@ STALLED: Final = 0.25
 """Seconds without progress after which a link no longer slows its publishers."""
 
 _EVENT_OVERHEAD: Final = 256
-"""Bytes that an event of a run counts besides its payload.  A run of 256 KiB so has at most the 1,024 events that one
-array may hold on the wire."""
+"""Size that an event counts beside its payload, in bytes: a run of 256 KiB has at most the 1,024 events of an array."""
 
 _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
-"""Bytes by which a run may grow."""
+"""Size limit of the growth of a run, in bytes."""
 
 _HALF: Final = 4
 """Events that a publisher has to have sent to the patient subscribers of one owner until its patience with them counts
@@ -76,7 +75,7 @@ _TRIED: Final = 64
 """Topics that are tried to find one to forget."""
 
 _YIELD_BYTES: Final = 256 * KIB
-"""Bytes, overhead included, after which a publisher that never waits yields to the other tasks: about every 500 us."""
+"""Size, overhead included, after which a publisher that never waits yields to other tasks, in bytes: some 500 us."""
 
 GroupId = tuple[str, str]
 """A group: the cluster that owns it, empty if it is common to all, and its name."""
@@ -255,8 +254,8 @@ class _Run(TopicRun):
     """An open record batch: events that were posted as one message, which may still grow.
 
     Attributes:
-        taken: nodes that it is on the way to.
-        skipped: nodes that it is not, because a link did not accept it.
+        taken: nodes that it was posted to.
+        skipped: nodes whose link did not accept it.
         missed: routes that did not accept it.
     """
 

@@ -88,7 +88,7 @@ class RetainedEvents:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
+        """Size of all values, in bytes."""
         return self._bytes
 
     def get(self, topic: str) -> RetainedEvent | None:
@@ -99,11 +99,7 @@ class RetainedEvents:
         return None if branch is None else branch.here
 
     def check(self, topic: str, size: int) -> None:
-        """Check that there is room for a value of ``size`` bytes in the place of the present one.
-
-        Raises:
-            NotSent: there is not.
-        """
+        """Raise NotSent unless there is room for a value of ``size`` bytes in the place of the present one."""
         present = self.get(topic)
         events = self._count + (present is None)
         held = self._bytes + size - (0 if present is None else present.size)
@@ -129,11 +125,7 @@ class RetainedEvents:
         self._bytes += event.size
 
     def forget(self, topic: str) -> bool:
-        """Drop the value of a topic; return whether there was one.
-
-        Raises:
-            ConfigError: it is not a topic.
-        """
+        """Drop the value of a topic; return whether there was one, or raise ConfigError if it is no topic."""
         tokens = check_topic(topic).split(".")
         path = [self._root]
         for token in tokens:

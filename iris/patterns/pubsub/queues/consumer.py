@@ -43,17 +43,25 @@ Start = Literal["earliest", "latest"] | datetime | int
 
 @final
 class LogEvent(Struct, frozen=True, kw_only=True):
-    """One event of a bridge's log."""
+    """One event of a bridge's log.
+
+    Attributes:
+        payload: value that was published, as it travelled.
+        topic: topic it was published on.
+        key: the publisher's key.  None if it gave none.
+        headers: texts that the publisher wrote beside the payload, str to str.  Nobody has verified them.
+        sender: the cluster that has published it, as its certificate proves.
+        timestamp: time at which the bridge stored it, in seconds since 1970.
+        shard: id of the shard that holds it: the number and the epoch of its log, as ``0@9b60...``.
+        offset: position in the shard, counted from 0.
+    """
 
     payload: Any
-    """Value that was published, as it travelled."""
     topic: str
     key: str | None
     headers: Mapping[str, str]
     sender: str
-    """The cluster that has published it, as its certificate proves."""
     timestamp: float
-    """Time at which the bridge stored it, in seconds since 1970."""
     shard: str
     offset: int
 
@@ -63,6 +71,15 @@ class LogBatch(Sequence[LogEvent]):
     """Consecutive events of one shard, at most 1,024.  Made by iterating over a ``Consumer``.
 
     Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
+
+    Attributes:
+        shard: id of the shard.
+        lag: events of the shard that come behind it, on whatever topic.
+        missed: events that were trimmed before it could be read: up to the last one on the consumer's topics that was,
+            and 0 if none was.
+        gaps: events before its end, and behind the batch before, that the bridge never got: published while it was away
+            or lost in flight, and not with ``publish_confirmed``.
+        expired: events before it that had expired.
     """
 
     __slots__ = ("_end", "_events", "_link", "expired", "gaps", "lag", "missed", "shard")
@@ -73,15 +90,9 @@ class LogBatch(Sequence[LogEvent]):
         self._end = sent.end
         self.shard: Final = sent.shard
         self.lag: Final = sent.lag
-        """Events of the shard that come behind it, on whatever topic."""
         self.missed: Final = sent.missed
-        """Events that were trimmed before it could be read: up to the last one on the consumer's topics that was, and 0
-        if none was."""
         self.gaps: Final = sent.gaps
-        """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
-        lost in flight, and not with ``publish_confirmed``."""
         self.expired: Final = sent.expired
-        """Events before it that had expired."""
 
     def __repr__(self) -> str:
         return f"<LogBatch of {len(self._events)} events of shard {self.shard}>"
@@ -148,7 +159,7 @@ class MemberReader(MemberStream):
         self._terms = terms
         self._receiver = receiver
         self._handed: dict[str, int] = {}
-        """Offset behind the last event that the program has, by shard."""
+        """Next offset for the program, by shard."""
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._taken = self._told = 0
@@ -231,8 +242,9 @@ class MemberReader(MemberStream):
             (sent.gaps, "%d events of shard %s never came to the bridge, and group %s goes on without them"),
         ):
             if count:
-                extra = {"cluster": self.address, "count": count}
-                _log.warning(what, count, sent.shard, self._terms.group, extra=extra)
+                _log.warning(
+                    what, count, sent.shard, self._terms.group, extra={"cluster": self.address, "count": count}
+                )
         self._receiver.offer(LogBatch(self, events, sent))
 
 

@@ -76,6 +76,17 @@ class Job:
 
     Leaving the block does not wait for the bridge's disk.  The report is repeated until it is on it, as long as the
     queue's block is open, and the job counts as in hand so long.  ``commit`` waits.
+
+    Attributes:
+        queue: name of the queue.
+        payload: value that was put, as it travelled.
+        key: key it was put with.  None if there is none.
+        headers: texts that were put beside the payload, str to str.  Nobody has verified them.
+        sender: the cluster that has put it, as its certificate proves.
+        attempt: number of the attempt, 1 for the first one.
+        timestamp: time at which the bridge stored it, in seconds since 1970.
+        is_lost: True once its lease has run out, or the bridge has it back for another reason: another worker may have
+            it.
     """
 
     __slots__ = (
@@ -87,17 +98,12 @@ class Job:
     def __init__(self, reporting: Reporting, received: ReceivedJob) -> None:
         self.queue: Final = received.queue
         self.payload: Final = received.payload
-        """Value that was put, as it travelled."""
         self.key: Final = received.key
         self.headers: Final = received.headers
         self.sender: Final = received.sender
-        """The cluster that has put it, as its certificate proves."""
         self.attempt: Final = received.attempt
-        """Number of the attempt, 1 for the first one."""
         self.timestamp: Final = received.timestamp
-        """Time at which the bridge stored it, in seconds since 1970."""
         self.is_lost = False
-        """True once its lease has run out, or the bridge has it back for another reason: another worker may have it."""
         self._reporting = reporting
         self._place: Final = received.place
         self._shard: Final = received.shard

@@ -73,7 +73,7 @@ class ReachAttempts:
 
 
 class MemberStream(ABC):
-    """What goes on with one member.
+    """Stream of jobs or events of one member, over one tunnel after the other.
 
     Args:
         address: cluster at which the member is found.
@@ -238,11 +238,7 @@ def number_of(shard: str) -> int:
 
 
 def decode_value_untrusted(value: bytes, encoding: str) -> Any:
-    """Return the payload of which a bridge's log holds ``value``.
-
-    Raises:
-        RemoteProtocolError: it is encoded otherwise.
-    """
+    """Return the payload that a bridge's log holds as ``value``; raise RemoteProtocolError for other encodings."""
     try:
         if encoding == TEXT:
             return value.decode()

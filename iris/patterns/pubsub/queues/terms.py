@@ -29,11 +29,7 @@ MAX_DELAY: Final = 10 * 365 * 24 * 3600.0
 
 
 def check_whole(value: object, name: str, least: int, most: int) -> int:
-    """Return a whole number.
-
-    Raises:
-        ConfigError: it is none from ``least`` to ``most``.
-    """
+    """Return a whole number; raise ConfigError unless it is one from ``least`` to ``most``."""
     whole = as_whole(value)
     if whole is None or not least <= whole <= most:
         raise ConfigError(f"{name} is {shown(value)}: use a whole number from {least} to {most}")
@@ -41,11 +37,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
 
 
 def check_seconds(value: object, name: str, least: float, most: float) -> float:
-    """Return seconds.
-
-    Raises:
-        ConfigError: they are none from ``least`` to ``most``.
-    """
+    """Return seconds; raise ConfigError unless they are from ``least`` to ``most``."""
     seconds = as_float(value)
     if not least <= seconds <= most:
         raise ConfigError(f"{name} is {shown(value)}: use {least:g} to {most:g} seconds")

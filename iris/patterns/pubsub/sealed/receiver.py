@@ -30,17 +30,17 @@ MAX_KEYS_OF_OWNER: Final = 8192
 """Keys that are kept of all publishers that one owner vouches for; 3 KiB each.  The oldest of them goes first."""
 
 MAX_WAITING: Final = 4 * MIB
-"""Bytes of one publisher's frames that wait for a key."""
+"""Size limit of one publisher's frames that wait for a key, in bytes."""
 
 MAX_OF_OWNER: Final = 8 * MIB
-"""Bytes that wait of all publishers that one owner vouches for, a cluster of this realm or another realm: the holder
-of its key can come as any number of publishers."""
+"""Size limit of what waits of all publishers that one owner vouches for, a cluster or another realm, in bytes: the
+holder of its key can come as any number of publishers."""
 
 MAX_IN_ALL: Final = 32 * MIB
-"""Bytes that wait of all publishers together."""
+"""Size limit of what waits of all publishers together, in bytes."""
 
 _OVERHEAD: Final = 256
-"""Bytes of memory that a frame takes while it waits, beside its own."""
+"""Memory that a frame takes while it waits, beside its own bytes."""
 
 _LATE: Final = 0.25
 """Seconds for which a frame waits for the one before it.  When a gateway leaves, frames on the old route arrive after
@@ -54,7 +54,7 @@ _GATHER: Final = 0.05
 """Seconds for which losses are collected before they are reported to the publisher."""
 
 _LEAST: Final = 12
-"""Bytes of an event at least: a copy holds no more of them."""
+"""Smallest size of an event, in bytes: it bounds how many a copy holds."""
 
 
 @final
@@ -93,7 +93,7 @@ class SealedReceiver:
         self._kept: dict[str, OrderedDict[tuple[NodeId, int], None]] = {}
         """Publishers and numbers of the keys that are kept of each owner, the oldest first."""
         self._sizes: Counter[str] = Counter()
-        """Bytes of the frames that wait, by the owner of their publishers."""
+        """Size of the frames that wait, in bytes, by the owner of their publishers."""
         self._waiting: dict[NodeId, None] = {}
         """Publishers with frames that wait."""
         self._begun = Wakeup()
@@ -104,7 +104,7 @@ class SealedReceiver:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of frames that wait for their keys, or for work to be allowed."""
+        """Size of frames that wait for their keys, or for work to be allowed, in bytes."""
         return self._sizes.total()
 
     @property

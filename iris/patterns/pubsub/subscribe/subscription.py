@@ -64,7 +64,12 @@ _NO_RUNS: Final[deque[EventRun]] = deque(maxlen=0)
 
 @final
 class SubscriptionLimits(Struct, frozen=True, kw_only=True):
-    """Limits of what waits for one subscriber.  None means the node's ``Config``."""
+    """Limits of what waits for one subscriber.  None means the node's ``Config``.
+
+    Attributes:
+        events: events that wait at most.
+        bytes: bytes that these take at most.
+    """
 
     events: int | None = None
     bytes: int | None = None

@@ -115,11 +115,7 @@ class TreeRole(NamedTuple):
 
 
 def role_untrusted(message: kinds.EventTree) -> TreeRole:
-    """Return the role that a publisher gives this node.
-
-    Raises:
-        RemoteProtocolError: places or children that no tree has.
-    """
+    """Return this node's role from its publisher; raise RemoteProtocolError for places or children that no tree has."""
     place = int.from_bytes(message.place)
     if place.bit_count() != 1:
         raise RemoteProtocolError("a node of a tree has one place")

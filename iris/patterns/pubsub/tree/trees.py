@@ -314,7 +314,7 @@ class EventTrees:
             self._cut_off_all(feed, place.mask ^ place.bit)
 
     def peer_gone(self, node: NodeId) -> None:
-        """Take out a node that is given up; what it had in hand is lost, and shows as a gap at those behind it."""
+        """Remove a node that is given up; what it had in hand is lost, and shows as a gap at those behind it."""
         if self._next is not None and node in self._next[1].places:
             self._next = None
             self._want()

@@ -76,11 +76,7 @@ class Tombstones:
 def find_newest(
     index: Index, files: SegmentFiles, shard: int, epoch: str, start: int, end: int, wanted: TopicFilter
 ) -> NewestKeys:
-    """Return the newest event of each key of some topics, between two offsets.
-
-    Raises:
-        LogDamaged: what is stored is not what was written.
-    """
+    """Return the newest event of each key of topics, in a range; raise LogDamaged if it is not as written."""
     newest: dict[bytes, int] = {}
     tombstones: dict[bytes, int] = {}
     at = start

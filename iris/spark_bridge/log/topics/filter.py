@@ -162,11 +162,7 @@ def _is_known_to_re2(regex: str) -> bool:
 
 
 def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
-    """Return a chunk with the wanted events alone, which stands for the same offsets.
-
-    Raises:
-        LogDamaged: it does not hold events.
-    """
+    """Return a chunk of the wanted events for the same offsets; raise LogDamaged if it holds no events."""
     events = decode_events(chunk.data)
     kept = wanted.keep(events)
     return chunk if kept.num_rows == events.num_rows else with_events(chunk, kept)

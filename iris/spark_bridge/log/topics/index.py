@@ -153,11 +153,7 @@ def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) 
 
 
 def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
-    """Return what a segment holds of the topics of each rule.
-
-    Raises:
-        LogDamaged: the index leaves something out.
-    """
+    """Return what a segment holds of each rule's topics; raise LogDamaged if the index leaves something out."""
     names = view.topics(shard, segment)
     numbers = rules.of(names)
     of_topic = [numbers[name] for name in names]
@@ -177,11 +173,7 @@ def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRu
 
 
 def places_of(view: IndexView, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
-    """Return all chunks of a segment.
-
-    Raises:
-        LogDamaged: the index leaves one out.
-    """
+    """Return all chunks of a segment; raise LogDamaged if the index leaves one out."""
     places = list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))
     at = segment.first
     for place in places:

@@ -52,11 +52,7 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_division(record: bytes | None) -> Division | None:
-    """Read what ``Division.encode`` returned.
-
-    Raises:
-        LogDamaged: it is something else.
-    """
+    """Read what ``Division.encode`` returned; raise LogDamaged for anything else."""
     if record is None:
         return None
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FRAME: Final = "frame"
 PAYLOAD: Final = "payload"
 HEAD: Final = 5
-"""Bytes of Confluent's frame: a zero, and the id of the schema."""
+"""Size of Confluent's frame, in bytes: a zero, and the id of the schema."""
 
 
 def frame_of(number: int) -> bytes:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Format = Literal["json", "avro", "protobuf"]
 
 CORRUPT: Final = "_corrupt_record"
-"""Bytes of a payload that does not fit; null where it does."""
+"""Column with the bytes of a payload that does not fit; null where it does."""
 REASON: Final = "_corrupt_reason"
 """Why: ``unfit``, ``unframed`` or ``unknown``; null where it fits."""
 _PARSED: Final = "parsed"

@@ -37,7 +37,7 @@ LIVE: Final = "document.getElementById('state').textContent === 'live'"
 @pytest.fixture
 def airport() -> Iterator[Airport]:
     """Return an airport of real processes, with callers, two sites and a bridge."""
-    with open_terminal() as terminal, open_airport(terminal) as opened:
+    with open_terminal() as terminal, open_airport(terminal, few=True) as opened:
         yield opened
 
 
@@ -62,6 +62,25 @@ def _top(terminal: Terminal, *options: str) -> dict[str, Any]:
 
 def _has_text(selector: str, text: str) -> str:
     return f"(document.querySelector({json.dumps(selector)})?.textContent ?? '').includes({json.dumps(text)})"
+
+
+def _check_same(top: dict[str, Any], page: Page) -> None:
+    """Assert that a page shows what ``iris top`` has printed."""
+    shown, nodes = _rows(page, "clusters"), _rows(page, "nodes")
+    for cluster in top["clusters"]:
+        row = shown[cluster["cluster"]]
+        assert (row["members"], row["rate /s"], row["p50"], row["p99"]) == (cluster["members"], 0, NOTHING, NOTHING)
+        for name, field in (("running", "running"), ("queue", "queued"), ("failed", "failed")):
+            assert row[name] == cluster[field]
+        assert (row["refused"], row["expired"]) == (cluster["refused"], cluster["expired"])
+    for node in top["nodes"]:
+        if node["speaks_for"] != "iris.dash":
+            row = nodes[node["node"]]
+            assert row["status"] == node["status"]
+            assert row["lost"] == sum(node["lost"].values())
+            assert row["host"] == f"{node['host']} · {node['process']}"
+    lost = sum(sum(node["lost"].values()) for node in top["nodes"])
+    assert page.run("return document.querySelector('[data-tile=lost] .value').textContent") == f"{lost:,}"
 
 
 def test_the_numbers_are_those_of_top_while_requests_go_on_and_when_they_have_ended(airport: Airport) -> None:
@@ -90,22 +109,14 @@ def test_the_numbers_are_those_of_top_while_requests_go_on_and_when_they_have_en
             "[...document.querySelectorAll('#clusters td[data-label=\"rate /s\"]')].every((cell) => "
             "cell.dataset.value === '0')"
         )
-        top = _top(terminal, "--site", "airport")
-        shown, nodes = _rows(page, "clusters"), _rows(page, "nodes")
-        for cluster in top["clusters"]:
-            row = shown[cluster["cluster"]]
-            assert (row["members"], row["rate /s"], row["p50"], row["p99"]) == (cluster["members"], 0, NOTHING, NOTHING)
-            for name, field in (("running", "running"), ("queue", "queued"), ("failed", "failed")):
-                assert row[name] == cluster[field]
-            assert (row["refused"], row["expired"]) == (cluster["refused"], cluster["expired"])
-        for node in top["nodes"]:
-            if node["speaks_for"] != "iris.dash":
-                row = nodes[node["node"]]
-                assert row["status"] == node["status"]
-                assert row["lost"] == sum(node["lost"].values())
-                assert row["host"] == f"{node['host']} · {node['process']}"
-        lost = sum(sum(node["lost"].values()) for node in top["nodes"])
-        assert page.run("return document.querySelector('[data-tile=lost] .value').textContent") == f"{lost:,}"
+        for attempt in range(5, -1, -1):  # what was on its way is counted a moment later
+            try:
+                _check_same(_top(terminal, "--site", "airport"), page)
+            except AssertionError:
+                if not attempt:
+                    raise
+            else:
+                break
         assert page.problems == []
 
 

@@ -517,7 +517,7 @@ async def test_bad_input_is_the_callers_error(autojump_clock: MockClock) -> None
         pubsub = fleet["a"].pubsub
         for durable, name, message in (
             (True, "no name", "not a durable subscriber name"),
-            (False, "west", "only a durable subscriber is waited for by its name 'west': give durable=True"),
+            (False, "west", "only a durable subscriber is waited for by its name 'west': use subscribe_durable"),
         ):
             with pytest.raises(ConfigError, match=message):
                 async with pubsub.subscribe("t", durable=durable, name=name):
