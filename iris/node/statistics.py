@@ -93,7 +93,7 @@ def gather_statistics(
     for subscription in pubsub.subscriptions:
         known = subscriptions.get(subscription.pattern, ())
         subscriptions[subscription.pattern] = (*known, subscription.statistics())
-    publishing = pubsub.publishing
+    publishing, counted = pubsub.publishing, mesh.statistics()
     return NodeStatistics(
         requests=requests.tally.statistics(),
         repeated=requests.repeated,
@@ -115,7 +115,7 @@ def gather_statistics(
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         links_ended=mesh.ended_links,
-        sessions=mesh.sessions,
-        handshakes=mesh.handshakes,
+        sessions=counted.sessions,
+        handshakes=counted.handshakes,
         refusals={**mesh.refusals, **membership.refusals()},
     )

@@ -91,13 +91,22 @@ class DocumentInspection:
     """Number of entries written anew, because another member used the number of this one."""
     claims: int
     """Number of writers' numbers that other members are known to use."""
+    changes: int
+    """Number of changes that are kept for watches."""
+    rivals: int
+    """Number of members that are known to use the number of this one."""
 
 
 def inspect_document(document: SharedState) -> DocumentInspection:
     """Return a snapshot of a copy of a document; counters are in ``SharedState.statistics``."""
     replica = document._replica
     return DocumentInspection(
-        digest=replica.digest(), writer=replica.writer, hidden=replica.hidden, claims=len(document._claimed())
+        digest=replica.digest(),
+        writer=replica.writer,
+        hidden=replica.hidden,
+        claims=len(document._claimed()),
+        changes=len(document._changes),
+        rivals=len(document._rivals),
     )
 
 

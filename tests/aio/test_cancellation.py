@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from iris.aio.guest import Guest
+from iris.kernel.config import Config
 from tests.support.aio import open_guest_cast, use_virtual_clock
 from tests.support.operations import OPERATIONS, CancelAt, Cast, connections, join, open_node, state, waiters
 from tests.support.stages import IN_FLIGHT, check_accounts
@@ -62,7 +63,7 @@ async def cancel_at_each_step(operation: Operation, stride: int) -> None:
             assert [waiters(node) for node in cast.nodes] == waiting, step
             step += stride
         await asyncio.wait_for(operation(cast), 30)
-        await cast.sleep(cast.shop._inner._config.handshake_timeout + 1)  # that is how long others wait for one cut off
+        await cast.sleep(Config().handshake_timeout + 1)  # that is how long others wait for one cut off
         assert busy_tasks(cast.guest) <= tasks
         assert connections(stage.network) == open_before
         assert cancelled > 0

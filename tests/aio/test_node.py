@@ -487,7 +487,7 @@ def test_a_loop_that_ends_with_a_node_open_says_goodbye() -> None:
     asyncio.run(forget())
     assert _here.guest is None
     with pytest.raises(iris.aio.ClosedResourceError):
-        opened[0]._guest.check()
+        asyncio.run(opened[0].request("a"))
 
     asyncio.run(open_and_ask())
     blocks.clear()
@@ -502,7 +502,7 @@ def test_a_loop_that_is_closed_with_a_node_open_does_not_keep_the_thread() -> No
 
     asyncio.run(open_and_ask())
     with pytest.raises(iris.aio.ClosedResourceError):
-        node._guest.check()
+        asyncio.run(node.request("a"))
     for task in asyncio.all_tasks(loop):  # which nobody can run any more
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     del block
@@ -576,7 +576,7 @@ def test_async_generators_of_trio_and_of_the_loop_are_kept_apart() -> None:
     assert ended == ["numbers"]
     loop.run_until_complete(loop.shutdown_asyncgens())  # which is the end of the node, too
     with pytest.raises(iris.aio.ClosedResourceError):
-        opened[1]._guest.check()
+        loop.run_until_complete(opened[1].request("a"))
     loop.run_until_complete(subscribed[0].__aexit__(None, None, None))
     loop.close()
     asyncio.run(open_and_ask())

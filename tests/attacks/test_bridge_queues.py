@@ -16,6 +16,8 @@ import trio
 
 from iris.kernel.errors import IrisError, LeaseLost
 from iris.node.node import Node
+from iris.spark_bridge.admin import read_events
+from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.queues import queue as queue_module
 from iris.spark_bridge.queues.queue import OpenQueue
@@ -90,6 +92,8 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
                 nursery.start_soon(report, worker)
         done: list[int] = []
         order: dict[str | None, list[int]] = {}
+        client = BridgeClient(node, "bridge", patience=20)
+        offsets = {event["value"]: event["offset"] async for event in read_events(client)}
         async with node.bridge().queue("jobs", lease=5, backoff=0.0) as jobs:
             taker = jobs.receive(4)
 
@@ -101,7 +105,7 @@ async def test_whatever_workers_report_in_whatever_order_the_bridge_goes_on_and_
                 async for job in taker:
                     async with job:
                         done.append(job.payload)
-                        order.setdefault(job.key, []).append(job._place[1])
+                        order.setdefault(job.key, []).append(offsets[job.payload])
                     await trio.sleep(r.random() * 0.01)
 
             async with trio.open_nursery() as nursery:

@@ -221,7 +221,7 @@ async def test_a_member_that_left_leaves_no_claim(autojump_clock: MockClock, net
                 assert inspect_document(state).claims == 1
         await trio.sleep(10)
         assert inspect_document(state).claims == 0
-        assert not state._rivals
+        assert inspect_document(state).rivals == 0
         assert len(state) == 4
 
 

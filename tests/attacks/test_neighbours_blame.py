@@ -14,7 +14,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.testing import Rights
 from tests.federation.realms.test_revocation import revoke
-from tests.support.federations import certify, echo, open_federation
+from tests.support.federations import echo, open_federation
 from tests.support.two_realms import open_realms
 
 
@@ -89,7 +89,7 @@ async def test_one_cluster_name_in_two_realms_is_two_clusters(autojump_clock: Mo
 
 async def test_a_tunnel_through_two_gateways_ends_when_its_caller_is_revoked(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
-        certify(federation.network, "shop", Rights())
+        federation.network.credential("shop", Rights())
         ended = trio.Event()
         service = iris.Service("store")
 

@@ -168,12 +168,12 @@ async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autoju
                 for number in range(count):
                     other = await stack.enter_async_context(network.open_node(f"n{count}-{number}"))
                     await mesh.barrier(NodeId(other.id))
-                assert mesh.sessions > count
+                assert mesh.statistics().sessions > count
                 costs.append(
                     cost(lambda: (entry.begin(mesh._sessions_of.of(peer)), entry.use(mesh._sessions_of.of(peer))))
                 )
         await trio.sleep(5)
-        assert mesh.sessions == sum(map(mesh.sessions_of, mesh.peers.values()))
+        assert mesh.statistics().sessions == sum(map(mesh.sessions_of, mesh.peers.values()))
         assert all(map(mesh.sessions_of, mesh.peers.values()))
     assert costs[0] == costs[1]
 

@@ -15,7 +15,7 @@ import iris
 from iris.demo import tower
 from iris.demo.archive import archive
 from iris.demo.boards import DepartureBoard, boards
-from iris.demo.data import flights_table, gate_changes, read_flights, read_observations
+from iris.demo.data import departure_hours, flights_table, gate_changes, read_flights, read_observations
 from iris.demo.tower import MEMBERS, Tower, digest_of, first_third
 from iris.demo.weather import weather
 from tests.support.stages import Stage, open_stage
@@ -52,16 +52,17 @@ def _read_once(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def open_tower(stage: Stage, *clusters: str) -> Tower:
-    """Bring the tower up, and wait until it sees these clusters."""
+    """Bring the tower up, which serves its cluster, and wait until it sees these clusters."""
     node = await stage.node("tower")
     for cluster in clusters:
         await node.wait_for(cluster)
-    return Tower(node, ROWS)
+    tower = Tower(node, ROWS)
+    await stage.join(node, tower.service())
+    return tower
 
 
-async def open_airport(stage: Stage, tower: Tower) -> iris.Node:
-    """Have the tower serve its cluster, and bring up a node that asks it."""
-    await stage.join(tower._node, tower.service())
+async def open_airport(stage: Stage) -> iris.Node:
+    """Bring up a node that asks the tower."""
     airport = await stage.node("airport")
     await airport.wait_for("tower")
     return airport
@@ -103,12 +104,12 @@ async def test_a_member_that_does_not_come_is_named(autojump_clock: MockClock) -
 # -- ask ----------------------------------------------------------------------------------------------------
 
 
-async def test_no_request_fails_when_a_member_dies_while_it_is_asked(autojump_clock: MockClock) -> None:
+async def test_no_request_fails_when_a_member_dies_while_it_is_asked(autojump_clock: MockClock, data: Data) -> None:
     async with open_stage() as stage:
         for turn in range(3):
             await stage.member(weather, f"weather-{turn}")
-        tower = await open_tower(stage, "weather")
-        airport, hours = await open_airport(stage, tower), len(tower._hours)
+        await open_tower(stage, "weather")
+        airport, hours = await open_airport(stage), len(departure_hours(data.flights))
 
         async def kill() -> None:  # the airport's part
             done = 0
@@ -151,7 +152,8 @@ async def test_replies_that_are_wrong_or_missing_are_counted_and_the_first_error
     async with open_stage() as stage:
         await stage.member(broken, "weather-0")
         tower = await open_tower(stage, "weather")
-        tower._killed.set()
+        airport = await open_airport(stage)
+        await airport.request("tower", operation="killed")
         result = await tower.ask()
     assert result["failed"] + result["wrong"] + result["right"] == result["asked"]
     assert min(result["failed"], result["wrong"], result["right"]) >= result["asked"] // 3 - 1

@@ -19,6 +19,8 @@ import pytest
 import trio
 
 import iris
+from iris.cluster.directory.directory import SiteDirectory
+from iris.node.open import open_parts
 from tests.support.command import COMMAND
 from tests.support.ports import free_port
 from tests.support.processes import Child, open_realm
@@ -61,10 +63,8 @@ def _processes(directory: Path) -> Iterator[dict[str, Child]]:
             child.end()
 
 
-async def _wait_whole(node: iris.Node) -> None:
+async def _wait_whole(directory: SiteDirectory) -> None:
     """Wait until both gateways here lead to both over there."""
-    assert node._parts.sites is not None
-    directory = node._parts.sites.directory
     with trio.fail_after(_PATIENCE):
         while sum(1 for origin in directory.origins() for _ in directory.routes_to(origin)) < 4:  # noqa: ASYNC110
             await trio.sleep(0.05)  # other processes report it
@@ -104,10 +104,11 @@ async def test_with_one_of_two_gateways_killed_nothing_is_lost_and_nobody_waits_
 
     killed: list[float] = []
     with open_realm() as directory:
-        async with iris.open_node("shop", site="near") as node:
+        async with open_parts("shop", site="near") as (node, parts):
+            assert parts.sites is not None
             with _processes(directory) as gateways:
                 await node.wait_for("store", timeout=_PATIENCE)
-                await _wait_whole(node)
+                await _wait_whole(parts.sites.directory)
                 async with trio.open_nursery() as nursery:
                     for own in answers:
                         nursery.start_soon(call, node, own)
@@ -117,7 +118,7 @@ async def test_with_one_of_two_gateways_killed_nothing_is_lost_and_nobody_waits_
                         killed.append(time.monotonic())
                         await trio.sleep(_WATCHED + 1)
                         gateway.launch()
-                        await _wait_whole(node)
+                        await _wait_whole(parts.sites.directory)
                         await trio.sleep(1)
                     nursery.cancel_scope.cancel()
     assert errors == {}

@@ -155,7 +155,8 @@ async def test_a_member_that_serves_something_else_costs_the_gateway_of_its_site
         store = await federation.member("eu", echo("store"))
         membership = federation.inside[gateway].membership
         await membership.wait_for("store", 1)
-        record = membership._records[NodeId(store.id)]
+        record = membership.record_of(NodeId(store.id))
+        assert record is not None
         for count in (FEW, MANY):
             others = [structs.replace(record, node=NodeId(f"{number:032x}")) for number in range(1, count)]
             for other in others:

@@ -6,11 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.federation.gateway import Gateway
 from iris.kernel import wire
-from iris.kernel.transport.memory import MemoryTransport
 from iris.kernel.wire import kinds
-from tests.support.federations import Federation, echo, open_federation
+from tests.support.federations import Federation, echo, gateway_url, open_federation
 from tests.support.messages import raw
 from tests.support.two_realms import open_realms
 
@@ -18,10 +16,10 @@ FRAME = bytes((wire.DATA,)) + bytes(63)
 LONG = FRAME * 1000
 
 
-async def stand_still(federation: Federation, gateway: Gateway, seconds: float) -> None:
+async def stand_still(federation: Federation, gateway: str, seconds: float) -> None:
     """Have a gateway read nothing for some time, so that links to it are busy, and then be free again."""
-    transport = federation.between[gateway]._transport
-    assert isinstance(transport, MemoryTransport)
+    transport = federation.network.memory.find(gateway_url(gateway))
+    assert transport is not None
     transport.pause()
     await trio.sleep(seconds)
     transport.resume()
@@ -38,7 +36,7 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
         link = federation.between[hostile].peers[federation.nodes["us-gateway"].id].link
         for _ in range(100):
             link.post(raw(kinds.Carry, 5, "eu", bytes.fromhex(eu.id), "ap", source, LONG), len(LONG))
-        await stand_still(federation, federation.gateways["eu-gateway"], 0.5)
+        await stand_still(federation, "eu-gateway", 0.5)
         assert federation.between[us].refusals["RemoteProtocolError"] > 0
         assert us.statistics().sites == ("ap", "eu")
         assert await shop.request("store", 1) == 1
@@ -82,7 +80,7 @@ async def test_nor_does_one_from_another_realm(autojump_clock: MockClock) -> Non
         their_site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
         for _ in range(100):
             ours_there.link.post(kinds.Carry(5, f"{shop.realm}/ap", target, their_site, b"short", LONG), len(LONG))
-        await stand_still(realms.ours, realms.ours.gateways["ap-gateway"], 0.5)
+        await stand_still(realms.ours, "ap-gateway", 0.5)
         assert realms.between[ours].refusals["RemoteProtocolError"] > 0
         assert await shop.request("acme/databases", 1) == 1
 

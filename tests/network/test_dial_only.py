@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import iris.testing
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
 from iris.node.environment import Environment
-from iris.node.open import open_node
+from iris.node.open import OpenNode, open_parts
 from tests.support.federations import echo
 
 WEB = "ws://127.0.0.1:0/iris"
@@ -29,12 +29,15 @@ class Realm:
     def __init__(self, network: iris.testing.Network) -> None:
         self._network = network
 
-    @asynccontextmanager
-    async def open(self, name: str, *seeds: iris.Node, **options: Any) -> AsyncIterator[iris.Node]:
+    def open_parts(self, name: str, *seeds: iris.Node, **options: Any) -> AbstractAsyncContextManager[OpenNode]:
         urls = list(itertools.chain.from_iterable(seed.addresses for seed in seeds))
         credential = self._network.credential(name)
-        async with open_node(credential=credential, seeds=urls, environment=ALONE, **options) as node:
-            yield node
+        return open_parts(credential=credential, seeds=urls, environment=ALONE, **options)
+
+    @asynccontextmanager
+    async def open(self, name: str, *seeds: iris.Node, **options: Any) -> AsyncIterator[iris.Node]:
+        async with self.open_parts(name, *seeds, **options) as opened:
+            yield opened.node
 
 
 @asynccontextmanager
@@ -107,23 +110,23 @@ async def test_a_node_without_a_ws_address_is_reached_through_one_that_has_it() 
 async def test_it_comes_back_when_a_connection_is_cut() -> None:
     async with (
         open_realm() as realm,
-        realm.open("office", listen=[WEB]) as office,
-        realm.open("home", office, dial_only=True) as home,
+        realm.open_parts("office", listen=[WEB]) as (office, office_parts),
+        realm.open_parts("home", office, dial_only=True) as (home, home_parts),
         office.join("office", echo("office")),
         home.join("home", echo("home")),
     ):
         await office.wait_for("home")
         await home.wait_for("office")
-        for node, other in ((home, office), (office, home)):
-            mesh = node._parts.mesh
+        for parts, other in ((home_parts, office), (office_parts, home)):
+            mesh = parts.mesh
             (connection,) = mesh._inbound._owned[other.id]
-            mesh._transport.hang_up(connection)
+            parts.transport.hang_up(connection)
             before = mesh.outgoing_to(other.id)
             while mesh.outgoing_to(other.id) in (before, None):
                 await trio.lowlevel.checkpoint()
-            for one, two in ((office, home), (home, office)):
-                while one._parts.membership.is_suspected(two.id):
-                    await one._parts.membership.wait_news()
+            for membership, node in ((office_parts.membership, home), (home_parts.membership, office)):
+                while membership.is_suspected(node.id):
+                    await membership.wait_news()
             assert await office.request("home", 1, options=iris.RequestOptions(idempotent=True)) == 1
             assert await home.request("office", 2, options=iris.RequestOptions(idempotent=True)) == 2
 

@@ -333,12 +333,12 @@ async def test_malformed_events_are_left_out_of_batches(autojump_clock: MockCloc
 
 
 async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autojump_clock: MockClock) -> None:
-    async with open_small_store() as (stage, member, shop), member.subscribe("a", group="workers") as events:
-        payloads = (b"1", MALFORMED["no msgpack"], LARGE, b"2", MALFORMED["keys"])
-        post(stage, shop, member, kinds.Events, "a", 1, 0, "workers", None, None, payloads, (0,))
-        post(stage, shop, member, kinds.Events, "a", 6, 0, "workers", None, None, (b"3",), (0,))
-        assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
-        events._close()
+    async with open_small_store() as (stage, member, shop):
+        async with member.subscribe("a", group="workers") as events:
+            payloads = (b"1", MALFORMED["no msgpack"], LARGE, b"2", MALFORMED["keys"])
+            post(stage, shop, member, kinds.Events, "a", 1, 0, "workers", None, None, payloads, (0,))
+            post(stage, shop, member, kinds.Events, "a", 6, 0, "workers", None, None, (b"3",), (0,))
+            assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
         assert [event async for event in events] == []
         assert events._settling == {}
         statistics = events.statistics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,6 +44,10 @@ class Publisher:
                     await events.publish("t", b"%d" % self.count, key=f"k{self.count % KEYS}")
                     self.count += 1
                     await trio.sleep(0.001)
+
+    def check(self) -> None:
+        """Check that it goes on."""
+        assert self._thread.is_alive()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -111,8 +116,8 @@ def test_a_query_goes_on_across_a_growth_from_a_checkpoint_of_before(
                     line = process.stderr.readline()
                 assert "stores t" in line
             while publisher.count < before + 1000:
-                assert publisher._thread.is_alive()
-                publisher._end.wait(0.01)
+                publisher.check()
+                time.sleep(0.01)
         run_query(spark, tmp_path / "checkpoint", rows)
     assert sorted(number for *_, number in rows) == list(range(publisher.count))
     assert {shard for _, shard, *_ in rows} == {0, 1, 2, 3}

@@ -21,10 +21,7 @@ from iris.federation.gateway import Gateway, GatewayParts, open_gateway_parts
 from iris.federation.policy import Policy
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.node.parts import NodeParts
-from iris.security.identity.certificate import issue_certificate
-from iris.security.identity.credential import Credential
-from iris.security.identity.signing import SigningKey
-from iris.testing import Network, Rights
+from iris.testing import Network
 from tests.support.ports import free_port
 
 T = TypeVar("T")
@@ -270,23 +267,6 @@ def hearing(name: str, who: str, heard: list[str]) -> iris.Service:
         heard.append(f"{who} {message.payload} {message.sender.cluster}")
 
     return service
-
-
-def certify(network: Network, name: str, rights: Rights) -> Credential:
-    """Have nodes of a cluster come up with other rights than the network's."""
-    held = network.credential(name)
-    assert isinstance(held.keys, SigningKey)
-    certificate = issue_certificate(
-        network.root,
-        name=name,
-        public_key=held.keys.public,
-        generation=1,
-        not_before=network.wall_clock() - 300,
-        not_after=network.wall_clock() + 86_400,
-        rights=rights,
-    )
-    fresh = network._credentials[name] = structs.replace(held, certificate=certificate)
-    return fresh
 
 
 def free_gateway_url() -> str:

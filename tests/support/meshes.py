@@ -286,7 +286,7 @@ def check_node(node: MeshNode) -> None:
     assert mesh.statistics().outbound == linked, "a connection leaks"
     sessions = [mesh.sessions_of(peer) for peer in mesh.peers.values()]
     assert all(sessions), "a peer has no session"
-    assert mesh.sessions == sum(sessions), "a session leaks"
+    assert mesh.statistics().sessions == sum(sessions), "a session leaks"
     assert not node.requests.waiting, "a request is left"
     assert not node.pubsub.confirming.waiting, "a confirmed publish is left"
     for tally in (node.requests.tally, node.broadcasts.tally, node.pubsub.publishing.tally):

@@ -12,7 +12,9 @@ import pyarrow.dataset as ds
 import trio
 
 from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.tier.commits import ShardTier
 from iris.spark_bridge.tier.manifest import Manifest, ManifestName, decode_manifest_untrusted
+from iris.spark_bridge.tier.storage import Storage
 from iris.spark_bridge.tier.uploads import Tier, TierUploads
 from tests.support.arrivals import make_store
 
@@ -44,6 +46,16 @@ class TieredLog:
         self.store = make_store(directory, segment_bytes=segment_bytes)
         settings = Tier(url=url, seal_after=1.0)
         self.uploads = TierUploads(self.store, settings, self, self, Random(writer).randbytes)
+        storage = Storage(url)
+        storage.open()
+        self.tier = ShardTier(
+            storage,
+            bridge=self.bridge,
+            shard=self.store.shards()[0].id,
+            term=term,
+            writer=Random(writer).randbytes(4).hex(),
+        )
+        """Tier of its shard, for commits of the same writer that its uploads do not make."""
 
     async def wait_copied(self, _timeout: float, /) -> None:
         """Wait until the copies have everything."""

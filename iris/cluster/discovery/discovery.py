@@ -122,7 +122,7 @@ class Discovery:
             around.cancel_scope.cancel()
 
     async def _give_up_silent(self, scope: trio.CancelScope) -> None:
-        linked, since = self._mesh.handshakes, trio.current_time()
+        linked, since = self._mesh.statistics().handshakes, trio.current_time()
         # A seed is somebody whom the user has named: alone, it has the whole time, and its error says what is wrong.
         while (
             self._introducing
@@ -130,8 +130,8 @@ class Discovery:
             or trio.current_time() < since + self._mesh.turns.silence()
         ):
             await trio.sleep(_SHORTEST)
-            if self._mesh.handshakes != linked:
-                linked, since = self._mesh.handshakes, trio.current_time()
+            if (finished := self._mesh.statistics().handshakes) != linked:
+                linked, since = finished, trio.current_time()
         scope.cancel()
 
     async def _exchange(self, node: NodeId) -> None:

@@ -132,7 +132,8 @@ class Mesh:
         self._peers: Final = ports.peers
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
-        self.handshakes = 0
+        self._finished = 0
+        """Handshakes that were finished."""
         """Handshakes that were finished: new peers, reconnects and renewed sessions."""
         self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
         self.work: Final = ports.work
@@ -364,16 +365,11 @@ class Mesh:
         """Return the connection in use to a node, if there is one."""
         return self._peers.outgoing_to(node)
 
-    @property
-    def sessions(self) -> int:
-        """Number of sessions in which frames may arrive."""
-        return len(self._sessions)
-
     def statistics(self) -> MeshStatistics:
         """Return a snapshot of the counters."""
         return MeshStatistics(
             sessions=len(self._sessions),
-            handshakes=self.handshakes,
+            handshakes=self._finished,
             half_open=len(self._handshakes),
             dialling=self._handshakes.dialling,
             outbound=len(self._outbound),
@@ -447,7 +443,7 @@ class Mesh:
         latest session; over the same connection once the peer has shown that it has it.  Of two connections the one in
         use stays, unless only the peer can dial it: it dials anew because that one is of no use.
         """
-        self.handshakes += 1
+        self._finished += 1
         node, rights = established.peer.node_id, established.peer.certificate.rights
         known = self._peers.get(node)
         restricted = known is not None and known.identity.certificate.rights != rights

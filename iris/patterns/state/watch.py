@@ -55,6 +55,10 @@ class Changes:
         """Number of the last change of each thing, and of the one with which it came to be there; 0: before."""
         self._watches: WeakSet[StateWatch] = WeakSet()
 
+    def __len__(self) -> int:
+        """Return the number of things whose change has not been seen by all."""
+        return len(self._order)
+
     def join(self, watch: StateWatch) -> None:
         """Add a watch."""
         self._watches.add(watch)

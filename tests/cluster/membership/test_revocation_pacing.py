@@ -168,7 +168,7 @@ async def test_who_is_revoked_while_the_handshake_goes_on_is_not_linked(autojump
         with pytest.raises(AuthenticationError, match="meanwhile"):
             await a.mesh.connect([b.url])
         assert a.mesh.peers == {}
-        assert a.mesh.sessions == 0
+        assert a.mesh.statistics().sessions == 0
         await trio.sleep(200)
 
 

@@ -60,7 +60,7 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
                 assert trio.current_time() - session.established < 125
                 if session not in seen:
                     seen.append(session)
-                assert a.mesh.sessions <= 2
+                assert a.mesh.statistics().sessions <= 2
                 await trio.sleep(1)
         assert len(seen) == 4
         assert received == list(range(4 * 400))
@@ -74,13 +74,13 @@ async def test_a_session_is_replaced_in_time_and_nothing_is_lost(autojump_clock:
 async def test_only_one_end_begins_a_renewal(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         for node in fleet.nodes.values():
-            assert node.mesh.sessions == 1
+            assert node.mesh.statistics().sessions == 1
         await trio.sleep(150)
         for node in fleet.nodes.values():
-            assert node.mesh.sessions == 2
+            assert node.mesh.statistics().sessions == 2
         await trio.sleep(60)
         for node in fleet.nodes.values():
-            assert node.mesh.sessions == 1
+            assert node.mesh.statistics().sessions == 1
 
 
 async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock: MockClock) -> None:
@@ -151,13 +151,13 @@ async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
         a, b = fleet["a"], fleet["b"]
         for _ in range(20):
             await a.mesh.connect([b.url])
-        assert a.mesh.sessions == b.mesh.sessions == 8
+        assert a.mesh.statistics().sessions == b.mesh.statistics().sessions == 8
         assert a.peer(b).session is not None
         receive_marks(b.mesh, ignore)
         await send_marks(a, b, 0.001, 10)
         assert b.mesh.refusals == {}
         await trio.sleep(185)
-        assert a.mesh.sessions <= 2
+        assert a.mesh.statistics().sessions <= 2
 
 
 # -- unauthenticated peers ---------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ async def test_a_peer_is_given_up_when_its_certificates_end(autojump_clock: Mock
         assert "its certificates of cluster 'b' have ended" in a.log.reasons
         await trio.sleep(20)
         assert b.id not in a.mesh.peers, "and it does not come back"
-        assert a.mesh.sessions == 0
+        assert a.mesh.statistics().sessions == 0
         with pytest.raises(AuthenticationError):
             await b.mesh.connect([a.url])
 

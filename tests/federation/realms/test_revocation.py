@@ -11,7 +11,7 @@ from iris.cluster.routes.gateway import GONE
 from iris.kernel.wire import kinds
 from iris.security.identity.revocation import RevocationList, issue_revocations
 from iris.testing import ALL_RIGHTS, Network, Rights
-from tests.support.federations import certify, echo, open_federation
+from tests.support.federations import echo, open_federation
 
 
 def _prove_nothing(_: object) -> None:
@@ -56,7 +56,7 @@ async def test_a_member_of_another_site_whose_further_cluster_is_revoked_is_not_
 ) -> None:
     async with open_federation() as federation:
         for cluster in ("depot", "shop"):
-            certify(federation.network, cluster, Rights())
+            federation.network.credential(cluster, Rights())
         await federation.gateway("eu")
         await federation.gateway("us", to=["eu-gateway"])
         member = await federation.node("eu", "depot")
@@ -82,7 +82,7 @@ async def test_only_a_gateway_can_say_that_a_node_of_another_site_is_gone_or_car
     autojump_clock: MockClock,
 ) -> None:
     async with open_federation(rights=ALL_RIGHTS) as federation:
-        certify(federation.network, "stranger", Rights())
+        federation.network.credential("stranger", Rights())
         await federation.gateway("eu")
         await federation.gateway("us", to=["eu-gateway"])
         store = await federation.member("eu", echo("store"))

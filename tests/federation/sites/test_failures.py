@@ -27,7 +27,6 @@ from tests.support.federations import (
     EVERYTHING,
     Federation,
     Heard,
-    certify,
     echo,
     gateway_url,
     open_federation,
@@ -471,7 +470,7 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
 ) -> None:
     async with open_federation() as federation:
         for cluster in ("store", "other"):
-            certify(federation.network, cluster, Rights())
+            federation.network.credential(cluster, Rights())
         await federation.gateway("eu")
         await federation.member("eu", echo("store"))
         liar = await federation.gateway("ap", to=["eu-gateway"])

@@ -16,6 +16,7 @@ import iris
 from iris.kernel.config import Config
 from iris.kernel.errors import Overloaded
 from iris.node.node import Node
+from iris.node.open import OpenNode
 from iris.testing import Network, open_network
 from tests.support.request_arguments import request_arguments
 
@@ -23,9 +24,9 @@ from tests.support.request_arguments import request_arguments
 class Desk:
     """A member that serves one request at a time, and four that wait; it begins to work on demand."""
 
-    def __init__(self, network: Network, member: Node) -> None:
+    def __init__(self, network: Network, opened: OpenNode) -> None:
         self.network = network
-        self.member = member
+        self.member, self.parts = opened
         self.served: list[Any] = []
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.go = trio.Event()
@@ -52,9 +53,9 @@ class Desk:
 async def open_desk(*, target: float = 60.0, **limits: Any) -> AsyncIterator[Desk]:
     async with (
         open_network() as network,
-        network.open_node("desk-node", config=Config(queue_delay_target=target)) as member,
+        network.open_parts("desk-node", config=Config(queue_delay_target=target)) as opened,
     ):
-        desk = Desk(network, member)
+        desk = Desk(network, opened)
         service = iris.Service("desk")
 
         @service.request
@@ -64,7 +65,7 @@ async def open_desk(*, target: float = 60.0, **limits: Any) -> AsyncIterator[Des
             desk.served.append(request.payload[0])
 
         given: dict[str, Any] = {"concurrency": 1, "queue": 4, **limits}
-        async with member.join("desk", service, limits=iris.Limits(**given)):
+        async with desk.member.join("desk", service, limits=iris.Limits(**given)):
             yield desk
 
 
@@ -192,7 +193,7 @@ async def test_under_overload_a_caller_with_little_is_served(autojump_clock: Moc
 
 async def test_what_waits_is_counted_as_long_as_it_waits(autojump_clock: MockClock) -> None:
     async with open_desk() as desk:
-        pool = desk.member._serving.memberships["desk"]
+        pool = desk.parts.patterns.serving.memberships["desk"]
         async with desk.network.open_node("a") as a, desk.network.open_node("b") as b:
             async with trio.open_nursery() as nursery:
                 for node in (a, b):

@@ -37,19 +37,22 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
             genuine = relayed(shop, 1, b"genuine")
             wrong = "relayed events with a wrong signature"
             stranger = "relayed events of a node that is not linked"
+            publisher, tree, number, mask, body, signature = genuine
             match lie:
                 case "body":
-                    forged, refusal = genuine._replace(body=relayed(shop, 1, b"forged").body), wrong
+                    other = relayed(shop, 1, b"forged").body
+                    forged, refusal = RelayedEvents(publisher, tree, number, mask, other, signature), wrong
                 case "number":
-                    forged, refusal = genuine._replace(number=2), wrong
+                    forged, refusal = RelayedEvents(publisher, tree, 2, mask, body, signature), wrong
                 case "mask":
-                    forged, refusal = genuine._replace(mask=3), wrong
+                    forged, refusal = RelayedEvents(publisher, tree, number, 3, body, signature), wrong
                 case "tree":
-                    forged, refusal = genuine._replace(tree=2), wrong
+                    forged, refusal = RelayedEvents(publisher, 2, number, mask, body, signature), wrong
                 case "publisher":
-                    forged, refusal = genuine._replace(publisher=liar.id), wrong
+                    forged, refusal = RelayedEvents(liar.id, tree, number, mask, body, signature), wrong
                 case "unknown":
-                    forged, refusal = genuine._replace(publisher=NodeId(shop.id[::-1])), stranger
+                    nobody = NodeId(shop.id[::-1])
+                    forged, refusal = RelayedEvents(nobody, tree, number, mask, body, signature), stranger
                 case "own":
                     forged, refusal = relayed(reader, 1, b"forged"), stranger
                 case "again":

@@ -19,9 +19,10 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.patterns.service import Tunnels
 from iris.patterns.state import SharedState, StateChange
 from iris.patterns.state.entries import VALUE, WRITERS, Edit, Entry, encode
-from iris.testing import Network, Rights
+from iris.testing import Network, Rights, inspect_document
 from tests.support.federations import open_federation
 from tests.support.states import edit, replica
 
@@ -237,10 +238,10 @@ async def test_watches_have_no_lists_of_their_own(autojump_clock: MockClock, doc
         tracemalloc.stop()
     for number in range(5_100):
         one[f"key.{number}"] = -number
-    assert len(one._changes._order) == 5_100
+    assert inspect_document(one).changes == 5_100
     del watches
     one["key.0"] = 0
-    assert not one._changes._order
+    assert inspect_document(one).changes == 0
 
 
 async def test_a_watch_ends_with_its_document(autojump_clock: MockClock, documents: Documents) -> None:
@@ -400,7 +401,7 @@ async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_
         member = await stack.enter_async_context(network.open_node("prices"))
         state = await stack.enter_async_context(member.state("prices"))
         state["a"] = 1
-        stranger = await stack.enter_async_context(network.open_node("shop"))
+        stranger, stranger_parts = await stack.enter_async_context(network.open_parts("shop"))
         with pytest.raises(ConfigError, match="has no right to serve 'prices'"):
             async with stranger.state("prices"):
                 pass
@@ -409,7 +410,7 @@ async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_
         edit(other, 0, random.Random(7))
         await stranger.broadcast("prices", encode(other.pop_edits()[0]))
         with pytest.raises(iris.TunnelBroken):
-            await compare_amiss(stranger, member, [bytes(16)])
+            await compare_amiss(stranger_parts.patterns.tunnels, member, [bytes(16)])
         with pytest.raises(RemoteError, match=r"not_a_member: node .* of cluster 'shop' is no member of 'prices'"):
             await stranger.request("prices", encode({}), operation="reached")
         assert dict(state) == {"a": 1}
@@ -480,9 +481,9 @@ async def test_what_a_member_sends_amiss_costs_nobody_anything(
         assert len(warnings) <= 2 * 7, "what is logged is bounded"
 
 
-async def compare_amiss(bad: iris.Node, member: iris.Node, messages: list[object]) -> None:
+async def compare_amiss(bad: Tunnels, member: iris.Node, messages: list[object]) -> None:
     """Begin to compare, say something else, and read until the other end ends it."""
-    async with bad._tunnels.open("prices", timeout=5, operation="sync", prefer=member.id) as tunnel:
+    async with bad.open("prices", timeout=5, operation="sync", prefer=member.id) as tunnel:
         assert tunnel.sender.node == member.id
         for message in messages:
             await tunnel.send(message)
@@ -495,7 +496,7 @@ async def test_a_member_that_compares_amiss_is_left_alone(autojump_clock: MockCl
     one, two = await documents.open("one", "two")
     one["a"] = 1
     async with (
-        documents.network.open_node("prices", host="bad") as bad,
+        documents.network.open_parts("prices", host="bad") as (bad, bad_parts),
         bad.join("prices", iris.Service("prices")),
     ):
         await bad.wait_for("prices", 3)
@@ -508,7 +509,7 @@ async def test_a_member_that_compares_amiss_is_left_alone(autojump_clock: MockCl
         )
         for messages in attempts:
             with pytest.raises(iris.TunnelBroken):
-                await compare_amiss(bad, documents.nodes["one"], messages)
+                await compare_amiss(bad_parts.patterns.tunnels, documents.nodes["one"], messages)
         assert one.statistics().refused == {"malformed": len(attempts)}
         one["a"] = 2
         await one.settled(2)

@@ -18,7 +18,7 @@ from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.spark_bridge.admin import drop_copy
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import primary
-from iris.spark_bridge.copies.follower import open_copy
+from iris.spark_bridge.copies.follower import open_copy, read_state
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
@@ -103,11 +103,13 @@ async def test_two_promotions_at_the_same_time_make_one_primary(tmp_path: Path) 
             nursery.start_soon(try_it, other)
         await copy.wait_promoted()
         (term,) = [outcome for outcome in outcomes if isinstance(outcome, int)]
-        assert term == copy._state.term
         (refused,) = [outcome for outcome in outcomes if isinstance(outcome, str)]
         assert "promise" in refused or "has not answered" in refused or "has no copy that is there" in refused
         with pytest.raises(ConfigError):
             await promote(one, "bridge", 0, patience=1)
+    state = read_state(tmp_path / "copy")
+    assert state is not None
+    assert state.term == term
 
 
 async def test_a_promotion_that_died_half_way_is_done_again(tmp_path: Path) -> None:
@@ -120,8 +122,10 @@ async def test_a_promotion_that_died_half_way_is_done_again(tmp_path: Path) -> N
                 await wait_copies(BridgeClient(node, "bridge", patience=20), copy="in step")
             # The promise was given, and then the node that promoted it was gone.
             await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
+        state = read_state(tmp_path / "copy")
+        assert state is not None
+        assert state.promised == 2
         async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
-            assert copy._state.promised == 2
             assert (await promote(operator, "bridge", 0)).term == 3
             await copy.wait_promoted()
         # The process of the copy died behind the promotion: the same command goes on as the primary.
@@ -237,17 +241,16 @@ async def test_a_copy_that_comes_while_it_is_dropped_stays(tmp_path: Path) -> No
             await wait_copies(client, a="in step")
 
 
-class FullDisk:
-    def write(self, _descriptor: int, _parts: object, _position: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(FileSystem(), name)
-
-
 async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = FileSystem.write
+
+    def fail(disk: FileSystem, descriptor: int, parts: Sequence[bytes | memoryview], position: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(tmp_path / "copy"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(disk, descriptor, parts, position)
+
     async with (
         open_network() as network,
         open_primary(network, tmp_path / "primary") as member,
@@ -255,16 +258,14 @@ async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else
         open_follower(network, tmp_path / "copy") as copy,
     ):
         await publisher.publish_confirmed("a", b"1", timeout=60)
-        files = copy.store.replication._files
-        real = files._disk
-        monkeypatch.setattr(files, "_disk", FullDisk())
+        monkeypatch.setattr(FileSystem, "write", fail)
         await publisher.publish("a", b"2")
         with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
             await publisher.publish_confirmed("a", b"3", timeout=5)
         await wait_problem(copy, "this copy has no room: no room for events")
         assert stored(member.store) == [b"1", b"2", b"3"]
         assert stored(copy.store) == [b"1"]
-        monkeypatch.setattr(files, "_disk", real)
+        monkeypatch.setattr(FileSystem, "write", write)
         await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == [b"1", b"2", b"3", b"4"]
 

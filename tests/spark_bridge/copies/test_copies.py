@@ -155,15 +155,19 @@ async def test_a_primary_that_comes_back_is_nobodys_until_its_copy_has_met_it(tm
 async def test_who_waits_for_a_bridge_that_is_gone_is_told_what_helps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_network() as network, network.open_node("publisher") as publisher:
+    async with (
+        open_network() as network,
+        network.open_node("publisher") as publisher,
+        network.open_node("bridge") as node,
+    ):
         client = BridgeClient(publisher, "bridge", patience=1)
-        async with open_follower(network, tmp_path / "copy") as copy:
+        async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy"):
             async with open_primary(network, tmp_path / "primary"):
                 await wait_copies(BridgeClient(publisher, "bridge", patience=5), copy="in step")
                 await publisher.publish_confirmed("a", b"1", timeout=60)
                 await publisher.publish("a", b"2")
                 assert "is away" not in caplog.text
-            promotes = f"its copy at node {copy._node.id} go on .*: 'iris bridge promote bridge/0'"
+            promotes = f"its copy at node {node.id} go on .*: 'iris bridge promote bridge/0'"
             with pytest.raises(RequestTimeout, match=promotes) as waited:
                 await publisher.publish_confirmed("a", b"3", timeout=1)
             with pytest.raises(BridgeUnreachable, match=promotes):

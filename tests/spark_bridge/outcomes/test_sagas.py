@@ -13,6 +13,7 @@ import trio.lowlevel
 
 import iris
 from iris.patterns.bridge_protocol import ClaimKey, KeyAnswer
+from iris.patterns.service.outcomes import KeyClaims
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 
@@ -392,7 +393,7 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
     async with (
         open_network() as network,
         open_shops(network, tmp_path, []) as (one, _),
-        network.open_parts("shops") as (served, served_parts),
+        network.open_node("shops") as served,
         served.join("slow", service),
     ):
         await one.wait_for("slow")
@@ -409,21 +410,19 @@ async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_af
         assert calls == ["begins", "ends", "undo what runs"]
 
         # The step's claim comes late to the bridge: after its key was closed.
-        asking = served_parts.patterns.serving.memberships["slow"].kept
-        assert asking is not None
-        claim = asking._claims.claim
+        claim = KeyClaims.claim
 
-        async def late(terms: ClaimKey, deadline: float) -> KeyAnswer:
+        async def late(claims: KeyClaims, terms: ClaimKey, deadline: float) -> KeyAnswer:
             if terms.on == "do":
                 claiming.set()
                 with trio.CancelScope(shield=True):
                     await undone.wait()
                     with pytest.raises(iris.RemoteError, match=r"key_closed: .*does not begin any more"):
-                        await claim(terms, trio.current_time() + 5)
+                        await claim(claims, terms, trio.current_time() + 5)
                 calls.append("refused")
-            return await claim(terms, deadline)
+            return await claim(claims, terms, deadline)
 
-        monkeypatch.setattr(asking._claims, "claim", late)
+        monkeypatch.setattr(KeyClaims, "claim", late)
         calls.clear()
         with pytest.raises(iris.SagaUndone) as error:
             await run("late", "what is late", 0.5)

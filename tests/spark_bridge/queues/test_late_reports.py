@@ -166,11 +166,11 @@ async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more
         async with node.bridge().queue("jobs", lease=30) as jobs:
             job = await first(jobs.receive(1))
             async with node.open_tunnel("bridge", operation="take") as tunnel:
-                await tunnel.send({**TERMS, "held": [[*job._place]]})
+                await tunnel.send({**TERMS, "held": [[0, 0]]})
                 with trio.fail_after(20):
                     while "taken" not in (message := await tunnel.receive()):
                         pass
-                assert message == {"settled": [[*job._place]], "taken": [[*job._place]]}
+                assert message == {"settled": [[0, 0]], "taken": [[0, 0]]}
             await job.commit()
 
 
@@ -282,7 +282,8 @@ async def test_a_worker_with_the_largest_limit_reports_in_parts(tmp_path: Path) 
             link: Any = jobs[0]._reporting
             link._begun.extend([Place(7, 7)] * 3 * MAX_LIMIT)
             for job in jobs:
-                job._leave(None)
+                async with job:
+                    pass
             with trio.fail_after(20):
                 await jobs[-1].commit()
         assert (await status(node))["done"] == 30

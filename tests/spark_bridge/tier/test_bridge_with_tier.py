@@ -35,6 +35,12 @@ from tests.support.tiers import local_segments, read_parquet
 SOON = 0.01
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention is applied every few milliseconds."""
+    monkeypatch.setattr("iris.spark_bridge.server.member._RETENTION_INTERVAL", 0.05)
+
+
 @asynccontextmanager
 async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
     """A bridge that keeps nothing on its disk that the tier has."""
@@ -56,12 +62,11 @@ async def publish(node: Node, numbers: range, topic: str = "a.b") -> None:
             await confirmed.publish(topic, number)
 
 
-async def wait_left(member: BridgeMember, directory: Path) -> None:
+async def wait_left(directory: Path) -> None:
     """Wait until all of the log is in the tier and nothing on the disk."""
     with trio.fail_after(60):
-        while local_segments(directory / "log"):
+        while local_segments(directory / "log"):  # noqa: ASYNC110 -- there is no event
             await trio.sleep(0.05)
-            await member._retain()
 
 
 async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
     ):
         await publish(node, range(100))
         await publish(node, range(3), topic="rare.x")
-        await wait_left(member, tmp_path)
+        await wait_left(tmp_path)
         await publish(node, range(100, 200))
         client = BridgeClient(node, "bridge", patience=30)
         events = [event async for event in read_events(client)]
@@ -99,10 +104,10 @@ async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
 async def test_a_bridge_that_is_started_again_serves_what_is_in_the_tier(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("desk") as node:
         for turn in range(2):
-            async with bridge(network, tmp_path, tier=tier(tmp_path)) as member:
+            async with bridge(network, tmp_path, tier=tier(tmp_path)):
                 await node.wait_for("bridge", timeout=30)
                 await publish(node, range(10 * turn, 10 * turn + 10))
-                await wait_left(member, tmp_path)
+                await wait_left(tmp_path)
                 client = BridgeClient(node, "bridge", patience=30)
                 values = [event["value"] async for event in read_events(client)]
                 assert values == list(range(10 * turn + 10))
@@ -126,13 +131,13 @@ async def test_publishers_do_not_wait_for_a_tier_that_does_not_answer(
             with trio.fail_after(60):
                 while (await read_status(client)).tiers[0].behind < 20:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.05)
-            await member._retain()
+            member.store.retain(Retention(max_age=SOON), now=member.now())
             assert [event["value"] async for event in read_events(client)] == list(range(20))
             status = (await read_status(client)).tiers[0]
             assert status.failures > 0
             assert "does not answer, or refuses" in status.problem
             (tmp_path / "tier").unlink()
-            await wait_left(member, tmp_path)
+            await wait_left(tmp_path)
             assert [event["value"] async for event in read_events(client)] == list(range(20))
             with trio.fail_after(60):
                 while (await read_status(client)).tiers[0].problem:  # noqa: ASYNC110 -- there is no event
@@ -147,11 +152,11 @@ async def test_a_reader_waits_for_a_tier_that_does_not_answer_and_goes_on(
 ) -> None:
     async with (
         open_network() as network,
-        bridge(network, tmp_path, tier=tier(tmp_path)) as member,
+        bridge(network, tmp_path, tier=tier(tmp_path)),
         network.open_node("desk") as node,
     ):
         await publish(node, range(20))
-        await wait_left(member, tmp_path)
+        await wait_left(tmp_path)
         await publish(node, range(20, 30))
         real, failures = TierReader.read_group, [0]
 
@@ -196,9 +201,9 @@ async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch
     ):
         client = BridgeClient(node, "bridge", patience=30)
         async with open_copy(standby, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
-            async with open_primary(network, tmp_path / "log", **options) as member:
+            async with open_primary(network, tmp_path / "log", **options):
                 await publish(node, range(100))
-                await wait_left(member, tmp_path)
+                await wait_left(tmp_path)
                 with trio.fail_after(60):
                     while local_segments(tmp_path / "copy"):  # noqa: ASYNC110 -- there is no event
                         await trio.sleep(0.02)
@@ -208,15 +213,14 @@ async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
         async with (
-            reopen(standby, "bridge", tmp_path / "copy", settings, waiting=print) as promoted,
+            reopen(standby, "bridge", tmp_path / "copy", settings, waiting=print),
             open_follower(network, tmp_path / "log"),
         ):
             await publish(node, range(200, 210))
             assert [event["value"] async for event in read_events(client)] == list(range(210))
             with trio.fail_after(60):
-                while local_segments(tmp_path / "copy") or local_segments(tmp_path / "log"):
+                while local_segments(tmp_path / "copy") or local_segments(tmp_path / "log"):  # noqa: ASYNC110 -- likewise
                     await trio.sleep(0.05)
-                    await promoted._retain()
             assert [event["value"] async for event in read_events(client)] == list(range(210))
     assert [row["offset"] for row in read_parquet(tmp_path / "tier")] == list(range(210))
 

@@ -227,8 +227,8 @@ async def test_a_former_primary_that_goes_on_with_a_commit_changes_nothing(
                 calls[0] += "_manifest" in path
                 if calls[0] == number:
                     patch.undo()
-                    tier = promoted.uploads._shards[0].tier
-                    tier.commit(reconcile(promoted.store, 0, tier.newest(), forks=no_forks))
+                    found = promoted.tier.newest()
+                    promoted.tier.commit(reconcile(promoted.store, 0, found, forks=no_forks))
                 return real(storage, path, *arguments)
 
             patch.setattr(Storage, method, stop)
@@ -258,14 +258,15 @@ async def test_a_former_primary_that_goes_on_while_a_promoted_copy_looks_does_no
             open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2) as promoted,
             pytest.MonkeyPatch.context() as patch,
         ):
-            real, tier = Storage.get, former.uploads._shards[0].tier
+            (folder,) = shard_folders(tmp_path / "tier")
+            real = Storage.get
 
             def get(storage: Storage, path: str, *arguments: Any, **options: Any) -> bytes:
                 patch.undo()
-                objects = former.uploads._shards[0].objects
+                objects = read_manifest(folder).objects
                 assert objects
-                tier.commit(objects)
-                tier.commit(objects)
+                former.tier.commit(objects)
+                former.tier.commit(objects)
                 assert not (tmp_path / "tier" / path).exists()
                 return real(storage, path, *arguments, **options)
 

@@ -366,8 +366,8 @@ async def test_of_two_that_commit_at_a_time_at_least_one_stops_and_neither_remov
                 if path.endswith(".json"):
                     patch.setattr(Storage, "put", put)
                     # The first one has looked, and has not written yet: now the second one takes the tier.
-                    second.uploads._shards[0].tier.newest()
-                    second.uploads._shards[0].tier.commit(second.store.tiering.objects(0))
+                    second.tier.newest()
+                    second.tier.commit(second.store.tiering.objects(0))
                 put(storage, path, data)
 
             patch.setattr(Storage, "put", put_after_the_other)
@@ -376,7 +376,7 @@ async def test_of_two_that_commit_at_a_time_at_least_one_stops_and_neither_remov
         with open_tiered(tmp_path / "third", tmp_path / "tier", writer=3):
             pass
         with pytest.raises(ConfigError, match="two bridges have written the tier of shard"):
-            second.uploads._shards[0].tier.newest()
+            second.tier.newest()
 
 
 def copy_log(source: Path, target: Path) -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 import trio
 
 import iris
+from iris.node.open import open_parts
 from iris.patterns.observer import Pattern
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import RealmRoot, create_realm
@@ -419,8 +420,8 @@ async def run_faults(messages: int, seconds: float, seed: int) -> int:
         os.environ.update(XDG_RUNTIME_DIR=home, IRIS_HOME=home)
         try:
             listen = [f"tcp://127.0.0.1:{_SENDER}"]
-            async with iris.open_node(credential=stage.credential, site="near", listen=listen) as node:
-                stage.books = partial(node._books.books, lambda _: True)
+            async with open_parts(credential=stage.credential, site="near", listen=listen) as (node, parts):
+                stage.books = partial(parts.patterns.books.books, lambda _: True)
                 await node.wait_for(CLUSTER, 3, timeout=60)
                 for member in stage.members:
                     await trio.to_thread.run_sync(member.process.wait_ready)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import msgspec
 import pytest
 
+from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk_io import ShardAppend
 from iris.spark_bridge.log.index import IndexView
@@ -102,7 +104,11 @@ def test_a_copy_of_large_tables_gets_them_in_several_transactions_and_is_whole_a
     assert contents(copy) == contents(primary)
 
 
-def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[], Store]) -> None:
+def segments(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "segments").iterdir())
+
+
+def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[], Store], tmp_path: Path) -> None:
     copy = open_copy()
     catch_up(primary, copy)
     changes: list[LogChange] = []
@@ -118,8 +124,7 @@ def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[],
         copy.replication.repeat([travelled(change)], term=1)
     assert contents(copy) == contents(primary)
     assert copy.replication.position() == Position(1, primary.replication.number(), True)
-    segments = sorted(path.name for path in (copy._directory / "segments").iterdir())
-    assert segments == sorted(path.name for path in (primary._directory / "segments").iterdir())
+    assert segments(tmp_path / "copy") == segments(tmp_path / "primary")
     # A repeat that reaches the copy is one there, too.
     assert open_copy().append({0: numbered(295, 300)}, now=40).repeats == 6
 
@@ -128,13 +133,12 @@ def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
 
-    def fail() -> None:
-        with primary._index.write() as view:
-            view.put_cursor(b"group", b"{}")
-            raise ZeroDivisionError
+    def fail(view: IndexView) -> NoReturn:
+        view.put_cursor(b"group", b"{}")
+        raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fail()
+        primary.append({}, now=1, change=fail)
     primary.append({0: [fake_event(b"a")]}, now=1)
     (change,) = changes
     assert "cursors" not in {table for table, _, _ in change.head.records}
@@ -221,11 +225,14 @@ def test_of_a_part_that_fails_nothing_is_kept_or_repeated(primary: Store, open_c
             if fails:
                 raise ZeroDivisionError
 
-    with primary._index.write() as view:
+    def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
         write(view, b"first")
         with pytest.raises(ZeroDivisionError):
             write(view, b"second", fails=True)
         write(view, b"third")
+        return {}
+
+    primary.append({}, now=1, change=change)
     with primary.read_transaction() as view:
         assert view.cursors().keys() == {b"first", b"third"}
     copy.replication.repeat([travelled(change) for change in changes], term=1)

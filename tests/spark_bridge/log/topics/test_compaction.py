@@ -81,8 +81,8 @@ def fill(store: Store, turns: int, keys: int = 8) -> dict[int, Row]:
     return dict(enumerate(every))
 
 
-def segment_files(store: Store) -> list[str]:
-    return sorted(path.name for path in (store._directory / "segments").iterdir())
+def segment_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "segments").iterdir())
 
 
 # -- the last value of each key --------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ def test_a_key_that_has_not_changed_for_long_keeps_its_value(store: Store) -> No
     assert [rows_of(store)[at][2] for at in range(3)] == [b"precious", b"alone", b"another"]
 
 
-def test_a_value_in_the_segment_that_grows_supersedes_and_stays(store: Store) -> None:
+def test_a_value_in_the_segment_that_grows_supersedes_and_stays(store: Store, tmp_path: Path) -> None:
     fill(store, 30)
-    count = len(segment_files(store))
+    count = len(segment_files(tmp_path))
     append(store, [("state.x", f"k{key}", b"new") for key in range(8)])
-    assert len(segment_files(store)) == count, "it is not the only one of its segment"
+    assert len(segment_files(tmp_path)) == count, "it is not the only one of its segment"
     store.retain(LAST, now=0)
     left = rows_of(store)
     assert [left[at][2] for at in range(240, 248)] == [b"new"] * 8
@@ -151,13 +151,13 @@ def test_reading_from_an_offset_that_was_compacted_goes_on_at_the_next_event(sto
         assert [at for at in left if start <= at < found.upto] == [at for at in left if at >= start][:3]
 
 
-def test_few_superseded_events_are_no_reason_to_write_a_segment_anew(store: Store) -> None:
+def test_few_superseded_events_are_no_reason_to_write_a_segment_anew(store: Store, tmp_path: Path) -> None:
     append(store, [("state.x", "k", b"old"), *(("state.x", f"other{number}", bytes(100)) for number in range(30))])
     append(store, [("log", None, bytes(SMALL_SEGMENT))])
     append(store, [("state.x", "k", b"new")])
-    before = segment_files(store)
+    before = segment_files(tmp_path)
     store.retain(LAST, now=0)
-    assert segment_files(store) == before
+    assert segment_files(tmp_path) == before
 
 
 def test_a_full_map_of_keys_ends_a_run_and_the_next_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,9 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 # -- what comes in between -----------------------------------------------------------------------------------------
 
 
-def test_a_segment_that_is_trimmed_meanwhile_stays_trimmed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_trimmed_meanwhile_stays_trimmed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     every = fill(store, 60)
     real = SegmentFiles.rewrite
 
@@ -289,7 +291,7 @@ def test_a_segment_that_is_trimmed_meanwhile_stays_trimmed(store: Store, monkeyp
     assert min(rows_of(store)) >= 300
     assert rows_of(store).items() <= every.items()
     with store.read_transaction() as view:
-        assert len(segment_files(store)) == len(view.segments(0))
+        assert len(segment_files(tmp_path)) == len(view.segments(0))
 
 
 def test_a_reader_whose_segment_is_written_anew_meanwhile_reads_the_new_one(
@@ -309,9 +311,9 @@ def test_a_reader_whose_segment_is_written_anew_meanwhile_reads_the_new_one(
     assert min(rows_of(store, 0)) > 300
 
 
-def test_a_full_disk_leaves_everything_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_everything_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     every = fill(store, 60)
-    before = segment_files(store)
+    before = segment_files(tmp_path)
 
     def full(*_: object, **__: object) -> None:
         raise StoreFull("no room")
@@ -319,12 +321,12 @@ def test_a_full_disk_leaves_everything_as_it_is(store: Store, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(SegmentFiles, "rewrite", full)
         assert store.retain(LAST, now=0) == 0
-    assert (segment_files(store), rows_of(store)) == (before, every)
+    assert (segment_files(tmp_path), rows_of(store)) == (before, every)
 
 
-def test_a_damaged_segment_stays_and_is_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_segment_stays_and_is_said(store: Store, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     fill(store, 60)
-    path = store._directory / "segments" / segment_files(store)[1]
+    path = tmp_path / "segments" / segment_files(tmp_path)[1]
     data = bytearray(path.read_bytes())
     data[500] ^= 1
     path.write_bytes(data)
@@ -357,7 +359,7 @@ def test_a_power_cut_in_the_middle_loses_nothing(tmp_path: Path, operation: int)
     store.retain(LAST, now=0)
     assert rows_of(store).items() <= left.items()
     with store.read_transaction() as view:
-        assert len(segment_files(store)) == len(view.segments(0))
+        assert len(segment_files(tmp_path)) == len(view.segments(0))
     store.close()
 
 
