@@ -24,8 +24,12 @@ _COPIED: Final = (
     "transform(filter(coalesce(_headers, array()), h -> h.key IN ('iris-sender', 'iris-encoding')),"
     " h -> struct(replace(h.key, 'iris-', 'bad-') AS key, h.value AS value))"
 )
+_ENCODED: Final = "filter(coalesce(_headers, array()), h -> h.key = 'iris-encoding')"
+"""With it the sink packs again what the source made JSON of: the JSON may be too large for an event."""
 _BLOCK: Final = 16
 """Bits of the offsets whose letters have one topic: what is read before a batch of letters is published."""
+_LONGEST: Final = f"{2**31 - 1}.{2**63 - 1 >> _BLOCK}"
+"""What may follow the topic: the greatest shard and block."""
 
 
 def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]:
@@ -41,7 +45,7 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
             batch.where("_corrupt_record IS NULL").write.format("delta").mode("append").save(table)
             publish(batch, number)
 
-    A letter has the key of its event, the payload that does not fit, and the headers ``bad-reason``, ``bad-topic``,
+    A letter has the key of its event, its payload as it was published, and the headers ``bad-reason``, ``bad-topic``,
     ``bad-shard``, ``bad-offset``, ``bad-sender`` and ``bad-encoding``.  Its topic is ``topic``, the number of the shard
     and that of the block of offsets, such as ``orders.bad.0.17``: subscribe to ``orders.bad.>``.  What was read from
     such a topic is not published again.  The function reads the batch: ``persist`` one that is expensive.
@@ -60,7 +64,9 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
 
     if wrong := set(options) - {"bridge", "credential", "seeds", "bridgeTimeout"}:
         raise ConfigError(f"dead letters have no option {min(wrong)}: use bridge, credential, seeds or bridgeTimeout")
-    parse_sink_options({**options, "topic": f"{topic}.0.0"}, streaming=False)
+    parse_sink_options({**options, "topic": f"{topic}.{_LONGEST}"}, streaming=False)
+    if "," in topic:  # it would be read as two topics
+        raise ConfigError(f"dead letters need a topic without commas: {topic!r} has one")
 
     def publish(batch: DataFrame, _number: int) -> None:
         from pyspark.sql import functions as fn
@@ -80,7 +86,7 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
                 fn.col("_key").alias("key"),
                 fn.col(CORRUPT).alias("value"),
                 fn.concat_ws(".", fn.lit(topic), "_partition", fn.shiftright("_offset", _BLOCK)).alias("topic"),
-                fn.concat(fn.array(*headers), fn.expr(_COPIED)).alias("headers"),
+                fn.concat(fn.array(*headers), fn.expr(_COPIED), fn.expr(_ENCODED)).alias("headers"),
             )
             .persist()
         )
