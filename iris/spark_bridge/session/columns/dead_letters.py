@@ -28,6 +28,8 @@ _ENCODED: Final = "filter(coalesce(_headers, array()), h -> h.key = 'iris-encodi
 """With it the sink packs again what the source made JSON of: the JSON may be too large for an event."""
 _BLOCK: Final = 16
 """Bits of the offsets whose letters have one topic: what is read before a batch of letters is published."""
+_MOST: Final = 256
+"""Topics that one read may name; where letters are on more of them, all letters are read."""
 _LONGEST: Final = f"{2**31 - 1}.{2**63 - 1 >> _BLOCK}"
 """What may follow the topic: the greatest shard and block."""
 
@@ -92,6 +94,8 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
         )
         try:
             if topics := [row.topic for row in letters.select("topic").distinct().collect()]:
+                if len(topics) > _MOST:
+                    topics = [f"{topic}.>"]
                 reader = batch.sparkSession.read.format("iris").options(**options, failOnDataLoss="false")
                 place = fn.expr(_PLACE).alias("place")
                 there = reader.option("subscribe", ",".join(topics)).load().select(place)

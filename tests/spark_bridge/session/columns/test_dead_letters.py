@@ -142,3 +142,19 @@ def test_a_letter_is_what_was_published_though_its_json_is_too_large_for_an_even
         assert sorted(map(repr, published)) == sorted(map(repr, payloads))
         texts = {bytes(row.value) for row in spark.read.format("iris").option("subscribe", "bad.>").load().collect()}
         assert texts == {bytes(row.value) for row in events.collect()}
+
+
+def test_letters_of_more_blocks_than_a_read_has_topics_are_there_once(
+    spark: SparkSession, realm: Path, tmp_path: Path
+) -> None:
+    fields = (
+        "_corrupt_record BINARY, _corrupt_reason STRING, _shard STRING, _offset BIGINT, _topic STRING, _partition INT, "
+        "_key BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    )
+    offsets = [block << 16 for block in range(300)]
+    rows = [(bytearray(b"x"), "unfit", "0@a", offset, "orders", 0, None, None) for offset in offsets]
+    batch = spark.createDataFrame(rows, fields).coalesce(1)
+    with BridgeProcess(tmp_path / "log"):
+        for number in range(2):
+            spark_bridge.dead_letters("bad")(batch, number)
+        assert spark.read.format("iris").option("subscribe", "bad.>").load().count() == len(offsets)
