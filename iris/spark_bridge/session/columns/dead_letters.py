@@ -24,8 +24,14 @@ _COPIED: Final = (
     "transform(filter(coalesce(_headers, array()), h -> h.key IN ('iris-sender', 'iris-encoding')),"
     " h -> struct(replace(h.key, 'iris-', 'bad-') AS key, h.value AS value))"
 )
+_ENCODED: Final = "filter(coalesce(_headers, array()), h -> h.key = 'iris-encoding')"
+"""With it the sink packs again what the source made JSON of: the JSON may be too large for an event."""
 _BLOCK: Final = 16
 """Bits of the offsets whose letters have one topic: what is read before a batch of letters is published."""
+_MOST: Final = 256
+"""Topics that one read may name; where letters are on more of them, all letters are read."""
+_LONGEST: Final = f"{2**31 - 1}.{2**63 - 1 >> _BLOCK}"
+"""What may follow the topic: the greatest shard and block."""
 
 
 def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]:
@@ -41,7 +47,7 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
             batch.where("_corrupt_record IS NULL").write.format("delta").mode("append").save(table)
             publish(batch, number)
 
-    A letter has the key of its event, the payload that does not fit, and the headers ``bad-reason``, ``bad-topic``,
+    A letter has the key of its event, its payload as it was published, and the headers ``bad-reason``, ``bad-topic``,
     ``bad-shard``, ``bad-offset``, ``bad-sender`` and ``bad-encoding``.  Its topic is ``topic``, the number of the shard
     and that of the block of offsets, such as ``orders.bad.0.17``: subscribe to ``orders.bad.>``.  What was read from
     such a topic is not published again.  The function reads the batch: ``persist`` one that is expensive.
@@ -60,7 +66,9 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
 
     if wrong := set(options) - {"bridge", "credential", "seeds", "bridgeTimeout"}:
         raise ConfigError(f"dead letters have no option {min(wrong)}: use bridge, credential, seeds or bridgeTimeout")
-    parse_sink_options({**options, "topic": f"{topic}.0.0"}, streaming=False)
+    parse_sink_options({**options, "topic": f"{topic}.{_LONGEST}"}, streaming=False)
+    if "," in topic:  # it would be read as two topics
+        raise ConfigError(f"dead letters need a topic without commas: {topic!r} has one")
 
     def publish(batch: DataFrame, _number: int) -> None:
         from pyspark.sql import functions as fn
@@ -80,12 +88,14 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
                 fn.col("_key").alias("key"),
                 fn.col(CORRUPT).alias("value"),
                 fn.concat_ws(".", fn.lit(topic), "_partition", fn.shiftright("_offset", _BLOCK)).alias("topic"),
-                fn.concat(fn.array(*headers), fn.expr(_COPIED)).alias("headers"),
+                fn.concat(fn.array(*headers), fn.expr(_COPIED), fn.expr(_ENCODED)).alias("headers"),
             )
             .persist()
         )
         try:
             if topics := [row.topic for row in letters.select("topic").distinct().collect()]:
+                if len(topics) > _MOST:
+                    topics = [f"{topic}.>"]
                 reader = batch.sparkSession.read.format("iris").options(**options, failOnDataLoss="false")
                 place = fn.expr(_PLACE).alias("place")
                 there = reader.option("subscribe", ",".join(topics)).load().select(place)

@@ -116,7 +116,7 @@ def parse(
     reason = fn.when(fn.col("value").isNotNull(), misfit)
     return held.withColumn("reason", reason).select(
         *(found.getField(name).alias(name) for name in names),
-        fn.when(fn.col("reason").isNotNull(), fn.col("value")).alias(CORRUPT),
+        fn.when(fn.col("reason").isNotNull(), fn.col("value").cast("binary")).alias(CORRUPT),
         fn.col("reason").alias(REASON),
         *(fn.col(f"`{name.replace('`', '``')}`") for name in own),
     )
@@ -135,12 +135,15 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
     frame = fn.substring("value", 1, HEAD)
     framed = (fn.length(frame) == HEAD) & (fn.substring("value", 1, 1) == fn.lit(b"\0"))
     other = framed & ~frame.isin([frame_of(number) for number in ids])
+    reason = fn.lit("unknown")
     if fails:
         number = fn.conv(fn.hex(fn.substring("value", 2, HEAD - 1)), 16, 10)
         advice = f", and parse knows {[*ids]}: give it that one, too, and start the query again"
         error = fn.raise_error(fn.concat(fn.lit("an event has the schema "), number, fn.lit(advice)))
         parsed = fn.when(other, error).otherwise(parsed)
-    return parsed, fn.when(~framed, "unframed").when(other, "unknown").otherwise(misfit)
+        # Where only what fits is selected, Spark looks at the reason first, and at nothing else of what does not.
+        reason = error
+    return parsed, fn.when(~framed, "unframed").when(other, reason).otherwise(misfit)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from pyspark.sql import DataFrame, SparkSession
 
+import iris
 from iris import spark_bridge
 from iris.kernel.errors import ConfigError
 from tests.spark_bridge.session.columns.test_parse import RECORD
@@ -25,6 +27,8 @@ pytestmark = [
 def test_options_that_are_wrong_are_refused_at_once(spark: SparkSession) -> None:
     for topic, options, message in (
         ("bad.*", {}, "option topic"),
+        ("bad" * 80, {}, "option topic"),  # with a shard and a block of many digits
+        ("bad,orders", {}, "a topic without commas"),
         ("bad", {"bridg": "x"}, "no option bridg"),
         ("bad", {"bridgeTimeout": "soon"}, "option bridgeTimeout"),
     ):
@@ -112,3 +116,45 @@ def test_a_letter_is_there_once_whatever_changes_before_a_repeat(
         run("two", subscribe=">")
         assert letters() == every
     assert len(batches) >= 6
+
+
+def test_a_letter_is_what_was_published_though_its_json_is_too_large_for_an_event(
+    spark: SparkSession, realm: Path, tmp_path: Path
+) -> None:
+    payloads: list[Any] = [[-1] * 400_000, {"n": "text"}, {"n": b"bytes"}, "a text", b"some bytes"]
+    published: list[Any] = []
+
+    async def consume() -> None:
+        async with iris.open_node("reader") as node, node.bridge().consume("bad.>", group="letters") as batches:
+            with trio.fail_after(60):
+                async for batch in batches:
+                    async with batch:
+                        published.extend(event.payload for event in batch)
+                    if len(published) >= len(payloads):
+                        break
+
+    with BridgeProcess(tmp_path / "log"):
+        publish(payloads, topic="orders.new")
+        events = spark.read.format("iris").option("includeShard", "true").option("subscribe", "orders.>").load()
+        for number in range(2):
+            spark_bridge.dead_letters("bad")(spark_bridge.parse(events, "n INT"), number)
+        trio.run(consume)
+        assert sorted(map(repr, published)) == sorted(map(repr, payloads))
+        texts = {bytes(row.value) for row in spark.read.format("iris").option("subscribe", "bad.>").load().collect()}
+        assert texts == {bytes(row.value) for row in events.collect()}
+
+
+def test_letters_of_more_blocks_than_a_read_has_topics_are_there_once(
+    spark: SparkSession, realm: Path, tmp_path: Path
+) -> None:
+    fields = (
+        "_corrupt_record BINARY, _corrupt_reason STRING, _shard STRING, _offset BIGINT, _topic STRING, _partition INT, "
+        "_key BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    )
+    offsets = [block << 16 for block in range(300)]
+    rows = [(bytearray(b"x"), "unfit", "0@a", offset, "orders", 0, None, None) for offset in offsets]
+    batch = spark.createDataFrame(rows, fields).coalesce(1)
+    with BridgeProcess(tmp_path / "log"):
+        for number in range(2):
+            spark_bridge.dead_letters("bad")(batch, number)
+        assert spark.read.format("iris").option("subscribe", "bad.>").load().count() == len(offsets)

@@ -66,6 +66,11 @@ FIELDS = (
 )
 
 
+def test_a_payload_in_a_text_that_does_not_fit_is_bytes(spark: SparkSession) -> None:
+    rows = spark_bridge.parse(spark.createDataFrame([("é",), ('{"n":1}',)], "value STRING"), "n INT").collect()
+    assert [tuple(row) for row in rows] == [(None, "é".encode(), "unfit"), (1, None, None)]
+
+
 def test_json_is_read_as_from_json_reads_it(spark: SparkSession) -> None:
     """The same rows, beside the bytes of what does not fit and one fixed word."""
     values = [*PAYLOADS, *payloads(300, 7)]
@@ -281,8 +286,11 @@ def test_avro_is_read_by_the_schema_that_its_frame_names(avro: SparkSession) -> 
         (None, None, None),
     ]
     assert [row["_corrupt_record"] for row in rows] == [None, None, None, *values[3:8], None]
-    with pytest.raises(PySparkException, match=r"an event has the schema 8, and parse knows \[7, 300\]"):
-        spark_bridge.parse(df, RECORD, format="avro", schemas=schemas).collect()
+    failing = spark_bridge.parse(df, RECORD, format="avro", schemas=schemas)
+    fits = failing.where("_corrupt_record IS NULL")
+    for query in (failing, fits, fits.select("n"), fits.select("_offset"), failing.select("_corrupt_reason")):
+        with pytest.raises(PySparkException, match=r"an event has the schema 8, and parse knows \[7, 300\]"):
+            query.collect()
     (plain,) = spark_bridge.parse(frame(avro, b"\2\6tea\2"), RECORD, format="avro").collect()
     assert (plain.item, plain.n, plain["_corrupt_record"]) == ("tea", 1, None)
 
