@@ -532,7 +532,7 @@ class Mesh:
             with self.survive("what frames have changed"):
                 work.finish()
         else:
-            work.finish()
+            work.is_frame = False
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""

@@ -34,6 +34,7 @@ class Peer:
 
     __slots__ = (
         "addresses",
+        "at_remote_site",
         "border",
         "client",
         "fruitless",
@@ -64,6 +65,8 @@ class Peer:
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config, owner)
         self.addresses = addresses
+        self.at_remote_site: Final = bool(addresses) and is_site_url(addresses[0])
+        """True if the peer is at another site, reached through gateways."""
         self.border: Final = (border or Border()) if self.at_remote_site else None
         """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.reached = ""
@@ -85,11 +88,6 @@ class Peer:
         """The site that the peer says it is in."""
         self.round_trip: float | None = None
         """Seconds from asking it whether it lives to its answer, the last time; None: it was not asked yet."""
-
-    @property
-    def at_remote_site(self) -> bool:
-        """True if the peer is at another site, reached through gateways."""
-        return bool(self.addresses) and is_site_url(self.addresses[0])
 
     @property
     def kind(self) -> str:

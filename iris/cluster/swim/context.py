@@ -257,11 +257,6 @@ class SwimContext:
         self._rejected: dict[tuple[NodeId, str], None] = {}
 
     @property
-    def own(self) -> NodeRecord:
-        """This node's record."""
-        return self.view.own
-
-    @property
     def needed(self) -> int:
         """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
         return witnesses_needed(len(self.view.live), self.config)
@@ -276,7 +271,7 @@ class SwimContext:
     ) -> None:
         """Send a message of a kind whose last field is these updates."""
         size = _SMALL + sum(map(update_size, updates))
-        self.send(node, kind(*fields, tuple(update.as_update() for update in updates)), size)
+        self.send(node, kind(*fields, tuple([update.as_update() for update in updates])), size)
 
     def send_with_updates(
         self, node: NodeId, kind: Callable[..., Message], *fields: object, first: Update | None = None

@@ -141,7 +141,11 @@ def signatures_in(message: Message) -> int:
     if isinstance(message, kinds.Join):
         return _RECORD_SIGNATURES
     updates: tuple[kinds.AnyUpdate, ...] = getattr(message, "updates", ())
-    return sum([_RECORD_SIGNATURES if isinstance(update, kinds.RecordUpdate) else 1 for update in updates])
+    signatures = len(updates)
+    for update in updates:
+        if isinstance(update, kinds.RecordUpdate):
+            signatures += _RECORD_SIGNATURES - 1
+    return signatures
 
 
 def _never(_node: bytes, _incarnation: int, _signature: bytes) -> bool:

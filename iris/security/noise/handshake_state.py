@@ -15,6 +15,7 @@ Not part of the framework's text, and therefore decided here:
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Protocol, final
 
@@ -174,7 +175,7 @@ class SymmetricState:
         # Section 4.3: RFC 5869 with ck as the salt and nothing as the info
         size = len(self.ck)
         derived = HKDF(self._algorithm, outputs * size, self.ck, b"").derive(input_key_material)
-        return tuple([Secret(derived[start : start + size]) for start in range(0, outputs * size, size)])
+        return tuple(map(Secret, struct.unpack(f"{size}s" * outputs, derived)))
 
     def mix_key(self, input_key_material: bytes) -> None:
         """Fold a secret into the chaining key and take a new encryption key from it."""
