@@ -581,7 +581,7 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
     Raises:
         AuthenticationError: they do not.
     """
-    between_sites = [is_site_url(address) for address in addresses]
+    between_sites = list(map(is_site_url, addresses))
     if any(between_sites) and not all(between_sites):
         raise AuthenticationError("a node is reached through gateways or directly, not both")
     if not any(between_sites):

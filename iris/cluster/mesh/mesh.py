@@ -15,9 +15,9 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, ParamSpec, final
 
 import trio
 
@@ -48,6 +48,8 @@ from iris.kernel.unexpected import note_unexpected
 from iris.kernel.wire import Message, kinds
 from iris.security.channel import Established, Session
 from iris.security.identity import NodeDelegation, NodeIdentity, OutOfDate, PeerIdentity
+
+P = ParamSpec("P")
 
 _log: Final = logging.getLogger("iris")
 
@@ -99,6 +101,9 @@ class Mesh:
     ) -> None:
         config, entropy = setting.config, setting.entropy
         self._identity = identity
+        self._public = identity.public()
+        self.node: Final = identity.node_id
+        """This node's id."""
         self._admission: Final = ports.admission
         self._frames = ports.frames
         self._border: Final = ports.border
@@ -130,6 +135,8 @@ class Mesh:
         self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns)
         self._handshakes = Handshakes(self, self._outbound, self._inbound, nursery, self.turns, entropy)
         self._peers: Final = ports.peers
+        self.peers: Final = ports.peers.view
+        """The other nodes that are linked, connected or being reconnected."""
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
         self.handshakes = 0
@@ -146,7 +153,7 @@ class Mesh:
         self.receivers: Final = Dispatcher(self.refusals, self)
         self.register: Final = self.receivers.add
         """Hands messages of a kind to a receiver."""
-        self.own: Final = loopback(identity.public(), config, self.receivers, self)
+        self.own: Final = loopback(self._public, config, self.receivers, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
@@ -181,18 +188,8 @@ class Mesh:
     def renew_identity(self, renewed: NodeIdentity) -> None:
         """Use other certificates from now on: replace sessions if need be, and give up who is not trusted any more."""
         self._renewing.follow(self._identity, renewed)
-        self._identity = renewed
+        self._identity, self._public = renewed, renewed.public()
         follow_trust(self._peers, renewed, self.drop)
-
-    @property
-    def node(self) -> NodeId:
-        """This node's id."""
-        return self._identity.node_id
-
-    @property
-    def peers(self) -> Mapping[NodeId, Peer]:
-        """The other nodes that are linked, connected or being reconnected."""
-        return self._peers.view
 
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
@@ -221,15 +218,16 @@ class Mesh:
         return self._observers if self.is_between_members(peer) else self._observers_of_clients
 
     def _connected(self, peer: Peer, observers: list[PeerObserver]) -> None:
-        self._notify(observers, lambda observer: observer.peer_connected(peer))
+        self._notify([observer.peer_connected for observer in observers], peer)
 
-    def _notify(self, observers: list[PeerObserver], call: Callable[[PeerObserver], None]) -> None:
-        """Notify each of some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
-        for observer in observers:
+    def _notify(self, calls: Iterable[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
+        for call in calls:
             try:
-                call(observer)
+                call(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 -- a bug in one of them
-                self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
+                observer = call.__qualname__.rpartition(".")[0].rpartition(".")[2]
+                self.note_unexpected(f"what becomes of peers, in {observer}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
@@ -420,7 +418,7 @@ class Mesh:
 
     def expelled(self) -> str | None:
         """Return why nobody of the realm talks to this node any more; None if they do."""
-        return self.reason(self._identity.public())
+        return self._admission.reason(self._public)
 
     def check_guest(self, peer: PeerIdentity) -> None:
         """Check that one more client, or node of another realm, may be linked, besides those of the same owner.
@@ -482,16 +480,14 @@ class Mesh:
         later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
             self._outbound.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
-        if (
-            link.outgoing is not None
-            and outgoing is not link.outgoing
-            and self._outbound.returning(outgoing) is not None
-        ):
-            self._outbound.close(link.outgoing)
+        used = link.outgoing
+        if used is not None and outgoing is not used and self._outbound.returning(outgoing) is not None:
+            self._outbound.close(used)
             link.detach()
-        reconnected = link.outgoing is None
-        if outgoing is not link.outgoing:
-            if link.outgoing is None and outgoing in self._outbound:
+            used = None
+        reconnected = used is None
+        if outgoing is not used:
+            if used is None and outgoing in self._outbound:
                 self._outbound.give(outgoing, peer)
                 link.attach(outgoing)
                 peer.reached = self._outbound.url_of(outgoing)
@@ -690,7 +686,7 @@ class Mesh:
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.at_remote_site):
-            self._notify(self._observers_of(peer), lambda observer: observer.peer_unreachable(peer.node))
+            self._notify([observer.peer_unreachable for observer in self._observers_of(peer)], peer.node)
 
     async def connect_again(self, peer: Peer) -> None:
         """See ``RedialHost``."""
@@ -698,7 +694,7 @@ class Mesh:
 
     def peer_refused(self, peer: Peer) -> None:
         """See ``RedialHost``."""
-        self._notify(self._observers_of(peer), lambda observer: observer.peer_refused(peer.node))
+        self._notify([observer.peer_refused for observer in self._observers_of(peer)], peer.node)
 
     async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
         """See ``RekeyHost``."""
@@ -720,7 +716,7 @@ class Mesh:
         self._send_reset(peer)
 
     def _send_reset(self, peer: Peer) -> None:
-        self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
+        self._notify([observer.frames_lost for observer in self._observers_of(peer)], peer)
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
@@ -739,7 +735,7 @@ class Mesh:
         self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
         self._final_messages.gone()
-        self._notify(self._observers_of(peer), lambda observer: observer.peer_removed(peer, reason))
+        self._notify([observer.peer_removed for observer in self._observers_of(peer)], peer, reason)
 
     async def disconnect_all(self, reason: str, timeout: float) -> None:
         """Send every peer a goodbye, after all that was posted before.

@@ -223,9 +223,9 @@ class SessionEntry:
         Two handshakes that cross may end in another order than they began in, and at both ends in different ones.
         """
         peer = self.peer
-        in_use = next((entry for entry in entries if entry.session is peer.session), None)
-        if in_use is not None and in_use.follows(self):
-            return in_use
+        for entry in entries:
+            if entry.session is peer.session and entry.follows(self):
+                return entry
         peer.session = self.session
         peer.link.use(self.session)
         return None
@@ -236,9 +236,10 @@ class SessionEntry:
         False if it comes late, after frames in a later session.
         """
         former = [other for other in entries if other.peer is self.peer and other.begun]
-        if any(other.follows(self) for other in former):
-            self.left = True
-            return False
+        for other in former:
+            if other.follows(self):
+                self.left = True
+                return False
         # From here on late frames of the former sessions are refused, though they are genuine: they would be out of
         # order.
         for other in former:

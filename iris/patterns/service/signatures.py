@@ -169,11 +169,11 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
         return Signature((), None, returns, is_empty=True)
     first, *others = parameters
     types = {first.name: _resolved(handler, first.annotation)}
-    untyped = [one.name for one in parameters if one.annotation is EMPTY and one.default is EMPTY]
-    if operation and untyped:
-        raise ConfigError(
-            f"{handler_name(handler)}: {untyped[0]} has no type: annotate it, with iris.Request if it is the request"
-        )
+    for one in parameters if operation else ():
+        if one.annotation is EMPTY and one.default is EMPTY:
+            raise ConfigError(
+                f"{handler_name(handler)}: {one.name} has no type: annotate it, with iris.Request if it is the request"
+            )
     unannotated = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
     alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
     if alone and types[first.name] in unannotated:

@@ -134,6 +134,8 @@ class _Extent:
             limit: limit of the bytes.
             times: factor of each limit.
         """
+        if not more:
+            return None
         if self.bytes + sum(terms.size for terms in more) > times * limit:
             return f"patterns that take more than {times * limit} bytes (Config.interest_bytes)"
         shapes = [(terms, shape) for terms in more if (shape := shape_of(terms.pattern)) is not None]
