@@ -617,7 +617,8 @@ def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
             is_node_id(node)
             and are_texts(urls)
             and len(urls) <= MAX_ADDRESSES
-            and all(len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls)
+            and max(map(len, urls), default=0) <= _MAX_ADDRESS
+            and all(map(is_plain, urls))
             and (tag == "" if len(value) == 2 else is_tag(tag))
             and isinstance(tag, str)
         ):

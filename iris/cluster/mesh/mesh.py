@@ -100,7 +100,8 @@ class Mesh:
         setting: MeshSetting,
     ) -> None:
         config, entropy = setting.config, setting.entropy
-        self._identity = identity
+        self.identity = identity
+        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
         self._public = identity.public()
         self.node: Final = identity.node_id
         """This node's id."""
@@ -180,15 +181,10 @@ class Mesh:
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
-    @property
-    def identity(self) -> NodeIdentity:
-        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
-        return self._identity
-
     def renew_identity(self, renewed: NodeIdentity) -> None:
         """Use other certificates from now on: replace sessions if need be, and give up who is not trusted any more."""
-        self._renewing.follow(self._identity, renewed)
-        self._identity, self._public = renewed, renewed.public()
+        self._renewing.follow(self.identity, renewed)
+        self.identity, self._public = renewed, renewed.public()
         follow_trust(self._peers, renewed, self.drop)
 
     def deliver(self, peer: Peer, message: Message) -> None:
@@ -310,7 +306,7 @@ class Mesh:
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         if is_site_url(dialled):
-            realm_id = self._identity.realm_id if realm_of_url(dialled) else ""
+            realm_id = self.identity.realm_id if realm_of_url(dialled) else ""
             return (site_url(qualified(realm_id, self.tag.site), self.node),)
         if is_via_url(dialled):
             return (via_url(self.node),)
@@ -397,7 +393,7 @@ class Mesh:
         Raises:
             AuthenticationError: it is refused, or is not the node of this id that is linked already.
         """
-        check_identity(peer, self._peers.get(peer.node_id), self._identity)
+        check_identity(peer, self._peers.get(peer.node_id), self.identity)
         self.check_peer(peer)
 
     def check_peer(self, peer: PeerIdentity) -> None:

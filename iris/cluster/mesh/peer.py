@@ -44,6 +44,7 @@ class Peer:
         "leaving",
         "link",
         "node",
+        "other_realm",
         "reached",
         "returning",
         "round_trip",
@@ -65,6 +66,8 @@ class Peer:
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config, owner)
         self.addresses = addresses
+        self.other_realm: Final = identity.other_realm is not None
+        """True if the peer is of a realm of another owner."""
         self.at_remote_site: Final = bool(addresses) and is_site_url(addresses[0])
         """True if the peer is at another site, reached through gateways."""
         self.border: Final = (border or Border()) if self.at_remote_site else None
@@ -94,11 +97,6 @@ class Peer:
         """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
         scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
         return _KINDS.get(scheme, scheme)
-
-    @property
-    def other_realm(self) -> bool:
-        """True if the peer is of a realm of another owner."""
-        return self.identity.other_realm is not None
 
     @property
     def indirect(self) -> bool:

@@ -304,7 +304,7 @@ class Swim:
         if context.dissemination.pressing and context.view.live:
             if context.now >= self._gossip_from:
                 self._gossip()
-            if context.dissemination.pressing and not self._gossip_armed:
+            if not self._gossip_armed and context.dissemination.pressing:
                 self._gossip_armed = True
                 context.timers.at(self._gossip_from, self._gossip_due)
         effects = context.outbox

@@ -14,11 +14,12 @@ import trio
 class Wakeup:
     """Lets one task wait until another calls ``wake``.  A wake-up with nobody waiting is remembered, once."""
 
-    __slots__ = ("_pending", "_task")
+    __slots__ = ("_task", "pending")
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
-        self._pending = False
+        self.pending = False
+        """True while a wake-up is remembered.  A task may clear it before it looks at what that could be about."""
 
     def wake(self) -> None:
         """Wake the waiting task, or make the next ``wait`` return at once."""
@@ -27,7 +28,7 @@ class Wakeup:
             self._task = None
             trio.lowlevel.reschedule(task)
         else:
-            self._pending = True
+            self.pending = True
 
     async def wait(self) -> None:
         """Wait for ``wake``.  Cancelling loses no wake-up: one that came first is not cancelled any more.
@@ -37,9 +38,9 @@ class Wakeup:
         """
         if self._task is not None:
             raise trio.BusyResourceError("another task is waiting here")
-        if self._pending:
+        if self.pending:
             await trio.lowlevel.checkpoint_if_cancelled()
-            self._pending = False
+            self.pending = False
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         self._task = trio.lowlevel.current_task()
