@@ -529,7 +529,56 @@ class Mesh:
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
         try:
-            self._receive(frame)
+            receiver = wire.receiver_untrusted(frame)
+            if receiver is None:
+                self._receive_handshake(bytes(frame))
+                return
+            entry = self._sessions.get(receiver)
+            if entry is None:
+                self.refusals["unknown session"] += 1
+                self._inbound.refused()
+                return
+            if entry.left:
+                self.refusals["late frame of a former session"] += 1
+                return
+            if entry.peer.leaving:
+                self.refusals["frame of a peer that is gone"] += 1
+                return
+            session, peer = entry.session, entry.peer
+            body = session.open_untrusted(frame)
+            # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may
+            # have been made by anybody, and must not count against the peer.
+            if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
+                self.refusals["late frame of a former session"] += 1
+                return
+            if self._inbound.unauthenticated or self._inbound.contested:
+                self._inbound.genuine(peer.node)
+            try:
+                if session.lost_frames != entry.lost_frames:
+                    entry.lost_frames = session.lost_frames
+                    self.notice_loss(peer)
+                frames = self._frames
+                used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
+                if used is False:
+                    self.receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+                elif used is not True:
+                    begin, carrier = used
+                    self.receive_carried(body[begin:], kinds.Carry, carrier)
+            except RemoteProtocolError as error:
+                self._warn(
+                    "malformed batch",
+                    "dropped what node %s of cluster %r sent: %s",
+                    peer.node,
+                    peer.identity.cluster,
+                    error,
+                )
+                raise
+            except AuthenticationError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+                self.quarantine_peer(peer, "frame", error)
+            if type(body) is memoryview:
+                give_back(body)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             if isinstance(error, OutOfDate):
@@ -602,58 +651,6 @@ class Mesh:
             self.note_unexpected("messages to a peer", error)
         else:
             self.quarantine_peer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
-
-    def _receive(self, frame: bytes | memoryview) -> None:
-        receiver = wire.receiver_untrusted(frame)
-        if receiver is None:
-            self._receive_handshake(bytes(frame))
-            return
-        entry = self._sessions.get(receiver)
-        if entry is None:
-            self.refusals["unknown session"] += 1
-            self._inbound.refused()
-            return
-        if entry.left:
-            self.refusals["late frame of a former session"] += 1
-            return
-        if entry.peer.leaving:
-            self.refusals["frame of a peer that is gone"] += 1
-            return
-        session, peer = entry.session, entry.peer
-        body = session.open_untrusted(frame)
-        # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
-        # been made by anybody, and must not count against the peer.
-        if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
-            self.refusals["late frame of a former session"] += 1
-            return
-        if self._inbound.unauthenticated or self._inbound.contested:
-            self._inbound.genuine(peer.node)
-        try:
-            if session.lost_frames != entry.lost_frames:
-                entry.lost_frames = session.lost_frames
-                self.notice_loss(peer)
-            frames = self._frames
-            used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
-            if used is False:
-                self.receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
-            elif used is not True:
-                begin, carrier = used
-                self.receive_carried(body[begin:], kinds.Carry, carrier)
-        except RemoteProtocolError as error:
-            self._warn(
-                "malformed batch",
-                "dropped what node %s of cluster %r sent: %s",
-                peer.node,
-                peer.identity.cluster,
-                error,
-            )
-            raise
-        except AuthenticationError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-            self.quarantine_peer(peer, "frame", error)
-        if type(body) is memoryview:
-            give_back(body)
 
     def _receive_handshake(self, frame: bytes) -> None:
         if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:
