@@ -440,7 +440,7 @@ class Link:
     async def run(self) -> None:
         """Send what is posted until the link is closed.  Run it in exactly one task."""
         while self._closed is None:
-            self._pushed = self._wakeup.pending = False
+            self._pushed = False
             outgoing = self._outgoing
             if outgoing is None or self._session is None or not self._next_frame(self._session):
                 await self._wakeup.wait()

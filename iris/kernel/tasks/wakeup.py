@@ -14,12 +14,11 @@ import trio
 class Wakeup:
     """Lets one task wait until another calls ``wake``.  A wake-up with nobody waiting is remembered, once."""
 
-    __slots__ = ("_task", "pending")
+    __slots__ = ("_pending", "_task")
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None
-        self.pending = False
-        """True while a wake-up is remembered.  A task may clear it before it looks at what that could be about."""
+        self._pending = False
 
     def wake(self) -> None:
         """Wake the waiting task, or make the next ``wait`` return at once."""
@@ -28,7 +27,7 @@ class Wakeup:
             self._task = None
             trio.lowlevel.reschedule(task)
         else:
-            self.pending = True
+            self._pending = True
 
     async def wait(self) -> None:
         """Wait for ``wake``.  Cancelling loses no wake-up: one that came first is not cancelled any more.
@@ -38,9 +37,9 @@ class Wakeup:
         """
         if self._task is not None:
             raise trio.BusyResourceError("another task is waiting here")
-        if self.pending:
+        if self._pending:
             await trio.lowlevel.checkpoint_if_cancelled()
-            self.pending = False
+            self._pending = False
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         self._task = trio.lowlevel.current_task()
