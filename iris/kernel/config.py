@@ -6,7 +6,7 @@ It is one frozen value, given at ``open_node``.
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Final, final
 
 from msgspec import Struct, structs
 
@@ -321,3 +321,7 @@ class Config(Struct, frozen=True, kw_only=True):
             raise ConfigError("config: subscription_bytes is below max_payload + max_headers: an event may never fit")
         if self.session_rejected <= self.session_lifetime:
             raise ConfigError("config: session_rejected is not above session_lifetime: sessions could not be renewed")
+
+
+DEFAULTS: Final = Config()
+"""The configuration of a node that is given none."""

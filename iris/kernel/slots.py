@@ -63,7 +63,8 @@ class SlotTable(Generic[K]):
 
     def allocate(self, key: K, address: str | None, now: float) -> list[K]:
         """Give ``key`` a slot; return the keys that are evicted for it."""
-        self.leave(key)
+        if key in self._taken:
+            self.leave(key)
         losers: list[K] = []
         if address is not None:
             neighbours = self._by_address.get(address)

@@ -38,7 +38,7 @@ from iris.cluster.membership import (
 )  # fmt: skip
 from iris.cluster.mesh import Mesh, MeshSetting, open_mesh, own_addresses
 from iris.cluster.swim import NodeRecord
-from iris.kernel.config import Config
+from iris.kernel.config import DEFAULTS, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
@@ -200,7 +200,7 @@ async def open_parts(
     environment: Environment | None = None,
 ) -> AsyncIterator[OpenNode]:
     """Bring a node up as ``open_node`` does, in a simulation as well, and hand over what it is made of."""
-    config = Config() if config is None else check_is(config, Config, "config")
+    config = DEFAULTS if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)
     check_lists(listen=listen, seeds=seeds, dial_networks=dial_networks)

@@ -383,14 +383,15 @@ class Membership(PeerObserver):
         self._nursery.start_soon(self._look_for_silence)
         self._nursery.start_soon(self._follow_proofs)
         while True:
-            now = trio.current_time()
-            if now >= self._swim.deadline:
+            now, deadline = trio.current_time(), self._swim.deadline
+            if now >= deadline:
                 with self._mesh.survive("membership"):
                     self._perform(self._swim.expire(now))
-                if self._swim.deadline <= now:
+                deadline = self._swim.deadline
+                if deadline <= now:
                     await trio.lowlevel.checkpoint()
                     continue
-            with trio.CancelScope(deadline=self._swim.deadline) as self._sleep_scope:
+            with trio.CancelScope(deadline=deadline) as self._sleep_scope:
                 await self._wakeup.wait()
 
     # -- certificates ---------------------------------------------------------------------------------------
@@ -605,7 +606,8 @@ class Membership(PeerObserver):
             return
         self._progress = trio.current_time()
         if self._mesh.is_between_members(peer):
-            self._send(peer.node, kinds.State(False, (self._swim.own.as_update(),)), self._swim.own.size)
+            own = self._swim.own
+            self._send(peer.node, kinds.State(False, (own.as_update(),)), own.size)
         for message in self._linking.linked(peer.node):
             self._send(peer.node, message, _HELD_BACK_SIZE)
         if peer.node in self._records:

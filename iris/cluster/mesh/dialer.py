@@ -102,7 +102,7 @@ class DialLimiter:
 
     def patience(self) -> float:
         """Seconds that a handshake may take now: what is given up for want of processor time is done again."""
-        return self._timeout + min(_LONGEST, _LONGER * self.lateness())
+        return self._timeout + min(_LONGEST, _LONGER * self._punctuality.lateness)
 
     def silence(self) -> float:
         """Seconds for which nobody has to be linked for a node that is opened to wait for silent ones no more."""
@@ -161,7 +161,7 @@ class DialLimiter:
             del self._waiting[source]
             if queue:
                 self._waiting[source] = queue
-            self._until[turn] = now + PATIENCE + _LATER * self.lateness()
+            self._until[turn] = now + PATIENCE + _LATER * self._punctuality.lateness
             turn.woken.set()
 
     def _next_look(self) -> float:
@@ -170,7 +170,7 @@ class DialLimiter:
         return min((until for until in self._until.values() if now < until < math.inf), default=now + PATIENCE)
 
     def _at_a_time(self) -> int:
-        late = self.lateness()
+        late = self._punctuality.lateness
         return min([AT_A_TIME, *(count for least, count in _FEWER if late >= least)])
 
 

@@ -581,7 +581,7 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
     Raises:
         AuthenticationError: they do not.
     """
-    between_sites = [is_site_url(address) for address in addresses]
+    between_sites = list(map(is_site_url, addresses))
     if any(between_sites) and not all(between_sites):
         raise AuthenticationError("a node is reached through gateways or directly, not both")
     if not any(between_sites):
@@ -617,7 +617,8 @@ def parse_hello_untrusted(data: bytes) -> tuple[NodeId, tuple[str, ...], str]:
             is_node_id(node)
             and are_texts(urls)
             and len(urls) <= MAX_ADDRESSES
-            and all(len(url) <= _MAX_ADDRESS and is_plain(url) for url in urls)
+            and max(map(len, urls), default=0) <= _MAX_ADDRESS
+            and all(map(is_plain, urls))
             and (tag == "" if len(value) == 2 else is_tag(tag))
             and isinstance(tag, str)
         ):

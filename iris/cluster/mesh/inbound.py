@@ -136,9 +136,10 @@ class InboundConnections:
         """Send away who takes too long; run it in one task."""
         while True:
             self._news = trio.Event()
-            with trio.move_on_at(self.deadline):
+            with trio.move_on_at(self.deadline) as waiting:
                 await self._news.wait()
-            self.expire(trio.current_time())
+            if waiting.cancelled_caught:
+                self.expire(trio.current_time())
 
     @property
     def deadline(self) -> float:

@@ -15,9 +15,9 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, ParamSpec, final
 
 import trio
 
@@ -48,6 +48,8 @@ from iris.kernel.unexpected import note_unexpected
 from iris.kernel.wire import Message, kinds
 from iris.security.channel import Established, Session
 from iris.security.identity import NodeDelegation, NodeIdentity, OutOfDate, PeerIdentity
+
+P = ParamSpec("P")
 
 _log: Final = logging.getLogger("iris")
 
@@ -98,7 +100,11 @@ class Mesh:
         setting: MeshSetting,
     ) -> None:
         config, entropy = setting.config, setting.entropy
-        self._identity = identity
+        self.identity = identity
+        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
+        self._public = identity.public()
+        self.node: Final = identity.node_id
+        """This node's id."""
         self._admission: Final = ports.admission
         self._frames = ports.frames
         self._border: Final = ports.border
@@ -130,6 +136,8 @@ class Mesh:
         self._inbound: Final = InboundConnections(transport, config, self.refusals, self.turns)
         self._handshakes = Handshakes(self, self._outbound, self._inbound, nursery, self.turns, entropy)
         self._peers: Final = ports.peers
+        self.peers: Final = ports.peers.view
+        """The other nodes that are linked, connected or being reconnected."""
         self.ended_links: LinkStatistics | None = None
         """Counters of the links that are no more, together; None: there was none."""
         self._finished = 0
@@ -147,7 +155,7 @@ class Mesh:
         self.receivers: Final = Dispatcher(self.refusals, self)
         self.register: Final = self.receivers.add
         """Hands messages of a kind to a receiver."""
-        self.own: Final = loopback(identity.public(), config, self.receivers, self)
+        self.own: Final = loopback(self._public, config, self.receivers, self)
         """This node as its own peer."""
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
@@ -174,26 +182,11 @@ class Mesh:
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
-    @property
-    def identity(self) -> NodeIdentity:
-        """The identity of this node.  It may be renewed; where that matters, sessions follow at once."""
-        return self._identity
-
     def renew_identity(self, renewed: NodeIdentity) -> None:
         """Use other certificates from now on: replace sessions if need be, and drop peers that are trusted no more."""
-        self._renewing.follow(self._identity, renewed)
-        self._identity = renewed
+        self._renewing.follow(self.identity, renewed)
+        self.identity, self._public = renewed, renewed.public()
         follow_trust(self._peers, renewed, self.drop)
-
-    @property
-    def node(self) -> NodeId:
-        """This node's id."""
-        return self._identity.node_id
-
-    @property
-    def peers(self) -> Mapping[NodeId, Peer]:
-        """The other nodes that are linked, connected or being reconnected."""
-        return self._peers.view
 
     def deliver(self, peer: Peer, message: Message) -> None:
         """Hand a message of a peer that came inside of another one to its receiver; raises what that raises."""
@@ -222,15 +215,16 @@ class Mesh:
         return self._observers if self.is_between_members(peer) else self._observers_of_clients
 
     def _connected(self, peer: Peer, observers: list[PeerObserver]) -> None:
-        self._notify(observers, lambda observer: observer.peer_connected(peer))
+        self._notify([observer.peer_connected for observer in observers], peer)
 
-    def _notify(self, observers: list[PeerObserver], call: Callable[[PeerObserver], None]) -> None:
-        """Notify each of some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
-        for observer in observers:
+    def _notify(self, calls: Iterable[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
+        for call in calls:
             try:
-                call(observer)
+                call(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 -- a bug in one of them
-                self.note_unexpected(f"what becomes of peers, in {type(observer).__name__}", error)
+                observer = call.__qualname__.rpartition(".")[0].rpartition(".")[2]
+                self.note_unexpected(f"what becomes of peers, in {observer}", error)
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``, see ``Link.post``; raise NotSent without one, or room on it."""
@@ -309,7 +303,7 @@ class Mesh:
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
         if is_site_url(dialled):
-            realm_id = self._identity.realm_id if realm_of_url(dialled) else ""
+            realm_id = self.identity.realm_id if realm_of_url(dialled) else ""
             return (site_url(qualified(realm_id, self.tag.site), self.node),)
         if is_via_url(dialled):
             return (via_url(self.node),)
@@ -391,7 +385,7 @@ class Mesh:
         Raises:
             AuthenticationError: it is refused, or is not the node of this id that is linked already.
         """
-        check_identity(peer, self._peers.get(peer.node_id), self._identity)
+        check_identity(peer, self._peers.get(peer.node_id), self.identity)
         self.check_peer(peer)
 
     def check_peer(self, peer: PeerIdentity) -> None:
@@ -408,7 +402,7 @@ class Mesh:
 
     def expelled(self) -> str | None:
         """Return why nobody of the realm talks to this node any more; None if they do."""
-        return self.reason(self._identity.public())
+        return self._admission.reason(self._public)
 
     def check_guest(self, peer: PeerIdentity) -> None:
         """Check that one more client, or node of another realm, may be linked, besides those of the same owner.
@@ -469,16 +463,14 @@ class Mesh:
         later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
             self._outbound.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
-        if (
-            link.outgoing is not None
-            and outgoing is not link.outgoing
-            and self._outbound.returning(outgoing) is not None
-        ):
-            self._outbound.close(link.outgoing)
+        used = link.outgoing
+        if used is not None and outgoing is not used and self._outbound.returning(outgoing) is not None:
+            self._outbound.close(used)
             link.detach()
-        reconnected = link.outgoing is None
-        if outgoing is not link.outgoing:
-            if link.outgoing is None and outgoing in self._outbound:
+            used = None
+        reconnected = used is None
+        if outgoing is not used:
+            if used is None and outgoing in self._outbound:
                 self._outbound.give(outgoing, peer)
                 link.attach(outgoing)
                 peer.reached = self._outbound.url_of(outgoing)
@@ -518,12 +510,61 @@ class Mesh:
             with self.survive("what frames have changed"):
                 work.finish()
         else:
-            work.finish()
+            work.is_frame = False
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
         """Receive a frame, whatever it is; raise nothing, for its sender must not be able to end this node."""
         try:
-            self._receive(frame)
+            receiver = wire.receiver_untrusted(frame)
+            if receiver is None:
+                self._receive_handshake(bytes(frame))
+                return
+            entry = self._sessions.get(receiver)
+            if entry is None:
+                self.refusals["unknown session"] += 1
+                self._inbound.refused()
+                return
+            if entry.left:
+                self.refusals["late frame of a former session"] += 1
+                return
+            if entry.peer.leaving:
+                self.refusals["frame of a peer that is gone"] += 1
+                return
+            session, peer = entry.session, entry.peer
+            body = session.open_untrusted(frame)
+            # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may
+            # have been made by anybody, and must not count against the peer.
+            if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
+                self.refusals["late frame of a former session"] += 1
+                return
+            if self._inbound.unauthenticated or self._inbound.contested:
+                self._inbound.genuine(peer.node)
+            try:
+                if session.lost_frames != entry.lost_frames:
+                    entry.lost_frames = session.lost_frames
+                    self.notice_loss(peer)
+                frames = self._frames
+                used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
+                if used is False:
+                    self.receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
+                elif used is not True:
+                    begin, carrier = used
+                    self.receive_carried(body[begin:], kinds.Carry, carrier)
+            except RemoteProtocolError as error:
+                self._warn(
+                    "malformed batch",
+                    "dropped what node %s of cluster %r sent: %s",
+                    peer.node,
+                    peer.identity.cluster,
+                    error,
+                )
+                raise
+            except AuthenticationError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
+                self.quarantine_peer(peer, "frame", error)
+            if type(body) is memoryview:
+                give_back(body)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             if isinstance(error, OutOfDate):
@@ -597,58 +638,6 @@ class Mesh:
         else:
             self.quarantine_peer(peer, "messages to this node" if peer is self.own else "messages to a peer", error)
 
-    def _receive(self, frame: bytes | memoryview) -> None:
-        receiver = wire.receiver_untrusted(frame)
-        if receiver is None:
-            self._receive_handshake(bytes(frame))
-            return
-        entry = self._sessions.get(receiver)
-        if entry is None:
-            self.refusals["unknown session"] += 1
-            self._inbound.refused()
-            return
-        if entry.left:
-            self.refusals["late frame of a former session"] += 1
-            return
-        if entry.peer.leaving:
-            self.refusals["frame of a peer that is gone"] += 1
-            return
-        session, peer = entry.session, entry.peer
-        body = session.open_untrusted(frame)
-        # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
-        # been made by anybody, and must not count against the peer.
-        if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
-            self.refusals["late frame of a former session"] += 1
-            return
-        if self._inbound.unauthenticated or self._inbound.contested:
-            self._inbound.genuine(peer.node)
-        try:
-            if session.lost_frames != entry.lost_frames:
-                entry.lost_frames = session.lost_frames
-                self.notice_loss(peer)
-            frames = self._frames
-            used = False if frames is None or self._carried_by is kinds.Carry else frames.examine(peer, body)
-            if used is False:
-                self.receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
-            elif used is not True:
-                begin, carrier = used
-                self.receive_carried(body[begin:], kinds.Carry, carrier)
-        except RemoteProtocolError as error:
-            self._warn(
-                "malformed batch",
-                "dropped what node %s of cluster %r sent: %s",
-                peer.node,
-                peer.identity.cluster,
-                error,
-            )
-            raise
-        except AuthenticationError:
-            raise
-        except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-            self.quarantine_peer(peer, "frame", error)
-        if type(body) is memoryview:
-            give_back(body)
-
     def _receive_handshake(self, frame: bytes) -> None:
         if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:
             text = (
@@ -676,7 +665,7 @@ class Mesh:
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.at_remote_site):
-            self._notify(self._observers_of(peer), lambda observer: observer.peer_unreachable(peer.node))
+            self._notify([observer.peer_unreachable for observer in self._observers_of(peer)], peer.node)
 
     async def connect_again(self, peer: Peer) -> None:
         """See ``RedialHost``."""
@@ -684,7 +673,7 @@ class Mesh:
 
     def peer_refused(self, peer: Peer) -> None:
         """See ``RedialHost``."""
-        self._notify(self._observers_of(peer), lambda observer: observer.peer_refused(peer.node))
+        self._notify([observer.peer_refused for observer in self._observers_of(peer)], peer.node)
 
     async def renew_session(self, peer: Peer, outgoing: OutgoingConnection) -> None:
         """See ``RekeyHost``."""
@@ -706,7 +695,7 @@ class Mesh:
         self._send_reset(peer)
 
     def _send_reset(self, peer: Peer) -> None:
-        self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
+        self._notify([observer.frames_lost for observer in self._observers_of(peer)], peer)
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Drop a peer: end its link and sessions.  Messages still waiting are counted as lost."""
@@ -725,7 +714,7 @@ class Mesh:
         self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
         self._final_messages.gone()
-        self._notify(self._observers_of(peer), lambda observer: observer.peer_removed(peer, reason))
+        self._notify([observer.peer_removed for observer in self._observers_of(peer)], peer, reason)
 
     async def disconnect_all(self, reason: str, timeout: float) -> None:
         """Send every peer a goodbye, after all that was posted before.

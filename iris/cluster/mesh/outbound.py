@@ -27,14 +27,12 @@ from iris.cluster.routes import (
     is_via_url,
     token_untrusted,
 )
-from iris.kernel.config import Config
+from iris.kernel.config import DEFAULTS
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import Entropy
 from iris.kernel.slots import address_key
 from iris.kernel.tasks import AT_ONCE, first_of
 from iris.kernel.transport import ConnectionUser, OutgoingConnection, Permit, Refused, Transport
-
-_DEFAULTS: Final = Config()
 
 _ANSWERED: Final = 2
 """Addresses of an unauthenticated peer that are dialled at one time, to answer it; see ``Config.dial_backs``."""
@@ -124,7 +122,7 @@ class OutboundConnections:
         carriers: Carriers = NO_CARRIERS,
     ) -> None:
         self._transport: Final = transport
-        limits = DialLimits(_DEFAULTS.failed_dials, _DEFAULTS.failed_dial_rate)
+        limits = DialLimits(DEFAULTS.failed_dials, DEFAULTS.failed_dial_rate)
         self._rules, self._limits, self._refusals = rules or DialRules(AddressRules(), limits, Counter())
         self._observer = observer
         self._carriers = carriers

@@ -34,6 +34,7 @@ class Peer:
 
     __slots__ = (
         "addresses",
+        "at_remote_site",
         "border",
         "client",
         "fruitless",
@@ -43,6 +44,7 @@ class Peer:
         "leaving",
         "link",
         "node",
+        "other_realm",
         "reached",
         "returning",
         "round_trip",
@@ -64,6 +66,10 @@ class Peer:
         self.node: Final[NodeId] = identity.node_id
         self.link: Final = Link(self.node, config, owner)
         self.addresses = addresses
+        self.other_realm: Final = identity.other_realm is not None
+        """True if the peer is of a realm of another owner."""
+        self.at_remote_site: Final = bool(addresses) and is_site_url(addresses[0])
+        """True if the peer is at another site, reached through gateways."""
         self.border: Final = (border or Border()) if self.at_remote_site else None
         """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.reached = ""
@@ -87,20 +93,10 @@ class Peer:
         """Seconds from asking it whether it lives to its answer, the last time; None: it was not asked yet."""
 
     @property
-    def at_remote_site(self) -> bool:
-        """True if the peer is at another site, reached through gateways."""
-        return bool(self.addresses) and is_site_url(self.addresses[0])
-
-    @property
     def kind(self) -> str:
         """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
         scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
         return _KINDS.get(scheme, scheme)
-
-    @property
-    def other_realm(self) -> bool:
-        """True if the peer is of a realm of another owner."""
-        return self.identity.other_realm is not None
 
     @property
     def indirect(self) -> bool:
@@ -221,9 +217,9 @@ class SessionEntry:
         Two handshakes that cross may end in another order than they began in, and at both ends in different ones.
         """
         peer = self.peer
-        in_use = next((entry for entry in entries if entry.session is peer.session), None)
-        if in_use is not None and in_use.follows(self):
-            return in_use
+        for entry in entries:
+            if entry.session is peer.session and entry.follows(self):
+                return entry
         peer.session = self.session
         peer.link.use(self.session)
         return None
@@ -234,9 +230,10 @@ class SessionEntry:
         False if it comes late, after frames in a later session.
         """
         former = [other for other in entries if other.peer is self.peer and other.begun]
-        if any(other.follows(self) for other in former):
-            self.left = True
-            return False
+        for other in former:
+            if other.follows(self):
+                self.left = True
+                return False
         # From here on late frames of the former sessions are refused, though they are genuine: they would be out of
         # order.
         for other in former:

@@ -18,7 +18,7 @@ from typing import Final, TypeVar, final
 
 from msgspec import Struct
 
-from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
+from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
@@ -124,7 +124,7 @@ def portions(updates: Iterable[U], max_bytes: int) -> Iterator[list[U]]:
     portion: list[U] = []
     room, signatures = max_bytes, MAX_SIGNATURES
     for update in updates:
-        size, more = update_size(update), signatures_of(update)
+        size, more = update.size, signatures_of(update)
         if portion and (size > room or more > signatures):
             yield portion
             portion = []

@@ -96,7 +96,7 @@ class ClientView:
         """The probe of each member that is in progress."""
 
     def __repr__(self) -> str:
-        return f"<ClientView {self._context.own.node[:8]} of {len(self._clusters)} clusters>"
+        return f"<ClientView {self._context.view.own.node[:8]} of {len(self._clusters)} clusters>"
 
     # -- what the shell asks --------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class ClientView:
     @property
     def own(self) -> NodeRecord:
         """This node's own record, as others would see it."""
-        return self._context.own
+        return self._context.view.own
 
     @property
     def lateness(self) -> float:
@@ -193,7 +193,7 @@ class ClientView:
     ) -> list[Effect]:
         """See ``Swim``: no member is notified of a client."""
         self._advance(now)
-        own = self._context.own
+        own = self._context.view.own
         self._context.view.set_own(
             structs.replace(
                 own,

@@ -53,12 +53,12 @@ class Confirmations:
     def testify(self, member: NodeState, evidence: Evidence) -> None:
         """Say that this node finds ``member`` silent or refused."""
         context = self._context
-        if not member.live or not self._would_help(member, context.own.node, evidence):
+        if not member.live or not self._would_help(member, context.view.own.node, evidence):
             return
         claim = Claim(
             node=member.record.node,
             incarnation=member.record.incarnation,
-            witness=context.own.node,
+            witness=context.view.own.node,
             evidence=evidence,
         )
         self._apply(member, structs.replace(claim, signature=context.trust.sign(claim.statement())))
@@ -66,7 +66,7 @@ class Confirmations:
     def receive(self, claim: Claim, sender: NodeId) -> None:
         """Somebody passes on a witness's word."""
         context = self._context
-        if claim.node == context.own.node:
+        if claim.node == context.view.own.node:
             # No signature is looked at: the answer to a false claim is the same as to a true one, a higher incarnation,
             # and refutations are spaced.
             self._own.accused(claim.incarnation)
@@ -88,7 +88,7 @@ class Confirmations:
     def receive_accusation(self, accusation: Accusation) -> None:
         """Somebody is held dead somewhere; its subject alone can do something about it."""
         context = self._context
-        if accusation.node == context.own.node:
+        if accusation.node == context.view.own.node:
             self._own.accused(accusation.incarnation)
             return
         member = context.view.find(accusation.node)

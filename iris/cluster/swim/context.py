@@ -26,7 +26,6 @@ from iris.cluster.swim.gossip import (
     Renewal,
     Update,
     sends,
-    update_size,
 )
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.suspicion import witnesses_needed
@@ -257,11 +256,6 @@ class SwimContext:
         self._rejected: dict[tuple[NodeId, str], None] = {}
 
     @property
-    def own(self) -> NodeRecord:
-        """This node's record."""
-        return self.view.own
-
-    @property
     def needed(self) -> int:
         """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
         return witnesses_needed(len(self.view.live), self.config)
@@ -275,8 +269,12 @@ class SwimContext:
         self, node: NodeId, kind: Callable[..., Message], *fields: object, updates: Sequence[Update]
     ) -> None:
         """Send a message of a kind whose last field is these updates."""
-        size = _SMALL + sum(map(update_size, updates))
-        self.send(node, kind(*fields, tuple(update.as_update() for update in updates)), size)
+        size = _SMALL
+        encoded: list[kinds.AnyUpdate] = []
+        for update in updates:
+            size += update.size
+            encoded.append(update.as_update())
+        self.send(node, kind(*fields, tuple(encoded)), size)
 
     def send_with_updates(
         self, node: NodeId, kind: Callable[..., Message], *fields: object, first: Update | None = None

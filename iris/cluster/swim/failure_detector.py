@@ -437,14 +437,14 @@ class FailureDetector:
         context = self._context
         accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
         delay = min(int(max(0.0, context.workload.queue_delay) * 1e6), 10**12)
-        behind = context.own if incarnation != context.own.incarnation else None
+        behind = context.view.own if incarnation != context.view.own.incarnation else None
         context.send_with_updates(sender, kinds.ProbeAnswer, sequence, delay, first=behind)
         return accused and state is MemberState.DEAD
 
     def requested(self, sequence: int, target: NodeId, sender: NodeId) -> None:
         """Probe ``target`` for ``sender``, and report either way."""
         context = self._context
-        if target == context.own.node:
+        if target == context.view.own.node:
             context.send_with_updates(sender, kinds.ProbeReport, sequence, int(ProbeVerdict.ANSWERED))
             return
         member = context.view.find(target)

@@ -21,7 +21,7 @@ import enum
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final, assert_never, final
+from typing import ClassVar, Final, final
 
 from msgspec import Struct, structs
 
@@ -59,6 +59,11 @@ class Renewal(Struct, frozen=True, kw_only=True):
     incarnation: int
     signature: bytes
 
+    @property
+    def size(self) -> int:
+        """Size on the wire in bytes, rounded up."""
+        return 32 + len(self.signature)
+
     def as_update(self) -> kinds.RenewalUpdate:
         """Return the form on the wire."""
         return kinds.RenewalUpdate(bytes.fromhex(self.node), self.incarnation, self.signature)
@@ -77,6 +82,11 @@ class Claim(Struct, frozen=True, kw_only=True):
     witness: NodeId
     evidence: Evidence
     signature: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Size on the wire in bytes, rounded up."""
+        return 56 + len(self.signature)
 
     def as_update(self) -> kinds.ClaimUpdate:
         """Return the form on the wire."""
@@ -107,6 +117,8 @@ class Accusation(Struct, frozen=True, kw_only=True):
 
     node: NodeId
     incarnation: int
+    size: ClassVar = 32
+    """Size on the wire in bytes, rounded up."""
 
     def as_update(self) -> kinds.AccusationUpdate:
         """Return the form on the wire."""
@@ -121,27 +133,16 @@ def signatures_of(update: Update) -> int:
     return _RECORD_SIGNATURES if isinstance(update, NodeRecord) else 1
 
 
-def update_size(update: Update) -> int:
-    """Return the bytes on the wire, rounded up."""
-    match update:
-        case NodeRecord():
-            return update.size
-        case Renewal():
-            return 32 + len(update.signature)
-        case Claim():
-            return 56 + len(update.signature)
-        case Accusation():
-            return 32
-        case _:
-            assert_never(update)
-
-
 def signatures_in(message: Message) -> int:
     """Return how many signatures the receiver of a message of membership checks, at most, whatever it is."""
     if isinstance(message, kinds.Join):
         return _RECORD_SIGNATURES
     updates: tuple[kinds.AnyUpdate, ...] = getattr(message, "updates", ())
-    return sum([_RECORD_SIGNATURES if isinstance(update, kinds.RecordUpdate) else 1 for update in updates])
+    signatures = len(updates)
+    for update in updates:
+        if isinstance(update, kinds.RecordUpdate):
+            signatures += _RECORD_SIGNATURES - 1
+    return signatures
 
 
 def _never(_node: bytes, _incarnation: int, _signature: bytes) -> bool:
@@ -248,7 +249,7 @@ class GossipQueue:
                     self.discard(next(iter(level)))
                     self.dropped += 1
                     break
-        self._levels[0][key] = (update, update_size(update))
+        self._levels[0][key] = (update, update.size)
         self._level_of[key] = 0
 
     def discard(self, key: Key) -> None:

@@ -55,7 +55,7 @@ class LocalMember:
     @property
     def renewal(self) -> Renewal:
         """The present incarnation in its short form."""
-        own = self._context.own
+        own = self._context.view.own
         return Renewal(node=own.node, incarnation=own.incarnation, signature=own.signature)
 
     def publish(self, record: NodeRecord) -> None:
@@ -65,7 +65,7 @@ class LocalMember:
             ConfigError: it exceeds the limits of a record; nothing has changed.
         """
         context = self._context
-        record = signed(structs.replace(record, incarnation=context.own.incarnation + 1), context.trust)
+        record = signed(structs.replace(record, incarnation=context.view.own.incarnation + 1), context.trust)
         context.view.set_own(record)
         context.spread(record)
 
@@ -79,7 +79,7 @@ class LocalMember:
         proof: bytes | None,
     ) -> None:
         """Publish what is not None and differs."""
-        own = self._context.own
+        own = self._context.view.own
         record = structs.replace(
             own,
             addresses=own.addresses if addresses is None else tuple(addresses),
@@ -98,20 +98,20 @@ class LocalMember:
         linked = [node for node in context.view.live if context.links.is_linked(node)]
         if linked and len(linked) <= _SENT_AT_ONCE:
             for node in linked:
-                context.send_updates(node, kinds.State, False, updates=[context.own])
-            context.sent_directly(context.own.node)
+                context.send_updates(node, kinds.State, False, updates=[context.view.own])
+            context.sent_directly(context.view.own.node)
 
     def leave(self) -> None:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""
         context = self._context
-        self.publish(structs.replace(context.own, leaving=True))
+        self.publish(structs.replace(context.view.own, leaving=True))
         for node in context.view.pick(context.random, context.config.update_sends):
-            context.send_updates(node, kinds.Gossip, updates=[context.own])
+            context.send_updates(node, kinds.Gossip, updates=[context.view.own])
 
     def accused(self, incarnation: int) -> bool:
         """Somebody holds this node suspect or dead; True if this is the news that makes it refute."""
         context = self._context
-        own = context.own
+        own = context.view.own
         if own.leaving or incarnation > own.incarnation:
             # Nobody honest knows an incarnation that this node has not had.  To go above it would let a liar drive the
             # number to its limit, after which nothing could be refuted.
@@ -132,7 +132,7 @@ class LocalMember:
 
     def _refute_late(self) -> None:
         self._pending = False
-        if not self._context.own.leaving:
+        if not self._context.view.own.leaving:
             self._refute()
 
     def _refute(self) -> None:
@@ -140,7 +140,7 @@ class LocalMember:
         self._refutable_from = context.now + _REFUTATION_SPACING
         self.refutations += 1
         context.health.refuted()
-        own = context.own
+        own = context.view.own
         record = signed(structs.replace(own, incarnation=own.incarnation + 1), context.trust)
         # From here on every claim against the former incarnation is void, wherever and whenever it arrives.
         context.view.set_own(record)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from typing import Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
@@ -72,16 +72,12 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Size on the wire in bytes, rounded up."""
-        return (
-            64
-            + len(self.name)
-            + len(self.proof)
-            + len(self.site)
-            + len(self.signature)
-            + 3 * len(self.addresses)
-            + sum(map(len, self.addresses))
-            + sum([len(entry.name) + len(entry.proof) + 8 for entry in self.clusters])
-        )
+        size = 64 + len(self.name) + len(self.proof) + len(self.site) + len(self.signature)
+        for address in self.addresses:
+            size += 3 + len(address)
+        for entry in self.clusters:
+            size += 8 + len(entry.name) + len(entry.proof)
+        return size
 
     def as_update(self) -> kinds.RecordUpdate:
         """Return the form on the wire."""
@@ -92,7 +88,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
             self.proof,
             self.site,
             self.addresses,
-            tuple((entry.name, entry.proof, entry.draining) for entry in self.clusters),
+            tuple(map(structs.astuple, self.clusters)),
             self.interest_version,
             self.leaving,
             self.signature,
@@ -145,14 +141,15 @@ def record_untrusted(update: kinds.RecordUpdate) -> NodeRecord:
     Raises:
         RemoteProtocolError: a name or an address against the rules, or a record that is too large.
     """
-    clusters = tuple(
-        ClusterEntry(name=name, proof=proof, draining=draining) for name, proof, draining in update.clusters
-    )
-    names = [update.name, *(entry.name for entry in clusters), *([update.site] if update.site else ())]
-    if not all(map(is_name, names)) or len({entry.name for entry in clusters}) != len(clusters):
+    clusters: dict[str, ClusterEntry] = {}
+    for name, proof, draining in update.clusters:
+        clusters[name] = ClusterEntry(name=name, proof=proof, draining=draining)
+    names = [update.name, *clusters, *([update.site] if update.site else ())]
+    if not all(map(is_name, names)) or len(clusters) != len(update.clusters):
         raise RemoteProtocolError("a record has names of a cluster and a site, and lists each cluster once")
-    if not all(0 < len(address) <= MAX_ADDRESS and is_plain(address) for address in update.addresses):
-        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
+    for address in update.addresses:
+        if not (0 < len(address) <= MAX_ADDRESS and is_plain(address)):
+            raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
     record = NodeRecord(
         node=node_of(update.node),
         incarnation=update.incarnation,
@@ -160,7 +157,7 @@ def record_untrusted(update: kinds.RecordUpdate) -> NodeRecord:
         proof=update.proof,
         site=update.site,
         addresses=update.addresses,
-        clusters=clusters,
+        clusters=tuple(clusters.values()),
         interest_version=update.interest_version,
         leaving=update.leaving,
         signature=update.signature,

@@ -80,7 +80,7 @@ class StateExchange:
     ) -> None:
         """Merge a record that a peer sent; ``state`` if it came in answer to a comparison or to joining."""
         context = self._context
-        if record.node == context.own.node:
+        if record.node == context.view.own.node:
             self._receive_own(record, sender)
             return
         member = context.view.find(record.node)
@@ -116,8 +116,8 @@ class StateExchange:
         """Merge a renewal, or ask for the whole record if it does not apply to the one held."""
         context = self._context
         member = context.view.find(renewal.node)
-        if renewal.node == context.own.node:
-            record = renewal.applied_to(context.own)
+        if renewal.node == context.view.own.node:
+            record = renewal.applied_to(context.view.own)
         elif member is None:
             self.want(renewal.node, sender)
             return
@@ -147,9 +147,9 @@ class StateExchange:
 
     def _receive_own(self, record: NodeRecord, sender: NodeId) -> None:
         context = self._context
-        if record.incarnation < context.own.incarnation or record.signature == context.own.signature:
+        if record.incarnation < context.view.own.incarnation or record.signature == context.view.own.signature:
             return
-        if context.trust.verify(context.own, record.statement(), record.signature):
+        if context.trust.verify(context.view.own, record.statement(), record.signature):
             context.reject(sender, "another process uses this node's id and key")
         else:
             context.reject(sender, "a record of this node that it did not sign")
@@ -285,8 +285,8 @@ class StateExchange:
 
     def _record(self, node: NodeId) -> NodeRecord | None:
         context = self._context
-        if node == context.own.node:
-            return context.own
+        if node == context.view.own.node:
+            return context.view.own
         member = context.view.find(node)
         return member.record if member is not None and member.state is not MemberState.DEAD else None
 
@@ -306,7 +306,7 @@ class StateExchange:
         self._retry_later()
 
     def _ask_to_join(self, node: NodeId) -> None:
-        self._context.send(node, kinds.Join(self._context.own.as_update()), self._context.own.size)
+        self._context.send(node, kinds.Join(self._context.view.own.as_update()), self._context.view.own.size)
 
     def _retry_later(self) -> None:
         if self._contacts and not self._retrying:
@@ -330,7 +330,7 @@ class StateExchange:
         self.receive(record, sender)
         if not self._may_ask(sender, kinds.Join):
             return
-        records = [context.own]
+        records = [context.view.own]
         records.extend(record for record in context.view.records() if record.node != sender)
         self._send_state(records, sender, last=True)
 

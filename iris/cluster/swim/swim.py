@@ -103,7 +103,7 @@ class Swim:
         self._stalls = 0
 
     def __repr__(self) -> str:
-        return f"<Swim {self._context.own.node[:8]} {self._context.view!r}>"
+        return f"<Swim {self._context.view.own.node[:8]} {self._context.view!r}>"
 
     # -- what the shell asks --------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Swim:
     @property
     def own(self) -> NodeRecord:
         """This node's own record, as others will know it."""
-        return self._context.own
+        return self._context.view.own
 
     @property
     def lateness(self) -> float:
@@ -129,15 +129,15 @@ class Swim:
 
     def record(self, node: NodeId) -> NodeRecord | None:
         """Return the record of a node, dead or alive; None if it is unknown."""
-        if node == self._context.own.node:
-            return self._context.own
+        if node == self._context.view.own.node:
+            return self._context.view.own
         member = self._context.view.find(node)
         return None if member is None else member.record
 
     def state(self, node: NodeId) -> MemberState | None:
         """Return how a node is seen; None if it is unknown."""
-        if node == self._context.own.node:
-            return MemberState.LEFT if self._context.own.leaving else MemberState.ALIVE
+        if node == self._context.view.own.node:
+            return MemberState.LEFT if self._context.view.own.leaving else MemberState.ALIVE
         member = self._context.view.find(node)
         return None if member is None else member.state
 
@@ -163,7 +163,7 @@ class Swim:
             suspect=len(self._suspects),
             dead=gone[MemberState.DEAD],
             left=gone[MemberState.LEFT],
-            incarnation=context.own.incarnation,
+            incarnation=context.view.own.incarnation,
             health=context.health.score,
             updates_waiting=len(context.dissemination),
             updates_dropped=context.dissemination.dropped,
@@ -186,7 +186,7 @@ class Swim:
         """
         self._advance(now)
         for contact in contacts:
-            if contact != self._context.own.node:
+            if contact != self._context.view.own.node:
                 self._census.join(contact)
         return self._flush()
 
@@ -214,7 +214,7 @@ class Swim:
     def leave(self, now: float) -> list[Effect]:
         """Publish that this node leaves.  A dozen members get it at once; wait for ``settled`` for the others."""
         self._advance(now)
-        if not self._context.own.leaving:
+        if not self._context.view.own.leaving:
             self._own.leave()
         return self._flush()
 
@@ -264,7 +264,7 @@ class Swim:
         while (action := self._context.timers.pop(self._context.now)) is not None:
             # A node that leaves still spreads that it leaves, and probes nobody any more: who does not answer it now
             # may have ended the link.
-            if not self._context.own.leaving or action == self._gossip_due:
+            if not self._context.view.own.leaving or action == self._gossip_due:
                 action()
                 self._prober.ask_suspects()
         return self._flush()
@@ -304,7 +304,7 @@ class Swim:
         if context.dissemination.pressing and context.view.live:
             if context.now >= self._gossip_from:
                 self._gossip()
-            if context.dissemination.pressing and not self._gossip_armed:
+            if not self._gossip_armed and context.dissemination.pressing:
                 self._gossip_armed = True
                 context.timers.at(self._gossip_from, self._gossip_due)
         effects = context.outbox
@@ -333,7 +333,7 @@ class Swim:
         context = self._context
         member = context.view.find(sender)
         if member is None:
-            if sender != context.own.node:
+            if sender != context.view.own.node:
                 self._census.want(sender, sender)
             return
         self._prober.note_received(sender)

@@ -523,6 +523,8 @@ class Link:
         if self._batches:
             batch, size = self._batches.popleft()
             self._waiting_bytes -= size
+        elif not (self._open or self._bulk.sources):
+            return False
         else:
             batch, size = self._swap_batch()
             if self._bulk.sources:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from typing import Final, NamedTuple, final
 
@@ -98,7 +98,8 @@ class MemoryNetwork:
         """Reverse connections that are being dialled, by token."""
         self.cut: Final[set[tuple[str, str]]] = set()
         """Pairs of hosts between which everything is dropped, in that direction."""
-        self._faults: dict[tuple[str, str], LinkFault] = {}
+        self.faults: Mapping[tuple[str, str], LinkFault] = {}
+        """Links that are faulty, by the hosts that they go from and to."""
         self.observer: FrameObserver | None = None
         self._names = 0
 
@@ -131,13 +132,9 @@ class MemoryNetwork:
 
     def set_faults(self, faults: dict[tuple[str, str], LinkFault]) -> None:
         """Have these links be faulty from now on, by the hosts that they go from and to, and all others be sound."""
-        self._faults = faults
+        self.faults = faults
         for transport in self._transports:
             transport.links_changed()
-
-    def fault(self, source: str, target: str) -> LinkFault:
-        """Return what is wrong between two hosts."""
-        return self._faults.get((source, target), _SOUND)
 
     def pause(self, host: str) -> None:
         """Have a host read nothing, see ``MemoryTransport.pause``; transports that it opens meanwhile do."""
@@ -215,7 +212,7 @@ class MemoryNetwork:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Return whether a partition lies between two hosts."""
-        return (source, target) in self.cut or (bool(self._faults) and self.fault(source, target).blocked)
+        return (source, target) in self.cut or self.faults.get((source, target), _SOUND).blocked
 
 
 @final
@@ -459,7 +456,7 @@ class MemoryOutgoing:
         if self._in_transit >= network.capacity or self._bytes_in_transit >= network.capacity_bytes:
             return False
         source, target = self._source.host, self._target.host
-        fault = network.fault(source, target)
+        fault = network.faults.get((source, target), _SOUND)
         if len(frame) > self._target.max_frame:
             self.break_soon()
             return True
@@ -493,7 +490,7 @@ class MemoryOutgoing:
 
     def send_held(self) -> None:
         """Send what was held back, if the link is open again."""
-        fault = self._network.fault(self._source.host, self._target.host)
+        fault = self._network.faults.get((self._source.host, self._target.host), _SOUND)
         if self._held and not fault.blocked:
             held, self._held = self._held, []
             for frame in held:

@@ -161,16 +161,17 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
         return Signature((), None, returns, is_empty=True)
     first, *others = parameters
     types = {first.name: _resolved(handler, first.annotation)}
-    untyped = [one.name for one in parameters if one.annotation is EMPTY and one.default is EMPTY]
-    if operation and untyped:
-        raise ConfigError(
-            f"{handler_name(handler)}: {untyped[0]} has no type: annotate it, with iris.Request if it is the request"
-        )
+    for one in parameters if operation else ():
+        if one.annotation is EMPTY and one.default is EMPTY:
+            raise ConfigError(
+                f"{handler_name(handler)}: {one.name} has no type: annotate it, with iris.Request if it is the request"
+            )
     unannotated = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
     alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
     if alone and types[first.name] in unannotated:
         return Signature((), None, returns)
-    types.update((one.name, _resolved(handler, one.annotation)) for one in others)
+    for one in others:
+        types[one.name] = _resolved(handler, one.annotation)
     requests = [name for name, kind in types.items() if _is_request(kind)]
     untyped = [one.name for one in parameters if types[one.name] is EMPTY and one.default is EMPTY]
     if not requests and untyped == [parameters[-1].name] and len(parameters) > 1:
@@ -190,7 +191,7 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
     by_name = bool(more) or (value.by_keyword or (operation and not value.is_required))
     taken = [one.name for one in parameters if one.kind in _BY_POSITION][: 1 + len(requests)]
     in_order = taken == [value.name, *requests]
-    if any(one.kind is one.POSITIONAL_ONLY for one in parameters) and (by_name or not in_order):
+    if (by_name or not in_order) and any(one.kind is one.POSITIONAL_ONLY for one in parameters):
         raise ConfigError(f"{handler_name(handler)}: what is given by its name cannot be positional-only")
     return Signature(arguments, requests[0] if requests else None, returns, by_name, in_order)
 

@@ -50,7 +50,7 @@ from typing import ClassVar, Final, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 
-from iris.kernel.config import Config
+from iris.kernel.config import DEFAULTS, Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE, VERSION
@@ -66,8 +66,6 @@ from iris.security.identity import (
 )
 from iris.security.noise import DHLEN, HandshakeState, KnownKeys, Suite, preferred_suite
 from iris.security.secret import Redacted, Secret
-
-_DEFAULTS: Final = Config()
 
 EPHEMERAL: Final = slice(HEADER_SIZE + 1, HEADER_SIZE + 1 + DHLEN)
 """Position of the initiator's ephemeral key in a first frame."""
@@ -97,7 +95,7 @@ class HandshakeRules:
     """Rules for the other side of a handshake, and for the session that comes of it."""
 
     admit: Admit | None = None
-    config: Config = _DEFAULTS
+    config: Config = DEFAULTS
     """For the lifetime of the session."""
     expected: NodeId | None = None
     """The handshake fails if another node answers its initiator; None: any node of the realm."""

@@ -304,16 +304,17 @@ def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation |
     Raises:
         OutOfDate: a part of it is not valid yet, or no longer.
     """
-    _check_time(certificate, f"certificate of cluster {certificate.name!r}", wall_now)
-    if delegation is not None:
-        _check_time(delegation, f"delegation of node {delegation.node} of cluster {delegation.cluster!r}", wall_now)
-
-
-def _check_time(document: ClusterCertificate | NodeDelegation, what: str, wall_now: float) -> None:
-    if wall_now < document.not_before:
-        left = document.not_before - wall_now
-        raise OutOfDate(f"{what}: valid only in {left:.0f} s; check the clocks", document)
-    if wall_now >= document.not_after:
+    for document in (certificate, delegation):
+        if document is None or document.not_before <= wall_now < document.not_after:
+            continue
+        what = (
+            f"certificate of cluster {document.name!r}"
+            if isinstance(document, ClusterCertificate)
+            else f"delegation of node {document.node} of cluster {document.cluster!r}"
+        )
+        if wall_now < document.not_before:
+            left = document.not_before - wall_now
+            raise OutOfDate(f"{what}: valid only in {left:.0f} s; check the clocks", document)
         raise OutOfDate(f"{what}: expired {wall_now - document.not_after:.0f} s ago", document)
 
 

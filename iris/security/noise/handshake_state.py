@@ -15,6 +15,7 @@ Not part of the framework's text, and therefore decided here:
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Protocol, final
 
@@ -92,6 +93,7 @@ class CipherState:
         self._cipher = cipher
         self._aead: Aead | None = None
         self.k: Secret | None = None
+        self.n = 0
 
     def initialize_key(self, key: bytes) -> None:
         """Take ``key`` and start again at nonce 0."""
@@ -101,9 +103,8 @@ class CipherState:
 
     def copy(self) -> CipherState:
         """Return an independent copy, for reading what may turn out not to be genuine."""
-        copied = CipherState(self._cipher)
-        if self.k is not None:
-            copied.k, copied.n, copied._aead = self.k, self.n, self._aead
+        copied = object.__new__(CipherState)
+        copied._cipher, copied._aead, copied.k, copied.n = self._cipher, self._aead, self.k, self.n
         return copied
 
     def has_key(self) -> bool:
@@ -112,7 +113,7 @@ class CipherState:
 
     def nonce(self, n: int) -> bytes:
         """Return ``n`` as the cipher takes it (sections 12.3, 12.4)."""
-        return bytes(4) + n.to_bytes(8, "big" if self._cipher == "AESGCM" else "little") if n else _FIRST_NONCE
+        return bytes(4) + n.to_bytes(8, "big" if self._cipher == "AESGCM" else "little")
 
     def encrypt_with_ad(self, ad: bytes, plaintext: bytes) -> bytes:
         """Return the ciphertext with its tag, or ``plaintext`` itself if there is no key yet."""
@@ -124,7 +125,7 @@ class CipherState:
         self.n = n + 1  # before the cipher runs: an error may cost a nonce, never use one twice
         if self._aead is None:
             self._aead = CIPHERS[self._cipher](self.k)
-        return self._aead.encrypt(self.nonce(n), plaintext, ad)
+        return self._aead.encrypt(self.nonce(n) if n else _FIRST_NONCE, plaintext, ad)
 
     def decrypt_with_ad(self, ad: bytes, ciphertext: bytes) -> bytes:
         """Return the plaintext; AuthenticationError, and no change, if ``ciphertext`` is not genuine."""
@@ -135,7 +136,7 @@ class CipherState:
         if self._aead is None:
             self._aead = CIPHERS[self._cipher](self.k)
         try:
-            plaintext = self._aead.decrypt(self.nonce(self.n), ciphertext, ad)
+            plaintext = self._aead.decrypt(self.nonce(self.n) if self.n else _FIRST_NONCE, ciphertext, ad)
         except InvalidTag:
             raise AuthenticationError("a message does not decrypt") from None
         self.n += 1
@@ -174,7 +175,7 @@ class SymmetricState:
         # Section 4.3: RFC 5869 with ck as the salt and nothing as the info
         size = len(self.ck)
         derived = HKDF(self._algorithm, outputs * size, self.ck, b"").derive(input_key_material)
-        return tuple([Secret(derived[start : start + size]) for start in range(0, outputs * size, size)])
+        return tuple(map(Secret, struct.unpack(f"{size}s" * outputs, derived)))
 
     def mix_key(self, input_key_material: bytes) -> None:
         """Fold a secret into the chaining key and take a new encryption key from it."""

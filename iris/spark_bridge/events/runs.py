@@ -42,7 +42,10 @@ def _labels(run: EventRun) -> int:
 
 def count_events(runs: Iterable[EventRun]) -> int:
     """Return how many events runs have together."""
-    return sum(len(run.payloads) for run in runs)
+    count = 0
+    for run in runs:
+        count += len(run.payloads)
+    return count
 
 
 def count_topics(runs: Iterable[EventRun]) -> dict[str, int]:

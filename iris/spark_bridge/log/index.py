@@ -248,8 +248,9 @@ class IndexView:
         """Return a table, which is opened when it is first needed: few transactions need more than five of 23."""
         found = self._opened.get(name)
         if found is None:
-            found = CheckedTable(self._transaction, self._databases[name], name, _journal_of(self._journal, name))
-            self._opened[name] = found
+            journal = self._journal
+            records = None if journal is None else journal.own if name in _OWN else journal.records
+            found = self._opened[name] = CheckedTable(self._transaction, self._databases[name], name, records)
         return found
 
     def tables(self) -> Mapping[str, CheckedTable]:
@@ -983,12 +984,6 @@ def _leave_beside(directory: Path) -> None:
     for name in _BESIDE:
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "leases").unlink(missing_ok=True)
-
-
-def _journal_of(journal: Journal | None, table: str) -> list[Journaled] | None:
-    if journal is None:
-        return None
-    return journal.own if table in _OWN else journal.records
 
 
 def _gap_key(key: GapKey) -> bytes:

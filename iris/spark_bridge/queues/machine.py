@@ -555,16 +555,15 @@ class QueueMachine:
     @property
     def deadline(self) -> float:
         """Time to call ``expire`` and ``assign`` next, in seconds; inf if never."""
-        stalls = [worker.moved + worker.lease for worker in self.workers if worker.hand and not worker.is_stalled]
-        return min(
-            min(stalls, default=math.inf),
-            self._delayed[0][0] if self._delayed else math.inf,
-            min(
-                (next(iter(worker.begun.values())).deadline for worker in self.workers if worker.begun),
-                default=math.inf,
-            ),
-            self._begins if self._ready and self._begins > -math.inf else math.inf,
-        )
+        due = self._delayed[0][0] if self._delayed else math.inf
+        if self._ready and self._begins > -math.inf:
+            due = min(due, self._begins)
+        for worker in self.workers:
+            if worker.hand and not worker.is_stalled:
+                due = min(due, worker.moved + worker.lease)
+            if worker.begun:
+                due = min(due, next(iter(worker.begun.values())).deadline)
+        return due
 
     def expire(self, now: float) -> None:
         """End the leases that have run out."""

@@ -135,14 +135,11 @@ class _Shard:
 
     def __init__(self, epoch: str, record: QueueRecord) -> None:
         self.epoch = epoch
-        self.record = record
+        self.record: Final = record
+        self.progress: Final = record.progress
         self.scanned = record.progress.floor
         self.retries: dict[int, Retry | None] = {}
         """Failed attempts to write, by offset; None deletes the record."""
-
-    @property
-    def progress(self) -> ShardProgress:
-        return self.record.progress
 
 
 @final

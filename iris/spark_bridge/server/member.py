@@ -459,7 +459,7 @@ class BridgeMember:
             self._readers.remove(reader)
 
     async def _look(self, known: Mapping[str, int], wanted: TopicFilter, limit: int | None) -> dict[str, News]:
-        asked = {state.id: state for state in self._states.values() if not known or state.id in known}
+        asked = {shard: state for shard, state in self._states.items() if not known or shard in known}
         if wanted.is_everything and limit is None:
             return {
                 shard: News(

@@ -21,6 +21,8 @@ class Sharding:
     def __init__(self, shards: Sequence[int], of: int | None = None) -> None:
         self._own = frozenset(shards)
         self._map: Final = ShardMap(tuple(shards) if of is None else range(of))
+        self.only: Final = self._map.only
+        """The shard of every event, if there is one alone."""
 
     def split(self, runs: Sequence[EventRun]) -> tuple[dict[int, list[EventRun]], list[EventRun]]:
         """Return the events by shard, each in the order given, and those of shards that other members have."""
@@ -39,8 +41,3 @@ class Sharding:
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
         """Return whether the shard of an event is one of this member's."""
         return self.shard_of(key, publisher, topic) in self._own
-
-    @property
-    def only(self) -> int | None:
-        """The shard of every event, if there is one alone."""
-        return self._map.only

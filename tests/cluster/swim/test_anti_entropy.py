@@ -18,7 +18,7 @@ from iris.cluster.swim.anti_entropy import (
     pack_nodes,
     portions,
 )
-from iris.cluster.swim.gossip import MAX_SIGNATURES, Accusation, update_size
+from iris.cluster.swim.gossip import MAX_SIGNATURES, Accusation
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import View
 from iris.kernel.errors import RemoteProtocolError
@@ -126,7 +126,7 @@ def test_portions_fit_a_message_in_bytes_and_number() -> None:
     records = [record(number) for number in range(500)]
     parts = list(portions(records, 2000))
     assert [one for part in parts for one in part] == records
-    assert all(sum(map(update_size, part)) <= 2000 for part in parts)
+    assert all(sum(update.size for update in part) <= 2000 for part in parts)
     hints = [Accusation(node=node(number), incarnation=1) for number in range(MAX_SIGNATURES + 1)]
     assert [len(part) for part in portions(hints, 10**9)] == [MAX_SIGNATURES, 1]
     assert [len(part) for part in portions(records, 10**9)] == [80] * 6 + [20], "a record is three signatures"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.cluster.swim import gossip as dissemination
-from iris.cluster.swim.gossip import Accusation, GossipQueue, Update, sends, update_size
+from iris.cluster.swim.gossip import Accusation, GossipQueue, Update, sends
 from iris.cluster.swim.records import NodeRecord
 from iris.kernel.config import Config
 from tests.support.membership import node, record
@@ -159,6 +159,6 @@ def test_every_update_goes_out_the_same_number_of_times_within_the_bounds(
     while len(waiting):
         message = waiting.pop(room, count, often)
         assert 0 < len(message) <= count
-        assert sum(map(update_size, message)) <= room or len(message) == 1
+        assert sum(update.size for update in message) <= room or len(message) == 1
         taken.update(message)
     assert taken == Counter(dict.fromkeys(latest.values(), often))

@@ -12,7 +12,6 @@ from iris.cluster.swim.gossip import (
     Evidence,
     Renewal,
     Update,
-    update_size,
     updates_untrusted,
 )
 from iris.kernel import wire
@@ -42,7 +41,7 @@ def test_updates_come_out_of_the_wire_as_they_went_in() -> None:
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
 def test_the_size_of_an_update_is_not_below_its_bytes_on_the_wire(update: Update) -> None:
-    assert update_size(update) >= len(wire.encode_batch([update.as_update()])) - 1
+    assert update.size >= len(wire.encode_batch([update.as_update()])) - 1
 
 
 @given(values)

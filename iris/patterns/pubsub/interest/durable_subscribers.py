@@ -143,9 +143,10 @@ class DurableSubscribers:
         """Return the records of the subscribers that are owed the confirmed events of a topic."""
         found = self.names.match(topic)
         site = self._mesh.tag.site
-        if not any(record.site != site for record in found):
-            return found
-        return [record for record in found if record.site == site or self._may_leave(record, topic)]
+        for one in found:
+            if one.site != site:
+                return [record for record in found if record.site == site or self._may_leave(record, topic)]
+        return found
 
     def _may_leave(self, record: DurableRecord, topic: str) -> bool:
         """Return whether events of a topic would go to a subscriber at another site if it were there."""

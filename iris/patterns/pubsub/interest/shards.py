@@ -75,11 +75,8 @@ class ShardMap:
     def __init__(self, shards: Sequence[int]) -> None:
         self._shards: Final = tuple(shards)
         self._known: dict[str, int] = {}
-
-    @property
-    def only(self) -> int | None:
+        self.only: Final = shards[0] if len(shards) == 1 else None
         """Shard of every event, if there is only one.  Else None."""
-        return self._shards[0] if len(self._shards) == 1 else None
 
     def shard_of(self, key: str | None, publisher: str, topic: str) -> int:
         """Return the shard of one event."""

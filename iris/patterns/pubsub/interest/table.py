@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self, TypeVar, final
 
-from iris.kernel.config import Config
+from iris.kernel.config import DEFAULTS
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
 from iris.kernel.wire import kinds
@@ -36,7 +36,7 @@ each of its groups."""
 MAX_WIDE: Final = 256
 """The same for terms with wildcards, whatever their patterns: an event may match all of them."""
 
-_LIMIT: Final = Config().interest_bytes
+_LIMIT: Final = DEFAULTS.interest_bytes
 
 OTHER_REALM_SHARE: Final = 8
 """Divisor of ``Config.interest_bytes`` for a node of another realm."""
@@ -134,6 +134,8 @@ class _Extent:
             limit: limit of the bytes.
             times: factor of each limit.
         """
+        if not more:
+            return None
         if self.bytes + sum(terms.size for terms in more) > times * limit:
             return f"patterns that take more than {times * limit} bytes (Config.interest_bytes)"
         shapes = [(terms, shape) for terms in more if (shape := shape_of(terms.pattern)) is not None]

@@ -192,8 +192,7 @@ class Acknowledgements:
         await self.wait_route(topic, key, deadline, timeout)
         run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
         try:
-            self.post(run)
-            await self.wait(run, deadline, timeout)
+            await self.wait(run, deadline, timeout, self.post(run))
         finally:
             self.forget(run)
 
@@ -226,8 +225,11 @@ class Acknowledgements:
                 with trio.move_on_at(min(deadline, trio.current_time() + STALLED)):
                     await link.wait_room()
 
-    def post(self, run: Unconfirmed) -> None:
-        """Number events and send them out; they are waited for until ``forget``."""
+    def post(self, run: Unconfirmed) -> Mapping[_Key, _Subscriber]:
+        """Number events and send them out; they are waited for until ``forget``.
+
+        Returns those that are to confirm them.
+        """
         if self._changed:
             self.look_for_absent()  # what was published before goes first
         publishing = self._publishing
@@ -255,6 +257,7 @@ class Acknowledgements:
             if group not in groups:
                 publishing.post_to_one(state, node, run.message(group[1]), run.size, count)
         self._ask(run, subscribers)
+        return subscribers
 
     def forget(self, run: Unconfirmed) -> None:
         """Stop waiting for these events."""
@@ -278,15 +281,28 @@ class Acknowledgements:
             bisect.insort(self._owing.setdefault(node, []), run.first)
         run.pending[node] = 0
 
-    async def wait(self, run: Unconfirmed, deadline: float, timeout: float) -> None:
+    async def wait(
+        self,
+        run: Unconfirmed,
+        deadline: float,
+        timeout: float,
+        subscribers: Mapping[_Key, _Subscriber] | None = None,
+    ) -> None:
         """Wait until every durable subscriber has confirmed events that were posted; send them again where needed.
+
+        Args:
+            run: the events.
+            deadline: time until which to wait.
+            timeout: the seconds that it was given, for the error.
+            subscribers: those that were asked a moment ago.
 
         Raises:
             RequestTimeout: not by the deadline.
         """
         while True:
-            subscribers = self._subscribers(run.topic, run.key)
-            self._ask(run, subscribers)
+            if subscribers is None:
+                subscribers = self._subscribers(run.topic, run.key)
+                self._ask(run, subscribers)
             outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
             # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
             # outstanding may also mean that the only subscriber has just left.
@@ -305,7 +321,7 @@ class Acknowledgements:
                 await run.news.wait()
             if trio.current_time() >= deadline:
                 raise RequestTimeout(self._overdue(run, list(outstanding.values()), timeout))
-            run.news = trio.Event()
+            run.news, subscribers = trio.Event(), None
 
     def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
@@ -358,18 +374,17 @@ class Acknowledgements:
                     shares[place] = max(terms.share[0], shares.get(place, 0))
                 else:
                     one.members.append(node)
-        for record in named:
+        placed = [*zip(named, map(_place, named), strict=True)]
+        for record, place in placed:
             if record.share:
-                place = _place(record)
                 shares[place] = max(record.share[0], shares.get(place, 0))
         wanted = {place: self._publishing.shard_of(of, key, topic) for place, of in shares.items()}
         for place, nodes in shared.items():
             present[place].members.extend(node for node, share in nodes if wanted[place] in share[1:])
         found = dict(present)
-        for record in named:
-            found.pop(_place(record), None)
-        for record in named:
-            place = _place(record)
+        for _, place in placed:
+            found.pop(place, None)
+        for record, place in placed:
             one = present.get(place)
             members = [] if one is None else one.members
             if record.group is None:

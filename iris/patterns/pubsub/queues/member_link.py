@@ -230,24 +230,27 @@ class MemberLink(MemberStream):
         self._extended = dict.fromkeys(extended)
         if not room:
             self._wakeup.wake()  # there may be more
-        outcomes: dict[JobOutcome | None, list[Job]] = {}
-        for job in reported:
-            job._sent += 1
-            outcomes.setdefault(job._outcome, []).append(job)
-        done, failed, released = (outcomes.pop(outcome, []) for outcome in JobOutcome)
-        begun, again, expired = first
-        report = JobReport(
-            begun=begun,
-            extended=again,
-            expired=expired,
-            done=tuple(job._place for job in done),
-            failed=tuple(JobFailure(*job._place, job.attempt, *job._failure) for job in failed),
-            released=tuple(job._place for job in released),
-        )
         if not self._asks and not reported and not any(first):
             return None
         self._asks = False
-        return report
+        done: list[Place] = []
+        failed: list[JobFailure] = []
+        released: list[Place] = []
+        for job in reported:
+            job._sent += 1
+            if job._outcome is JobOutcome.FAILED:
+                failed.append(JobFailure(*job._place, job.attempt, *job._failure))
+            else:
+                (done if job._outcome is JobOutcome.DONE else released).append(job._place)
+        begun, again, expired = first
+        return JobReport(
+            begun=begun,
+            extended=again,
+            expired=expired,
+            done=tuple(done),
+            failed=tuple(failed),
+            released=tuple(released),
+        )
 
     async def _receive(self, message: object, tunnel: Tunnel) -> None:
         """See ``MemberStream``.  At the bridge ``OpenQueue._send_all`` has sent it."""

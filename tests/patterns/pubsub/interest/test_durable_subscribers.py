@@ -410,7 +410,7 @@ async def test_two_nodes_with_one_name_do_not_argue_for_ever(autojump_clock: Moc
     async with open_meshes("a", "b", "c", linked=False) as fleet:
         async with fleet.open_node("b2") as other:  # linked to b by way of a alone
             twin = other.mesh
-            twin._identity = fleet.realm.identity("b")
+            twin.renew_identity(fleet.realm.identity("b"))
         await fleet.link("a", "b")
         async with storing(fleet["b"], "east"):
             for turn in range(40):
