@@ -153,7 +153,7 @@ def read_request(kind: type[T], payload: object) -> T:
     No payload is a request without fields.
     """
     try:
-        fields = {} if payload in (None, b"") else payload
+        fields: object = {} if payload in (None, b"") else payload
         request = msgspec.convert(fields, kind, builtin_types=(bytes,), str_keys=True)
         asked: object = request
         if isinstance(asked, Ask):
