@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, MutableSet
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSet, ValuesView
+from collections.abc import Set as AbstractSet
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypeVar, final
 
 import trio
 
@@ -33,6 +34,8 @@ from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 from iris.sync.crossing import Handle, Source, awaited, direct, plainly, shared
+
+_M = TypeVar("_M", bound=TrioMap)
 
 _AT_A_TIME: Final = 256
 """Events that cross to the thread that takes them at a time."""
@@ -163,26 +166,57 @@ class SharedSet(Handle[TrioSet], MutableSet[Any]):
 
     add = direct(TrioSet.add)
     discard = direct(TrioSet.discard)
+    clear = direct(TrioSet.clear)  # pyright: ignore[reportAssignmentType]
     __contains__ = direct(TrioSet.__contains__)
     __iter__ = direct(TrioSet.__iter__)  # pyright: ignore[reportAssignmentType]
     __len__ = direct(TrioSet.__len__)  # pyright: ignore[reportAssignmentType]
 
+    @classmethod
+    def _from_iterable(cls, it: Iterable[Any]) -> AbstractSet[Any]:
+        """Return what an operator such as ``&`` makes: a plain set."""
+        return set(it)
+
+
+def _keys(values: TrioMap) -> Iterator[str]:
+    return iter(list(values))
+
+
+def _items(values: TrioMap) -> ItemsView[str, Any]:
+    return dict(values).items()
+
+
+def _values(values: TrioMap) -> ValuesView[Any]:
+    return dict(values).values()
+
+
+class _Values(Handle[_M], MutableMapping[str, Any]):
+    """Values by their keys.  Each call is one step: of what goes through all of them others see no half."""
+
+    __slots__ = ()
+
+    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
+    pop: Any = direct(TrioMap.pop)  # overloaded
+    popitem = direct(TrioMap.popitem)  # pyright: ignore[reportAssignmentType]
+    setdefault: Any = direct(TrioMap.setdefault)
+    clear = direct(TrioMap.clear)  # pyright: ignore[reportAssignmentType]
+    items = direct(_items)  # pyright: ignore[reportAssignmentType]
+    values = direct(_values)  # pyright: ignore[reportAssignmentType]
+    __getitem__ = direct(TrioMap.__getitem__)
+    __setitem__ = direct(TrioMap.__setitem__)
+    __delitem__ = direct(TrioMap.__delitem__)
+    __contains__ = direct(TrioMap.__contains__)
+    __iter__ = direct(_keys)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioMap.__len__)  # pyright: ignore[reportAssignmentType]
+
 
 @final
-class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
+class SharedMap(_Values[TrioMap]):
     """See ``iris.SharedMap``: a map from text to values."""
 
     __slots__ = ()
 
     counter = shared(TrioMap.counter, SharedCounter)
     set = shared(TrioMap.set, SharedSet)
-    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
-    __getitem__ = direct(TrioMap.__getitem__)
-    __setitem__ = direct(TrioMap.__setitem__)
-    __delitem__ = direct(TrioMap.__delitem__)
-    __contains__ = direct(TrioMap.__contains__)
-    __iter__ = direct(TrioMap.__iter__)  # pyright: ignore[reportAssignmentType]
-    __len__ = direct(TrioMap.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final
@@ -193,7 +227,7 @@ class LossWatch(Source[TrioLossWatch, Loss]):
 
 
 @final
-class SharedState(Handle[TrioState], MutableMapping[str, Any]):
+class SharedState(_Values[TrioState]):
     """See ``iris.SharedState``: a document that every member of a cluster has a copy of."""
 
     __slots__ = ()
@@ -205,13 +239,6 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     watch = shared(TrioState.watch, StateWatch)
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
-    update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
-    __getitem__ = direct(TrioState.__getitem__)
-    __setitem__ = direct(TrioState.__setitem__)
-    __delitem__ = direct(TrioState.__delitem__)
-    __contains__ = direct(TrioState.__contains__)
-    __iter__ = direct(TrioState.__iter__)  # pyright: ignore[reportAssignmentType]
-    __len__ = direct(TrioState.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final

@@ -242,14 +242,15 @@ def check_plain(value: object) -> None:
             )
         lists: list[Any] = level if kinds <= {list, tuple} else [one for one in level if type(one) in (list, tuple)]
         dicts: list[Any] = [one for one in level if type(one) is dict] if dict in kinds else []
+        parts = sum(map(len, lists)) + sum(map(len, dicts))
+        if parts > MAX_VALUE:  # before anything goes through them: one list may be there a thousand times
+            raise ConfigError(f"a value has {parts} bytes: a document holds values of {MAX_VALUE} bytes at most")
         if set(map(type, chain.from_iterable(dicts))) - {str}:
             raise ConfigError("a document does not hold dicts with such keys: use str")
         containers += len(lists) + len(dicts)
         if containers > MAX_PARTS:
             raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts: use several keys")
         level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
-        if len(level) > MAX_VALUE:
-            raise ConfigError(f"a value has {len(level)} bytes: a document holds values of {MAX_VALUE} bytes at most")
     raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
 
 

@@ -45,12 +45,17 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def serve_programs(
-    service: Service, replica: Replica, check: Callable[[Sender], Awaitable[None]], watch: Callable[[str], StateWatch]
+    service: Service,
+    replica: Replica,
+    check: Callable[[Sender], Awaitable[None]],
+    check_allowed: Callable[[Sender], None],
+    watch: Callable[[str], StateWatch],
 ) -> None:
     """Add the operations to the service of a document.
 
     Args:
         check: waits until the document is there; raises RemoteError for a sender that may not use it.
+        check_allowed: raises RemoteError for a sender that may not use it now.
         watch: follows what a pattern matches.
     """
 
@@ -84,6 +89,7 @@ def serve_programs(
         except ConfigError as error:
             raise RemoteError("bad_request", str(error)) from None
         async for change in changes:
+            check_allowed(tunnel.sender)  # it may have been a member when it began, and be none now
             await tunnel.send(msgspec.to_builtins(change, builtin_types=(bytes,)))
 
 

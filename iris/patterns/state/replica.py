@@ -148,6 +148,19 @@ class Replica:
         self._document.check_open()
         self._write(group, key, payload, self.contents.at(group, key))
 
+    def update(self, group: Group, payloads: Mapping[str, bytes]) -> None:
+        """Set several keys, in the place of what is there: all or none.
+
+        Raises:
+            Overloaded: they do not fit into the document together.
+        """
+        self._document.check_open()
+        replaced = {key: self.contents.at(group, key) for key in payloads}
+        size = sum(Entry(0, *group, key, payload).size for key, payload in payloads.items())
+        self._check_room(size, chain.from_iterable(replaced.values()))
+        for key, payload in payloads.items():
+            self._put(Entry(self._next_dot(), *group, key, payload), replaced[key])
+
     def add(self, group: Group, name: str, number: int) -> None:
         """Add to what this writer has added to a counter.
 
@@ -186,13 +199,21 @@ class Replica:
             self._count()
 
     def _write(self, group: Group, key: str, payload: bytes, replaced: Sequence[Entry]) -> None:
+        entry = Entry(self._next_dot(), *group, key, payload)
+        self._check_room(entry.size, replaced)
+        self._put(entry, replaced)
+
+    def _next_dot(self) -> int:
         self._choose_writer()
-        number = self.vector.get(self.writer, 0) + 1
-        entry = Entry(dot_of(self.writer, number), *group, key, payload)
-        growth = entry.size - sum(one.size for one in replaced)
-        share = self.contents.bytes[self.writer] + entry.size
+        return dot_of(self.writer, self.vector.get(self.writer, 0) + 1)
+
+    def _check_room(self, size: int, replaced: Iterable[Entry]) -> None:
+        growth = size - sum(one.size for one in replaced)
+        share = self.contents.bytes[self.writer] + size
         if growth > 0 and self.size + growth > self._max_bytes and share > self._max_bytes // _RESERVED:
             raise Overloaded(f"the document has {self.size} bytes: {self._max_bytes} are the most")
+
+    def _put(self, entry: Entry, replaced: Iterable[Entry]) -> None:
         self._remove(replaced)
         self.contents.insert((entry,))
         self._added[entry.dot] = entry

@@ -172,7 +172,8 @@ class SharedState(SharedMap):
         self._node = node
         self._random = node.random
         self._max_bytes, self._path, self._allow = settings
-        replica = Replica(_OwnDocument(self), node.random, settings.max_bytes)
+        self._document = _OwnDocument(self)
+        replica = Replica(self._document, node.random, settings.max_bytes)
         super().__init__(replica, "")
         self._changes = Changes(replica)
         self._claims: dict[int, list[NodeId]] = {}
@@ -182,6 +183,8 @@ class SharedState(SharedMap):
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
+        self._saving = trio.Lock()
+        """So that the copy on disk is never one that was begun before it."""
         self._is_unsaved = False
         """True if the last attempt to save has failed."""
         self._wanted: dict[NodeId, None] = {}
@@ -238,6 +241,7 @@ class SharedState(SharedMap):
         Raises:
             RequestTimeout: they do not within that time.
             ConfigError: an argument is none that can be waited for.
+            trio.ClosedResourceError: the block of the document or of its node was left.
 
         Cancelling it leaves nothing behind.
         """
@@ -251,6 +255,7 @@ class SharedState(SharedMap):
         deadline = trio.current_time() + as_float(timeout)
         with trio.move_on_at(deadline):
             while True:
+                self._document.check_open()
                 settled.add(self._members.own)
                 hidden = self._replica.hidden
                 if 1 < needed <= len(self._members.others()) + 1 and not self._replica.is_rewriting:
@@ -263,7 +268,8 @@ class SharedState(SharedMap):
                     with trio.move_on_after(_PATIENCE):
                         await self._members.wait_news()
         raise RequestTimeout(
-            f"{len(settled)} of {needed} members of {self.name!r} have what this one has written after {timeout:g} s"
+            f"{len(settled)} of {needed} members of {self.name!r} have what this one has written after "
+            f"{as_float(timeout):g} s"
         )
 
     async def _ask_reached(self, timeout: float, count: int) -> set[NodeId]:
@@ -311,7 +317,7 @@ class SharedState(SharedMap):
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
         service.tunnel(_SYNC)(self._serve_sync)
-        serve_programs(service, self._replica, self._check_program, self.watch)
+        serve_programs(service, self._replica, self._check_program, self._check_allowed, self.watch)
         return service
 
     def _end_watches(self) -> None:
@@ -607,13 +613,21 @@ class SharedState(SharedMap):
         Raises:
             RemoteError: it is neither a member nor allowed; or this member leaves.
         """
-        if sender.cluster not in self._allow and not self._members.has(sender.node):
-            self._refuse(sender, "stranger", "it is neither a member nor allowed")
-            raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not use {self.name!r}")
+        self._check_allowed(sender)
         if not self._caught_up.is_set():
             await self._caught_up.wait()
         if self._closed:
             raise RemoteError("leaving", f"this member leaves {self.name!r}")
+
+    def _check_allowed(self, sender: Sender) -> None:
+        """Make sure that a node is a member, or allowed.
+
+        Raises:
+            RemoteError: it is neither.
+        """
+        if sender.cluster not in self._allow and not self._members.has(sender.node):
+            self._refuse(sender, "stranger", "it is neither a member nor allowed")
+            raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not use {self.name!r}")
 
     def _refuse(self, sender: Sender, reason: str, text: str) -> None:
         self._refused[reason] += 1
@@ -639,9 +653,10 @@ class SharedState(SharedMap):
                 self._unsaved.set()
 
     async def _save(self, path: Path, *, ends: bool = False) -> bool:
-        vector, entries = dict(self._replica.vector), self._replica.all_entries()
         try:
-            await run_in_thread(partial(save_copy, path, vector, entries), else_here=ends)
+            async with self._saving:
+                vector, entries = dict(self._replica.vector), self._replica.all_entries()
+                await run_in_thread(partial(save_copy, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
             lost = ends and self._unsaved.is_set()

@@ -6,7 +6,8 @@ member.  Changes between two waits of the program are one: others see all of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, final
@@ -105,6 +106,16 @@ class SharedSet(MutableSet[Any]):
         """Remove an element, if it is there."""
         self._replica.remove(self._group, write_element(value))
 
+    def clear(self) -> None:
+        """Take all elements out.  The mix-in would sort them anew for each."""
+        for key in self._replica.contents.keys(self._group):
+            self._replica.remove(self._group, key)
+
+    @classmethod
+    def _from_iterable(cls, it: Iterable[Any]) -> AbstractSet[Any]:
+        """Return what an operator such as ``&`` makes: a plain set."""
+        return set(it)
+
     def __contains__(self, value: object) -> bool:
         try:
             return self._replica.contents.has(self._group, write_element(value))
@@ -164,15 +175,21 @@ class SharedMap(MutableMapping[str, Any]):
         self._replica.remove(self._group, key)
 
     def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
-        """Set several keys, as one change: others see all of it or nothing."""
-        for key, payload in [(check_key(key), write_value(value)) for key, value in {**other, **values}.items()]:
-            self._replica.write(self._group, key, payload)
+        """Set several keys, as one change: others see all of it or nothing.  If it raises, nothing is changed."""
+        payloads = {check_key(key): write_value(value) for key, value in {**other, **values}.items()}
+        self._replica.update(self._group, payloads)
+
+    def clear(self) -> None:
+        """Delete all keys.  The mix-in would sort them anew for each."""
+        for key in self._replica.contents.keys(self._group):
+            self._replica.remove(self._group, key)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._replica.contents.has(self._group, key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._replica.contents.keys(self._group))
+        keys = self._replica.contents.keys(self._group)
+        return (key for key in keys if key in self)  # another member may remove some while this one loops
 
     def __len__(self) -> int:
         return self._replica.contents.count(self._group)

@@ -14,7 +14,6 @@ from iris.kernel.tasks import Wakeup
 from iris.patterns.state.entries import Entry, Kind
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
-from iris.security.identity import covers
 
 _KINDS: Final[tuple[Kind, ...]] = ("value", "counter", "map", "set")
 _AT_A_TIME: Final = 4096
@@ -54,6 +53,8 @@ class Changes:
         self._order: OrderedDict[_Thing, tuple[int, int]] = OrderedDict()
         """Number of the last change of each thing, and of the one with which it came to be there; 0: before."""
         self._watches: WeakSet[StateWatch] = WeakSet()
+        self._looks = 0
+        """Looks of watches since what all have seen was forgotten."""
 
     def __len__(self) -> int:
         """Return the number of things whose change has not been seen by all."""
@@ -91,9 +92,12 @@ class Changes:
 
     def after(self, seen: int) -> deque[tuple[_Thing, int, int]]:
         """Return the next things that have changed after the change ``seen``, the last one first."""
-        first = min(watch.seen for watch in self._watches)
-        while self._order and next(iter(self._order.values()))[0] <= first:
-            self._order.popitem(last=False)
+        self._looks += 1
+        if self._looks >= len(self._watches):  # not at each look: a change would cost the square of them
+            self._looks = 0
+            first = min(watch.seen for watch in self._watches)
+            while self._order and next(iter(self._order.values()))[0] <= first:
+                self._order.popitem(last=False)
         waiting: deque[tuple[_Thing, int, int]] = deque(maxlen=_AT_A_TIME)
         for thing, (number, since) in reversed(self._order.items()):
             if number <= seen:
@@ -144,7 +148,7 @@ class StateWatch:
             while self._names:
                 thing = self._kinds[0], self._names.pop()
                 self._name = thing[1]
-                if covers(self.pattern, thing[1]) and shows(*thing) and not changes.awaits(thing, self.seen):
+                if _matches(self.pattern, thing[1]) and shows(*thing) and not changes.awaits(thing, self.seen):
                     return self._read(*thing)
             await trio.lowlevel.checkpoint()
             names = (name for name in changes.replica.contents.names(self._kinds[0]) if name > self._name)
@@ -156,7 +160,7 @@ class StateWatch:
             while self._waiting:
                 thing, number, since = self._waiting.pop()
                 known, self.seen = self.seen, number
-                if covers(self.pattern, thing[1]) and (since <= known or shows(*thing)):
+                if _matches(self.pattern, thing[1]) and (since <= known or shows(*thing)):
                     return self._read(*thing)
             self._waiting = changes.after(self.seen)
             if self._waiting:
@@ -174,3 +178,11 @@ class StateWatch:
         elif there and kind == "counter":
             value = values.counter(key).value
         return StateChange(key=key, kind=kind, value=value, removed=not there)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches a name, whose own ``*`` and ``>`` are characters."""
+    tokens, parts = pattern.split("."), name.split(".")
+    if tokens[-1] == ">" and len(parts) >= len(tokens):
+        del tokens[-1], parts[len(tokens) :]
+    return len(parts) == len(tokens) and all(token in ("*", part) for token, part in zip(tokens, parts, strict=True))
