@@ -68,7 +68,7 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
         raise ConfigError(f"dead letters have no option {min(wrong)}: use bridge, credential, seeds or bridgeTimeout")
     parse_sink_options({**options, "topic": f"{topic}.{_LONGEST}"}, streaming=False)
     if "," in topic:  # it would be read as two topics
-        raise ConfigError(f"dead letters need a topic without commas: {topic!r} has one")
+        raise ConfigError(f"dead letters go to one topic, and {topic!r} has a comma: use one without")
 
     def publish(batch: DataFrame, _number: int) -> None:
         from pyspark.sql import functions as fn
