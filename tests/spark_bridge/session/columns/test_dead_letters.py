@@ -28,7 +28,7 @@ def test_options_that_are_wrong_are_refused_at_once(spark: SparkSession) -> None
     for topic, options, message in (
         ("bad.*", {}, "option topic"),
         ("bad" * 80, {}, "option topic"),  # with a shard and a block of many digits
-        ("bad,orders", {}, "a topic without commas"),
+        ("bad,orders", {}, "has a comma: use one without"),
         ("bad", {"bridg": "x"}, "no option bridg"),
         ("bad", {"bridgeTimeout": "soon"}, "option bridgeTimeout"),
     ):
