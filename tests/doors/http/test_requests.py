@@ -71,7 +71,7 @@ PROBLEMS: list[tuple[str, Any, int, str, str]] = [
     ("/survey/greeters?timeout=30&wait=30", b"", 400, "malformed", "50 s together at most"),
     ("/publish/a?timeout=1e300&confirm=true", b"", 400, "malformed", "50 s together at most"),
     ("/request/greeters?hedge=-1&idempotent=true", b"", 400, "malformed", "hedge"),
-    ("/request/greeters?hedge=1", b"", 400, "malformed", "idempotent=True only"),
+    ("/request/greeters?hedge=1", b"", 400, "malformed", "idempotent=True or an idempotency_key only"),
     ("/survey/greeters?count=-1", b"", 400, "malformed", "a whole number above 0"),
     ("/survey/greeters?count=" + "9" * 5000, b"", 400, "malformed", "expected a whole number"),
     ("/survey/greeters?quiet=-1", b"", 400, "malformed", "seconds above 0"),
