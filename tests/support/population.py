@@ -51,7 +51,6 @@ class SettledView(View):
 
     def __init__(self, own: NodeRecord, population: Population) -> None:
         super().__init__(own)
-        self.find = self._find
         assert population.records[own.node] == own
         self._population = population
         self._forgotten: set[NodeId] = set()
@@ -60,7 +59,7 @@ class SettledView(View):
         self.buckets = population.buckets.copy()
         self._hashes = population.hashes.copy()
 
-    def _find(self, node: NodeId) -> NodeState | None:
+    def find(self, node: NodeId) -> NodeState | None:
         member = self._members.get(node)
         if member is None:
             record = self._population.records.get(node)

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Final, final
 
@@ -77,12 +77,10 @@ class View:
     Not final: a simulation of thousands keeps what they all agree on only once.
     """
 
-    __slots__ = ("_hashes", "_members", "_position", "buckets", "find", "gone", "live", "own")
+    __slots__ = ("_hashes", "_members", "_position", "buckets", "gone", "live", "own")
 
     def __init__(self, own: NodeRecord) -> None:
         self._members: dict[NodeId, NodeState] = {}
-        self.find: Callable[[NodeId], NodeState | None] = self._members.get
-        """Returns a member, live or gone; None if it is unknown or this node."""
         self.live: list[NodeId] = []
         self.gone: dict[NodeId, None] = {}
         self.buckets: list[dict[NodeId, int]] = [{} for _ in range(BUCKETS)]
@@ -138,6 +136,10 @@ class View:
     def forget(self, node: NodeId) -> None:
         """Delete a gone member altogether."""
         del self.gone[node], self._members[node]
+
+    def find(self, node: NodeId) -> NodeState | None:
+        """Return a member, live or gone; None if it is unknown or this node."""
+        return self._members.get(node)
 
     def records(self) -> Iterator[NodeRecord]:
         """Yield the records of the live members."""
