@@ -25,6 +25,7 @@ def test_no_job_is_lost_by_kills_and_no_more_is_done_twice_than_was_in_hand(seed
     workers = 2
     r = random.Random(seed)
     deaths = {"worker": 0, "bridge": 0}
+    put = 0
     with open_stage(workers, limit=_LIMIT, concurrency=8, work=0.002) as stage:
 
         async def kill() -> None:
@@ -41,18 +42,20 @@ def test_no_job_is_lost_by_kills_and_no_more_is_done_twice_than_was_in_hand(seed
                     await trio.to_thread.run_sync(victim.start)
 
         async def run() -> None:
+            nonlocal put
             async with open_desk() as (node, queue), trio.open_nursery() as nursery:
                 nursery.start_soon(kill)
-                await put_all(queue, range(jobs), keys=jobs // 4)
-                found = await wait_done(node, jobs, timeout=3600)
+                while not put or sum(deaths.values()) < 2:  # on a quick machine they are all done before the first kill
+                    await put_all(queue, range(put, put + jobs), keys=jobs // 4)
+                    put += jobs
+                found = await wait_done(node, put, timeout=3600)
                 nursery.cancel_scope.cancel()
             assert (found["dead"], found["expired"]) == (0, 0), found
 
         trio.run(run)
         record = stage.record()
     in_hand = _LIMIT * (deaths["worker"] + workers * deaths["bridge"])
-    assert in_hand > 0, "nobody was killed"
-    assert set(record.done) == set(range(jobs))
+    assert set(record.done) == set(range(put))
     assert record.begun.total() - len(record.begun) <= in_hand
 
 
