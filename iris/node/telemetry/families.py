@@ -117,6 +117,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_service_queued": _gauge("Messages that wait for a handler.", "cluster", "pattern"),
     "iris_service_queue_delay_seconds": _gauge("How long requests waited for a handler lately.", "cluster"),
     "iris_service_concurrency": _gauge("Handlers of requests that may run at the same time now.", "cluster"),
+    "iris_service_processes": _gauge("Processes for handlers.", "cluster"),
+    "iris_service_processes_ended_total": _counter(
+        "Those that died, or were killed because a handler went on after its time.", "cluster", "reason"
+    ),
     "iris_service_shed_total": _counter("Refused requests that would have waited too long.", "cluster"),
     "iris_service_paused_total": _counter("Refused because the service was paused.", "cluster"),
     "iris_service_repeats_total": _counter("Requests that were known already, and not run again.", "cluster"),
@@ -356,6 +360,9 @@ def _of_service(cluster: str, service: ServiceStatistics) -> Iterator[Sample]:
     yield Sample("iris_service_queued", (cluster, "broadcast"), service.broadcasts_queued)
     yield Sample("iris_service_queue_delay_seconds", (cluster,), service.queue_delay)
     yield Sample("iris_service_concurrency", (cluster,), service.concurrency)
+    yield Sample("iris_service_processes", (cluster,), service.processes)
+    yield Sample("iris_service_processes_ended_total", (cluster, "died"), service.processes_died)
+    yield Sample("iris_service_processes_ended_total", (cluster, "killed"), service.processes_killed)
     yield Sample("iris_service_shed_total", (cluster,), service.shed)
     yield Sample("iris_service_paused_total", (cluster,), service.paused)
     yield Sample("iris_service_repeats_total", (cluster,), service.repeated)

@@ -45,6 +45,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import protected_context
 from iris.patterns.observer import Pattern
 from iris.patterns.request import Begun
+from iris.patterns.service import error_name
 
 Headers = Mapping[str, str] | None
 
@@ -98,7 +99,7 @@ class OpenSpan:
         self._is_over = True
         with _surviving():
             if error is not None:
-                reason = error.code if isinstance(error, RemoteError) else type(error).__name__
+                reason = error.code if isinstance(error, RemoteError) else error_name(error)
                 self._span.set_attribute("error.type", str(reason)[:64])
                 self._span.set_status(Status(StatusCode.ERROR, text_of(error)[:256]))
             self._span.end()

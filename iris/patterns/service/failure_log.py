@@ -15,6 +15,7 @@ import trio
 
 from iris.kernel.errors import RemoteError
 from iris.patterns.messages import Sender
+from iris.patterns.service.process_calls import ProcessDied, RaisedInProcess, error_name
 
 _log: Final = logging.getLogger("iris.handlers")
 
@@ -28,7 +29,7 @@ _MOST: Final = 16_384
 """Characters of one traceback, half at its beginning and half at its end: an error's text may hold a whole payload."""
 
 HandlerKind = Literal["request", "broadcast", "tunnel"]
-_Cause = tuple[HandlerKind, str | None, type[BaseException], str, int]
+_Cause = tuple[HandlerKind, str | None, str, str, int]
 
 
 @final
@@ -71,7 +72,7 @@ class FailureLog:
         if isinstance(error, RemoteError):
             self.ended(kind, f"answered with the code {error.code!r:.80}", operation, caller, number)
             return
-        cause = (kind, operation, type(error), *_place(error))
+        cause = (kind, operation, error_name(error), *raised_at(error))
         now = trio.current_time()
         logged_at, more = self._causes.pop(cause, (None, 0))
         if logged_at is not None and logged_at <= now < logged_at + _PAUSE:
@@ -103,7 +104,7 @@ class FailureLog:
             _log.error(
                 "%s failed with %s at %s:%d: %d more of this cause since it was logged last",
                 self._handler(kind, operation),
-                error.__name__,
+                error,
                 file,
                 line,
                 more,
@@ -111,9 +112,9 @@ class FailureLog:
                     "cluster": self._cluster,
                     "operation": operation,
                     "pattern": kind,
-                    "reason": error.__name__,
+                    "reason": error,
                     "left_out": more,
-                    "cause": f"{error.__name__} {file}:{line}",
+                    "cause": f"{error} {file}:{line}",
                 },
             )
 
@@ -147,9 +148,9 @@ class FailureLog:
                 "caller": caller.cluster,
                 "peer": caller.node,
                 "request_id": number,
-                "reason": None if error is None else type(error).__name__,
+                "reason": None if error is None else error_name(error),
                 "left_out": more or None,
-                "cause": how if error is None else "{} {}:{}".format(type(error).__name__, *_place(error)),
+                "cause": how if error is None else "{} {}:{}".format(error_name(error), *raised_at(error)),
             },
         )
 
@@ -159,7 +160,14 @@ class FailureLog:
 
 
 def _cut(error: BaseException) -> str:
-    """Return the traceback of an error without its middle; empty if it is short enough to be written as it is."""
+    """Return the traceback of an error without its middle; empty if it is short enough to be written as it is.
+
+    One that was raised in a process has its own, cut there.
+    """
+    if isinstance(error, RaisedInProcess):
+        return error.traceback
+    if isinstance(error, ProcessDied):  # of which the traceback is the member's
+        return str(error)
     text = "".join(traceback.format_exception(error))
     left_out = len(text) - _MOST
     if left_out <= 0:
@@ -167,8 +175,10 @@ def _cut(error: BaseException) -> str:
     return f"{text[: _MOST // 2]}\n... {left_out} characters left out ...\n{text[-_MOST // 2 :]}"
 
 
-def _place(error: BaseException) -> tuple[str, int]:
+def raised_at(error: BaseException) -> tuple[str, int]:
     """Return the file and the line where an error was raised; of a group, where that was."""
+    if isinstance(error, RaisedInProcess):
+        return error.place
     last = error.__traceback__
     if last is None:
         return "", 0

@@ -1,14 +1,15 @@
 """Handler adapters: how an operation's handler is called, and which error its caller gets.
 
-A handler gets the request or a typed payload, and runs in this task or in a worker thread.  All of that is decided
-once, when the handler is registered.  A plain ``async def`` that takes the request is called as it is, at no cost.  An
-error that a handler raises becomes a code and a text for its caller.
+A handler gets the request or a typed payload, and runs in this task, in a worker thread or in a process.  All of that
+is decided once, when the handler is registered.  A plain ``async def`` that takes the request is called as it is, at no
+cost.  An error that a handler raises becomes a code and a text for its caller.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from iris.kernel.shapes import is_group
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
+from iris.patterns.service.process_calls import PROCESS_DIED, HandlerPlace, ProcessDied, RaisedInProcess
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
 RequestHandler = Callable[[Request], Any]
@@ -31,7 +33,7 @@ _THREADS: Final = 40
 
 
 def prepared(
-    handler: Callable[..., object], signature: Signature | None = None, *, thread: bool = False
+    handler: Callable[..., object], signature: Signature | None = None, *, thread: bool = False, process: bool = False
 ) -> RequestHandler:
     """Return the function that members call with each request.
 
@@ -39,13 +41,15 @@ def prepared(
         handler: see ``Service.request``.
         signature: signature of the handler; None to read it here.
         thread: True to call it in a worker thread.
+        process: True if it is called in a process, or will be: it has to be a plain ``def``.
 
     Raises:
-        ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of a handler's.
+        ConfigError: an ``async def`` cannot run in a thread or a process, or the parameters are none of a handler's.
     """
-    if thread and is_async(handler):
+    if (thread or process) and is_async(handler):
+        where = "thread" if thread else "process"
         raise ConfigError(
-            f"{handler_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out"
+            f"{handler_name(handler)} is an async def and cannot run in a {where}: use def, or leave {where} out"
         )
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigError(f"{handler_name(handler)} yields, and a reply is one value: return a list, or use a tunnel")
@@ -57,6 +61,69 @@ def is_async(handler: Callable[..., object]) -> bool:
     """Return whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
     handler = original_of(handler)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+@final
+class InProcess:
+    """A handler that is called in a process, which finds it by its module and its name.
+
+    Args:
+        handler: function at the top of a module, or a static method or one of the class of a class that is.
+        operation: see ``signature_of``.
+
+    Raises:
+        ConfigError: a process cannot find it.
+    """
+
+    __slots__ = ("_handler", "place")
+
+    def __init__(self, handler: Callable[..., object], *, operation: bool) -> None:
+        self._handler = handler
+        self.place: Final = _place_of(handler, operation)
+
+    def check(self) -> None:
+        """Check that it is what a process will find; the module that defines it is complete by now.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        if found_at(self.place) != self._handler:
+            raise ConfigError(
+                f"{handler_name(self._handler)} is not what {self.place} is, which a process would call: "
+                "give each its own name, and put the decorator of the service above all others"
+            )
+
+
+def _place_of(handler: Callable[..., object], operation: bool) -> HandlerPlace:
+    of_class = handler.__self__ if inspect.ismethod(handler) else None
+    module = getattr(of_class or handler, "__module__", None)
+    name = getattr(handler, "__qualname__", None)
+    if inspect.isclass(of_class):
+        name = f"{of_class.__qualname__}.{getattr(handler, '__name__', None)}"
+    elif of_class is not None:
+        raise ConfigError(
+            f"{handler_name(handler)} is a method of an object, which a process does not have: make it a "
+            "@staticmethod below @iris.operation, or a function of a module"
+        )
+    if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+        raise ConfigError(
+            f"{handler_name(handler)} cannot be found by a process: define it with def at the top of a module, "
+            "and give it in the request what it takes from around it here"
+        )
+    return HandlerPlace(module, name, operation)
+
+
+def found_at(place: HandlerPlace) -> Callable[..., object]:
+    """Return the handler at a place in the modules that are loaded; raise ConfigError if there is none."""
+    found: object = sys.modules.get(place.module)
+    for name in place.name.split("."):
+        found = getattr(found, name, None)
+    if not callable(found):
+        raise ConfigError(
+            f"the module {place.module} has no {place.name}, which a process is to call: define it at the top of a "
+            "module, with the name that it has there"
+        )
+    return found
 
 
 @final
@@ -112,12 +179,17 @@ def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
     """Return what a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
     if isinstance(error, RemoteError):
         code, text = text_of(error.code)[:64], text_of(error.message)[:1024]
+    elif isinstance(error, RaisedInProcess):
+        code, text = error.code, error.text
+    elif isinstance(error, ProcessDied):
+        code, text = PROCESS_DIED, text_of(error)[:1024]
     elif isinstance(error, IrisError):
         code, text = type(error).__name__, text_of(error)[:1024]
     else:
         code, text = "error", summary_of(error)[:1024]
     if tracebacks:
-        text += "\n" + text_of("".join(traceback.format_exception(error))[-8192:])
+        whole = error.traceback if isinstance(error, RaisedInProcess) else "".join(traceback.format_exception(error))
+        text += "\n" + text_of(whole[-8192:])
     return code, text
 
 

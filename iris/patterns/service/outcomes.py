@@ -333,7 +333,7 @@ class KeptOutcomes:
                 outcome, size = kinds.Reply(request.identifier, nothing), wire.payload_size(nothing)
             else:
                 try:
-                    outcome, size = await run(attempt, Outbox(partial(_add, events)))
+                    outcome, size = await run(attempt, Outbox(partial(add_to_outbox, events)))
                 except BaseException:
                     await self._claims.release(release)
                     raise
@@ -391,10 +391,10 @@ def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
     return kinds.Failure(request.identifier, code, text[:1024]), len(text)
 
 
-def _add(
+def add_to_outbox(
     events: list[OutboxEvent], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
 ) -> None:
-    """Add an event to an outbox."""
+    """Add an event to an outbox; see ``Outbox.publish`` for what it raises."""
     if not is_own_topic(topic):
         raise ConfigError(f"topic is {topic!r}: use tokens joined by dots, without '/', '+' or '#'")
     check_key(key)

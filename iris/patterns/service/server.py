@@ -113,12 +113,14 @@ class Server(PeerObserver):
             flag: flag that pauses the service.  None if it is never paused.
 
         Raises:
-            ConfigError: this node serves the cluster already.
+            ConfigError: this node serves the cluster already, or a process of the handlers cannot be started.
         """
         self._check_free(cluster)
         async with open_background() as nursery:
             self._check_free(cluster)  # another task may have joined it meanwhile
             membership = WorkerPool(cluster, service, limits, nursery, self, flag)
+            await membership.open()
+            self._check_free(cluster)
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership

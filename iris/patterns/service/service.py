@@ -17,7 +17,7 @@ from iris.kernel.numerals import as_whole, shown
 from iris.patterns.messages import Message, Request
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import asyncapi
-from iris.patterns.service.handlers import InThread, RequestHandler, prepared
+from iris.patterns.service.handlers import InProcess, InThread, RequestHandler, prepared
 from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.signatures import Signature, fields_of, signature_of
 from iris.security.identity import PeerIdentity
@@ -82,27 +82,32 @@ class Requester(Protocol):
 
 @final
 class OperationOptions(Struct, frozen=True):
-    """Options of a method that serves an operation: its name, None for the method's own, and the use of threads."""
+    """Options of a method that serves an operation: its name, None for the method's own, and where it is called."""
 
     name: str | None
     thread: bool
+    process: bool
 
 
 @overload
 def operation(function: _R) -> _R: ...
 @overload
-def operation(*, name: str | None = None, thread: bool = False) -> Callable[[_R], _R]: ...
-def operation(function: _R | None = None, *, name: str | None = None, thread: bool = False) -> _R | Callable[[_R], _R]:
+def operation(*, name: str | None = None, thread: bool = False, process: bool = False) -> Callable[[_R], _R]: ...
+def operation(
+    function: _R | None = None, *, name: str | None = None, thread: bool = False, process: bool = False
+) -> _R | Callable[[_R], _R]:
     """Make a method of a ``Service`` an operation of its cluster; see ``Service.request`` for what it may take.
 
     Args:
         function: the method; it stays as it is.
         name: name of the operation, if it is not the method's own.
         thread: True to call the method, a plain ``def``, in a worker thread.
+        process: True to call it in a process, which has no object of the class: a ``@staticmethod`` or
+            ``@classmethod``, below this decorator.
     """
 
     def mark(function: _R) -> _R:
-        function.__iris_operation__ = OperationOptions(name, thread)  # type: ignore[attr-defined]
+        function.__iris_operation__ = OperationOptions(name, thread, process)  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)
@@ -245,14 +250,14 @@ class Service:
         if outcomes is not None and not isinstance(outcomes, Outcomes):
             raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
         self.outcomes: Outcomes | None = outcomes
-        self.requests: Final[dict[str | None, RequestHandler]] = {}
+        self.requests: Final[dict[str | None, RequestHandler | InProcess]] = {}
         self.tunnels: Final[dict[str | None, TunnelHandler]] = {}
         self.broadcasts: Final[list[BroadcastHandler]] = []
         self._described: Final[dict[str, tuple[Signature, str]]] = {}
         """Signature and first paragraph of the docstring of each operation by name, "" for the one without a name."""
         for attribute, options in operations_of(type(self)):
             name, method = check_name(options.name or attribute, "operation"), getattr(self, attribute)
-            _register(self.name, self.requests, name, self._preparing(name, options.thread, operation=True))(method)
+            _register(self.name, self.requests, name, self._preparing(name, options, operation=True))(method)
 
     def __repr__(self) -> str:
         return (
@@ -329,10 +334,14 @@ class Service:
         return ", ".join(f"{name}{signature}" for name, (signature, _) in self._described.items()) or "none"
 
     @overload
-    def request(self, operation: str | None = None, *, thread: bool = False) -> Callable[[_R], _R]: ...
+    def request(
+        self, operation: str | None = None, *, thread: bool = False, process: bool = False
+    ) -> Callable[[_R], _R]: ...
     @overload
-    def request(self, operation: _R, *, thread: bool = False) -> _R: ...
-    def request(self, operation: str | _R | None = None, *, thread: bool = False) -> _R | Callable[[_R], _R]:
+    def request(self, operation: _R, *, thread: bool = False, process: bool = False) -> _R: ...
+    def request(
+        self, operation: str | _R | None = None, *, thread: bool = False, process: bool = False
+    ) -> _R | Callable[[_R], _R]:
         """Register the handler of an operation; what it returns is the reply.
 
         Used bare, the handler takes the requests that name no operation.  Surveys call it as well.
@@ -347,28 +356,46 @@ class Service:
         worker thread, of which each handler has 40.  At the deadline the caller has its error and the place is free,
         but the thread runs on to its end: nothing can stop it.
 
+        With ``process=True`` it is called in a process of this member: what takes the processor belongs there.  A
+        process imports the module of the handler, so that is a function of a module and none within another one.  Each
+        member has as many processes as it may use processors, and no more than ``Limits.concurrency``; a call that
+        finds all of them busy waits, within its deadline.  At the deadline, or when the caller has cancelled, the
+        handler gets ``KeyboardInterrupt`` and the process is killed if it goes on for a second.  A process that ends,
+        killed or by a crash, costs the request that it was at the ``RemoteError`` ``process_died``.
+        ``Request.deadline`` is on the clock of ``time.monotonic()`` there.
+
         Args:
             operation: name of the operation.
             thread: True to call the handler, a plain ``def``, in a worker thread.
+            process: True to call the handler, a plain ``def`` at the top of a module, in a process.
 
         Raises:
-            ConfigError: a second handler for the operation, a type that cannot be converted, or an ``async def`` with
-                ``thread=True``.
+            ConfigError: a second handler for the operation, a type that cannot be converted, an ``async def`` with
+                ``thread=True`` or ``process=True``, or a handler that a process cannot import.
         """
-        if not isinstance(thread, bool):
-            raise ConfigError(f"thread is {thread!r}: use True or False")
         if isinstance(operation, str) and operation.startswith(_OURS):
             raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")
 
         name = operation if isinstance(operation, str) else None
-        return _register(self.name, self.requests, operation, self._preparing(name, thread))
+        options = OperationOptions(name, thread, process)
+        return _register(self.name, self.requests, operation, self._preparing(name, options))
 
     def _preparing(
-        self, name: str | None, thread: bool, *, operation: bool = False
-    ) -> Callable[[Callable[..., object]], RequestHandler]:
-        def prepare(handler: Callable[..., object]) -> RequestHandler:
+        self, name: str | None, options: OperationOptions, *, operation: bool = False
+    ) -> Callable[[Callable[..., object]], RequestHandler | InProcess]:
+        for option, value in (("thread", options.thread), ("process", options.process)):
+            if not isinstance(value, bool):
+                raise ConfigError(f"{option} is {value!r}: use True or False")
+        if options.thread and options.process:
+            raise ConfigError("a handler runs in a thread or in a process: use thread=True or process=True")
+
+        def prepare(handler: Callable[..., object]) -> RequestHandler | InProcess:
             signature = signature_of(handler, operation=operation)
-            made = prepared(handler, signature, thread=thread)
+            made: RequestHandler | InProcess = prepared(
+                handler, signature, thread=options.thread, process=options.process
+            )
+            if options.process:
+                made = InProcess(handler, operation=operation)
             doc = (
                 (inspect.getdoc(inspect.unwrap(getattr(handler, "func", handler))) or "")
                 .partition("\n\n")[0]
@@ -403,7 +430,10 @@ class Service:
         broadcast: Callable[[BroadcastHandler], BroadcastHandler],
         tunnel: Callable[[TunnelHandler], TunnelHandler],
     ) -> Service:
-        """Return a service like this one whose handlers are made of this one's, but for those that run in threads."""
+        """Return a service like this one whose handlers are made of this one's.
+
+        Those that run in threads or processes stay as they are.
+        """
         service = Service(
             self.name,
             allow=self.allow,
@@ -412,7 +442,7 @@ class Service:
             outcomes=self.outcomes,
         )
         for name, handler in self.requests.items():
-            service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
+            service.requests[name] = handler if isinstance(handler, InThread | InProcess) else request(handler)
         service.tunnels.update({name: tunnel(handler) for name, handler in self.tunnels.items()})
         service.broadcasts.extend(map(broadcast, self.broadcasts))
         service._described.update(self._described)

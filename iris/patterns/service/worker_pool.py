@@ -47,9 +47,11 @@ from iris.patterns.service.broadcast_queue import BroadcastQueue, CreditReporter
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
-from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
+from iris.patterns.service.handlers import InProcess, RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
+from iris.patterns.service.process_calls import error_name
+from iris.patterns.service.process_pool import ProcessPool, ProcessStatistics, processors
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
@@ -96,7 +98,12 @@ class PendingRequest:
     )
 
     def __init__(
-        self, peer: Peer, request: kinds.Request, handler: RequestHandler, headers: Mapping[str, str], arrived: float
+        self,
+        peer: Peer,
+        request: kinds.Request,
+        handler: RequestHandler | InProcess,
+        headers: Mapping[str, str],
+        arrived: float,
     ) -> None:
         flags = request.flags
         self.timed = flags & TIMED != 0
@@ -179,6 +186,12 @@ class ServiceStatistics:
     """Tunnels whose handler raised, or whose other end was lost."""
     tunnels_cancelled: int
     """Tunnels whose handler was still at work when this member left."""
+    processes: int = 0
+    """Processes for handlers that run or start."""
+    processes_died: int = 0
+    """Those that have ended by themselves, be it that they were killed by others."""
+    processes_killed: int = 0
+    """Those that were killed because a handler went on after its time."""
 
     @property
     def at_work(self) -> int:
@@ -257,8 +270,8 @@ class WorkerPool:
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
-        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_nursery", "_queue",
-        "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding", "_tunnels_cancelled",
+        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_nursery", "_processes",
+        "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding", "_tunnels_cancelled",
         "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent", "_waiting", "_waits", "_workers",
         "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
@@ -301,6 +314,12 @@ class WorkerPool:
         self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
             self._concurrency = self._adaptive.limit
+        in_processes = [one for one in service.requests.values() if isinstance(one, InProcess)]
+        self._processes = (
+            ProcessPool(cluster, in_processes, min(processors(), self._concurrency), config.max_payload, nursery)
+            if in_processes
+            else None
+        )
         self._running: set[PendingRequest] = set()
         self._served = self._failed = self._expired = self._cancelled = self._refused = 0
         self.received = 0
@@ -320,8 +339,18 @@ class WorkerPool:
     def __repr__(self) -> str:
         return f"<WorkerPool in {self.cluster}: {len(self._running)} running, {self.queued} queued>"
 
+    async def open(self) -> None:
+        """Start what its handlers need; call it before ``accept``.
+
+        Raises:
+            ConfigError: a process of its handlers cannot be started.
+        """
+        if self._processes is not None:
+            await self._processes.open()
+
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
+        processes = ProcessStatistics() if self._processes is None else self._processes.statistics()
         return ServiceStatistics(
             received=self.received,
             served=self._served,
@@ -351,6 +380,9 @@ class WorkerPool:
             tunnels_served=self._tunnels_served,
             tunnels_failed=self._tunnels_failed,
             tunnels_cancelled=self._tunnels_cancelled,
+            processes=processes.processes,
+            processes_died=processes.died,
+            processes_killed=processes.killed,
         )
 
     # -- requests -------------------------------------------------------------------------------------------
@@ -638,9 +670,11 @@ class WorkerPool:
 
     @interruptible  # also what it calls, conversion and handler: either may never end
     async def _call(self, job: PendingRequest, attempt: int = 1, outbox: Outbox | None = None) -> tuple[Outcome, int]:
+        handler = job.handler
+        in_process = isinstance(handler, InProcess)
         try:
             request = Request(
-                payload=wire.decode_payload_untrusted(job.payload),
+                payload=None if in_process else wire.decode_payload_untrusted(job.payload),
                 sender=Sender(job.peer.identity.caller, job.peer.node),
                 headers=job.headers,
                 deadline=job.deadline,
@@ -658,15 +692,21 @@ class WorkerPool:
         if observer is not None and job.headers:
             seen = observer.begin_handling("request", self.cluster, job.operation, request)
         try:
-            result: object = job.handler(request)
-            if inspect.isawaitable(result):
-                result = await result
-            payload = encoded(result, self._host.config.max_payload)
+            if isinstance(handler, InProcess):
+                assert self._processes is not None
+                payload = await self._processes.call(handler, request, job.payload)
+            else:
+                result: object = handler(request)
+                if inspect.isawaitable(result):
+                    result = await result
+                payload = encoded(result, self._host.config.max_payload)
             if seen is not None:
                 seen.end()
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
             if seen is not None:
                 seen.end(error)
+            if in_process and isinstance(error, RemoteProtocolError):
+                return self.malformed(job.peer, job.identifier, error)
             return self._fail(job, error, request)
         except BaseException as error:
             if seen is not None:
@@ -682,7 +722,7 @@ class WorkerPool:
         self._failed += 1
         # That another service has refused says nothing of what this handler has done before it asked that.
         job.refused = isinstance(error, RemoteError) and not error.received
-        self._latency.failed(self.cluster, job.operation, type(error).__name__)
+        self._latency.failed(self.cluster, job.operation, error_name(error))
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
         return kinds.Failure(job.identifier, code, text, OF_HANDLER), len(text)
