@@ -1,11 +1,11 @@
 """Small requests beside calls that take the processor: what the lock of the interpreter (GIL) does to a member.
 
-    python -m benchmarks.processor_work [--rounds 5] [--seconds 6] [--calls 20] [--work 160]
+    python -m benchmarks.processor_work [--rounds 10] [--calls 20] [--work 160]
 
-One member and one caller, in processes of their own on loopback.  The caller makes a small request every 10 ms, whose
-time counts from when it was due, and meanwhile asks for ``--calls`` calls at a time, of ``--work`` milliseconds of pure
-Python each, again and again.  The handlers of these are plain functions in the node's thread (``inline``), in threads or
-in processes; ``idle`` is without them.  The modes take turns, and the next round begins with another one.
+One member and one caller, in processes of their own on loopback.  The caller makes ``--calls`` calls at once, of
+``--work`` milliseconds of pure Python each, and until they are done a small request every 10 ms, whose time counts from
+when it was due.  The handlers of the calls are plain functions in the node's thread (``inline``), in threads or in
+processes; ``idle`` is as long a time without calls.  The modes take turns, and each round begins with another one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ import click
 import trio
 
 import iris
+from iris.patterns.service.process_pool import processors
 
 MODES: Final = ("idle", "inline", "thread", "process")
 _EVERY: Final = 0.01
 _TIMEOUT: Final = 60.0
+_AGAIN: Final = iris.RequestOptions(idempotent=True)
+"""A member that answers nobody is taken for dead: what it has not answered is asked again when it is back."""
 
 
 def burn(loops: int) -> int:
@@ -68,10 +71,15 @@ def make_service() -> iris.Service:
 
 
 class Measured(NamedTuple):
-    """Result of one run: seconds of each small request, and calls that were done in a second."""
+    """Result of one run.
+
+    Attributes:
+        times: seconds of each small request; infinite for one that failed.
+        taken: seconds until all calls were done.
+    """
 
     times: list[float]
-    calls: float
+    taken: float
 
     def percentile(self, share: float) -> float:
         """Return the time below which a share of the small requests was answered."""
@@ -84,36 +92,45 @@ async def serve() -> None:
         await trio.to_thread.run_sync(sys.stdin.read)
 
 
-async def measure(mode: str, *, seconds: float, calls: int, loops: int) -> Measured:
+async def measure(mode: str, *, calls: int, loops: int, seconds: float) -> Measured:
     """Measure a mode with a node of its own."""
     times: list[float] = []
-    done = 0
 
     async def ask(node: iris.Node, due: float) -> None:
-        await node.request("worker", b"x", operation="small", timeout=_TIMEOUT)
-        times.append(trio.current_time() - due)
+        try:
+            await node.request("worker", b"x", operation="small", timeout=_TIMEOUT, options=_AGAIN)
+        except iris.DeliveryError:
+            times.append(math.inf)
+        else:
+            times.append(trio.current_time() - due)
+
+    async def ask_on(node: iris.Node, nursery: trio.Nursery) -> None:
+        due = trio.current_time()
+        while True:
+            nursery.start_soon(ask, node, due)
+            due += _EVERY
+            await trio.sleep_until(due)
 
     async def call(node: iris.Node) -> None:
-        nonlocal done
-        while True:
-            await node.request("worker", loops, operation=mode, timeout=_TIMEOUT)
-            done += 1
+        await node.request("worker", loops, operation=mode, timeout=_TIMEOUT, options=_AGAIN)
+
+    async def burst(node: iris.Node, count: int) -> None:
+        if mode == "idle":
+            await trio.sleep(seconds)
+            return
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(call, node)
 
     async with iris.open_node("caller") as node:
         await node.wait_for("worker", timeout=30)
-        async with trio.open_nursery() as busy:
-            for _ in range(calls if mode != "idle" else 0):
-                busy.start_soon(call, node)
-            await trio.sleep(1.0)  # processes have started, links are measured
-            done, begun = 0, trio.current_time()
-            async with trio.open_nursery() as nursery:
-                for number in range(round(seconds / _EVERY)):
-                    due = begun + number * _EVERY
-                    await trio.sleep_until(due)
-                    nursery.start_soon(ask, node, due)
-            rate = done / (trio.current_time() - begun)
-            busy.cancel_scope.cancel()
-    return Measured(times, rate)
+        await burst(node, processors())  # processes have started, links are measured
+        begun = trio.current_time()
+        async with trio.open_nursery() as asking, trio.open_nursery() as nursery:
+            nursery.start_soon(ask_on, node, asking)
+            await burst(node, calls)
+            nursery.cancel_scope.cancel()
+        return Measured(times, trio.current_time() - begun)
 
 
 @contextmanager
@@ -152,33 +169,33 @@ def rounds(modes: Sequence[str], count: int) -> Iterator[str]:
 
 
 @click.command()
-@click.option("--rounds", "count", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.1), default=6.0, show_default=True, help="Length of one run.")
+@click.option("--rounds", "count", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--calls", type=click.IntRange(1), default=20, show_default=True, help="Calls at a time.")
 @click.option("--work", type=click.FloatRange(1), default=160.0, show_default=True, help="Milliseconds of each call.")
-def main(*, count: int, seconds: float, calls: int, work: float) -> None:
+def main(*, count: int, calls: int, work: float) -> None:
     """Measure small requests beside calls that take the processor."""
-    loops = loops_for(work / 1000)
+    loops, seconds = loops_for(work / 1000), calls * work / 1000
     found: dict[str, list[Measured]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory(prefix="ib-") as name, member(Path(name)):
         for mode in rounds(MODES, count):
-            found[mode].append(trio.run(partial(measure, mode, seconds=seconds, calls=calls, loops=loops)))
-    print(f"{calls} calls of {work:g} ms, {os.cpu_count()} processors, {platform.python_version()}; medians of {count}")
+            found[mode].append(trio.run(partial(measure, mode, calls=calls, loops=loops, seconds=seconds)))
     print(
-        "| where | p50 | p99, least to greatest | longest | p99, of idle | calls a second |\n|---|---|---|---|---|---|"
+        f"{calls} calls of {work:g} ms, {processors()} processors, Python {platform.python_version()}, {count} rounds"
     )
+    print("| where | p50 | p99 | p99 of the rounds | longest | p99, of idle | calls done after |\n" + "|---" * 7 + "|")
     idle = [run.percentile(0.99) for run in found["idle"]]
     for mode, runs in found.items():
+        every = Measured([one for run in runs for one in run.times], statistics.median(run.taken for run in runs))
         p99 = [run.percentile(0.99) for run in runs]
         ratio = statistics.median(mine / base for mine, base in zip(p99, idle, strict=True))
-        p50, longest = (statistics.median(run.percentile(share) for run in runs) for share in (0.5, 1.0))
-        print(
-            f"| {mode} | {_ms(p50)} | {_ms(statistics.median(p99))}, {_ms(min(p99))} to {_ms(max(p99))} | "
-            f"{_ms(longest)} | {ratio:.1f}x | {statistics.median(run.calls for run in runs):.1f} |"
-        )
+        p50, high, longest = (_ms(every.percentile(share)) for share in (0.5, 0.99, 1.0))
+        spread = f"{_ms(min(p99))} to {_ms(max(p99))}"
+        print(f"| {mode} | {p50} | {high} | {spread} | {longest} | {ratio:.1f}x | {every.taken:.1f} s |")
 
 
 def _ms(seconds: float) -> str:
+    if seconds == math.inf:
+        return "never"
     return f"{seconds * 1000:.2f} ms" if seconds < 0.01 else f"{seconds * 1000:,.0f} ms"
 
 
