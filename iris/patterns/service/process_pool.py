@@ -117,7 +117,7 @@ def _main_of(handlers: Sequence[HandlerPlace]) -> dict[str, str]:
     if not main:
         raise ConfigError(
             "a handler with process=True is defined in a session or in text, which a process cannot import: "
-            "put it into a module"
+            "move it into a module"
         )
     return main
 
@@ -376,13 +376,13 @@ class ProcessPool:
         """
         if _CHILD in sys.modules:
             raise ConfigError(
-                "this program runs again while a process imports its handlers: put what it does below "
+                "this program runs again while a process imports its handlers: move what it does below "
                 "'if __name__ == \"__main__\":'"
             )
         try:
             self._release(await self._wait_process())
         except ProcessDied as error:
-            raise ConfigError(f"cluster {self._cluster!r}: {error}") from None
+            raise ConfigError(f"the processes of cluster {self._cluster!r} do not start: {error}") from None
 
     async def call(self, handler: InProcess, request: Request, payload: wire.Payload) -> wire.Payload:
         """Have a handler called in a process, and return its reply.

@@ -205,7 +205,7 @@ def test_a_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path / "pids"), "unguarded"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert "put what it does below 'if __name__ == \"__main__\":'" in ended.stderr
+    assert "move what it does below 'if __name__ == \"__main__\":'" in ended.stderr
 
 
 # -- what can be registered ----------------------------------------------------------------------------------
