@@ -153,7 +153,8 @@ def member(home: Path) -> Iterator[None]:
 
 def loops_for(seconds: float) -> int:
     """Return how many loops take so much processor time here: the shortest of some attempts counts."""
-    loops, taken = 200_000, []
+    loops = 200_000
+    taken: list[float] = []
     for _ in range(7):
         began = time.process_time()
         burn(loops)

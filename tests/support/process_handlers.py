@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -60,6 +59,17 @@ def refuse(text: str) -> None:
     raise iris.RemoteError("no_such_item", text)
 
 
+def publish(request: iris.Request) -> list[object]:
+    """Put an event into the outbox, and one that is refused."""
+    assert request.outbox is not None
+    request.outbox.publish("orders.made", {"id": request.payload}, key="k", headers={"a": "b"})
+    try:
+        request.outbox.publish("orders.#", b"")
+    except iris.ConfigError as error:
+        return [request.idempotency_key, request.attempt, str(error)]
+    return []
+
+
 def meet(names: list[str]) -> int:
     """Come to a meeting of two: each leaves a file, and waits for the other's."""
     own, other = names
@@ -79,14 +89,6 @@ def wait(file: str) -> None:
         path.write_text(str(os.getpid()))
 
 
-def wait_on(file: str) -> None:
-    """Go on, whatever is told."""
-    Path(file).write_text(str(os.getpid()))
-    while True:
-        with suppress(KeyboardInterrupt):
-            time.sleep(60)
-
-
 def spin(file: str) -> None:
     """Hold the interpreter in C code, with a program started before."""
     child = subprocess.Popen(["sleep", "300"])
@@ -97,13 +99,11 @@ def spin(file: str) -> None:
 def end(how: str) -> None:
     if how == "exit":
         sys.exit(3)
-    if how == "os":
-        os._exit(4)
     os.kill(os.getpid(), signal.Signals[how])
 
 
 def make_work() -> iris.Service:
     work = iris.Service("work")
-    for handler in (look, price, say, fail, refuse, meet, wait, wait_on, spin, end):
+    for handler in (look, price, say, fail, refuse, meet, wait, spin, end):
         work.request(handler.__name__, process=True)(handler)
     return work

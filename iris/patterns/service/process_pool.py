@@ -24,7 +24,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, final
 
 import trio
@@ -156,38 +156,32 @@ class _Process:
 
     @classmethod
     async def start(cls, command: Sequence[str], setup: Setup, cluster: str) -> _Process:
-        """Start a process.
+        """Start a process.  That takes milliseconds, and must not be cancelled.
 
         Raises:
             OSError: the machine has no more processes, or no more file descriptors.
         """
-        opened: list[int] = []
-        calls, far_calls = socket.socketpair()
-        try:
+        output = 2 if sys.__stderr__ is not None else subprocess.DEVNULL  # else 2 may be any file of the program
+        with ExitStack() as far, ExitStack() as near:
+            calls, far_calls = socket.socketpair()
+            near.callback(calls.close)
+            far.callback(far_calls.close)
             far_cancels, cancels = os.pipe()
-            opened += (far_cancels, cancels)
+            near.callback(os.close, cancels)
+            far.callback(os.close, far_cancels)
             far_lifeline, lifeline = os.pipe()
-            opened += (far_lifeline, lifeline)
+            near.callback(os.close, lifeline)
+            far.callback(os.close, far_lifeline)
             passed = (far_calls.fileno(), far_cancels, far_lifeline)
-            output = 2 if sys.__stderr__ is not None else subprocess.DEVNULL  # else 2 may be any file of the program
-            with trio.CancelScope(shield=True):  # it takes milliseconds, and would have to be undone
-                process = await trio.lowlevel.open_process(
-                    [*command, "-c", _BEGIN, *map(str, passed), f"cluster={cluster}"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=passed,
-                    process_group=0,
-                )
-        except BaseException:
-            calls.close()
-            for one in opened:
-                os.close(one)
-            raise
-        finally:
-            far_calls.close()
-        os.close(far_cancels)
-        os.close(far_lifeline)
+            process = await trio.lowlevel.open_process(
+                [*command, "-c", _BEGIN, *map(str, passed), f"cluster={cluster}"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=passed,
+                process_group=0,
+            )
+            near.pop_all()
         os.set_blocking(cancels, False)
         calls.setblocking(False)
         largest = setup.max_payload + _BESIDE
@@ -478,7 +472,9 @@ class ProcessPool:
         process: _Process | None = None
         try:
             try:
-                process = await _Process.start(self._command, self._setup, self._cluster)
+                with trio.CancelScope(shield=True):
+                    process = await _Process.start(self._command, self._setup, self._cluster)
+                assert process is not None
                 failed = await process.ready()
             except (OSError, RuntimeError) as error:  # no process, descriptor, memory or thread is left
                 failed = str(error)
