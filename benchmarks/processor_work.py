@@ -33,6 +33,7 @@ from iris.patterns.service.process_pool import processors
 MODES: Final = ("idle", "inline", "thread", "process")
 _EVERY: Final = 0.01
 _TIMEOUT: Final = 60.0
+_ALONE: Final = 50
 _AGAIN: Final = iris.RequestOptions(idempotent=True)
 """A member that answers nobody is taken for dead: what it has not answered is asked again when it is back."""
 
@@ -76,10 +77,12 @@ class Measured(NamedTuple):
     Attributes:
         times: seconds of each small request; infinite for one that failed.
         taken: seconds until all calls were done.
+        alone: seconds of the quickest of some calls that do nothing, one after the other, before that.
     """
 
     times: list[float]
     taken: float
+    alone: float
 
     def percentile(self, share: float) -> float:
         """Return the time below which a share of the small requests was answered."""
@@ -111,8 +114,9 @@ async def measure(mode: str, *, calls: int, loops: int, seconds: float) -> Measu
             due += _EVERY
             await trio.sleep_until(due)
 
-    async def call(node: iris.Node) -> None:
-        await node.request("worker", loops, operation=mode, timeout=_TIMEOUT, options=_AGAIN)
+    async def call(node: iris.Node, work: int) -> None:
+        operation = "inline" if mode == "idle" else mode
+        await node.request("worker", work, operation=operation, timeout=_TIMEOUT, options=_AGAIN)
 
     async def burst(node: iris.Node, count: int) -> None:
         if mode == "idle":
@@ -120,17 +124,22 @@ async def measure(mode: str, *, calls: int, loops: int, seconds: float) -> Measu
             return
         async with trio.open_nursery() as nursery:
             for _ in range(count):
-                nursery.start_soon(call, node)
+                nursery.start_soon(call, node, loops)
 
     async with iris.open_node("caller") as node:
         await node.wait_for("worker", timeout=30)
         await burst(node, processors())  # processes have started, links are measured
+        alone: list[float] = []
+        for _ in range(_ALONE):
+            begun = trio.current_time()
+            await call(node, 0)
+            alone.append(trio.current_time() - begun)
         begun = trio.current_time()
         async with trio.open_nursery() as asking, trio.open_nursery() as nursery:
             nursery.start_soon(ask_on, node, asking)
             await burst(node, calls)
             nursery.cancel_scope.cancel()
-        return Measured(times, trio.current_time() - begun)
+        return Measured(times, trio.current_time() - begun, min(alone))
 
 
 @contextmanager
@@ -183,15 +192,21 @@ def main(*, count: int, calls: int, work: float) -> None:
     print(
         f"{calls} calls of {work:g} ms, {processors()} processors, Python {platform.python_version()}, {count} rounds"
     )
-    print("| where | p50 | p99 | p99 of the rounds | longest | p99, of idle | calls done after |\n" + "|---" * 7 + "|")
+    print(
+        "| where | p50 | p99 | p99 of the rounds | longest | p99, of idle | calls done after | a lone call |\n"
+        + "|---" * 8
+        + "|"
+    )
     idle = [run.percentile(0.99) for run in found["idle"]]
     for mode, runs in found.items():
-        every = Measured([one for run in runs for one in run.times], statistics.median(run.taken for run in runs))
+        taken, alone = (statistics.median(values) for values in zip(*(run[1:] for run in runs), strict=True))
+        every = Measured([one for run in runs for one in run.times], taken, alone)
         p99 = [run.percentile(0.99) for run in runs]
         ratio = statistics.median(mine / base for mine, base in zip(p99, idle, strict=True))
         p50, high, longest = (_ms(every.percentile(share)) for share in (0.5, 0.99, 1.0))
         spread = f"{_ms(min(p99))} to {_ms(max(p99))}"
-        print(f"| {mode} | {p50} | {high} | {spread} | {longest} | {ratio:.1f}x | {every.taken:.1f} s |")
+        cells = (mode, p50, high, spread, longest, f"{ratio:.1f}x", f"{every.taken:.1f} s", _ms(every.alone))
+        print(f"| {' | '.join(cells)} |")
 
 
 def _ms(seconds: float) -> str:
