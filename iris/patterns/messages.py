@@ -75,8 +75,8 @@ class Request(Struct, frozen=True, kw_only=True):
         payload: value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict.
         sender: the caller, as its certificate proves it: decide by ``sender.cluster`` what a caller may do.
         headers: texts that the caller wrote beside the payload.  Nobody has verified them.
-        deadline: time at which the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled
-            then.
+        deadline: time at which the caller stops waiting, on ``trio.current_time()``'s clock, in a process on
+            ``time.monotonic()``'s; the handler is cancelled then.
         cluster: the cluster that is asked and serves, a membership of this node; never the caller.
         operation: the operation that is asked for; None for a request without one.
         idempotency_key: idempotency key of the caller.  None if it sent none.

@@ -165,7 +165,7 @@ def _cut(error: BaseException) -> str:
     One that was raised in a process has its own, cut there.
     """
     if isinstance(error, RaisedInProcess):
-        return error.traceback
+        return error.traceback.rstrip()
     if isinstance(error, ProcessDied):  # of which the traceback is the member's
         return str(error)
     text = "".join(traceback.format_exception(error))
