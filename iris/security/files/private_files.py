@@ -126,7 +126,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
         ConfigError: it is missing, too large, not a plain file, or not private; the message says how to mend it.
             ``UnreadableFile``: the system does not let it be opened or read.
     """
-    linked = _check_links(path, what, mounted=mounted)
+    linked = _check_links(path, what, end=mounted)
     descriptor = _open_private(path, what, linked=linked)
     try:
         # Of the open file and not of the path: a user who may write the directory can put another file there meanwhile.
@@ -233,7 +233,8 @@ def make_private_directory(path: Path, what: str, instead: str = "") -> Path:
     Raises:
         ConfigError: it cannot be made, or it exists and is not private to this user.
     """
-    _check_links(path, what, mounted=True)  # systemd makes such links for a unit with DynamicUser=
+    # Its end may be a link if root has made it for another user, as systemd does for a unit with DynamicUser=.
+    _check_links(path, what, end=os.geteuid() != 0)
     try:
         make_directories(path)
         status = path.stat()
@@ -300,13 +301,16 @@ def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-def _check_links(path: Path, what: str, *, mounted: bool = False) -> bool:
+def _check_links(path: Path, what: str, *, end: bool = False) -> bool:
     """Refuse a path with a symbolic link in it that anybody but root has made.
 
-    Its end may be no link at all, but for a mounted secret.
+    Args:
+        path: the path.
+        what: names it in errors.
+        end: True if its end may be a link of root's, too.
 
     Returns:
-        Whether it is one.
+        Whether its end is one.
     """
     linked = False
     for part in (path, *path.absolute().parents):
@@ -314,7 +318,7 @@ def _check_links(path: Path, what: str, *, mounted: bool = False) -> bool:
             status = part.lstat()
             if stat.S_ISLNK(status.st_mode):
                 linked = linked or part == path
-                if status.st_uid != 0 or (part == path and not mounted):
+                if status.st_uid != 0 or (part == path and not end):
                     raise ConfigError(_symlink(part, what))
     return linked
 

@@ -33,6 +33,7 @@ from iris.kernel.errors import ConfigError
 from iris.security.authority import issuing
 from iris.security.files.credential_file import encode_credential, load_credential
 from iris.security.files.credential_file import CredentialWatch
+from iris.security.files.private_files import make_private_directory
 
 USER, GROUP, OTHER = 1000, 2000, 3000
 top = Path(sys.argv[1])
@@ -192,6 +193,22 @@ def load_all(user):
             told[name] = str(error).replace(str(path), "FILE")
 
 
+state = top / "state"
+state.mkdir(mode=0o700)
+os.chown(state, USER, USER)
+for link, owner in (("of root", 0), ("of another user", OTHER), ("of this user", USER)):
+    os.symlink("state", top / link)
+    os.chown(top / link, owner, owner, follow_symlinks=False)
+
+
+def make_homes():
+    for link in ("of root", "of another user", "of this user"):
+        try:
+            told[f"a home behind a link {link}"] = str(make_private_directory(top / link, "home").name)
+        except ConfigError as error:
+            told[f"a home behind a link {link}"] = str(error).partition(": ")[2]
+
+
 if sys.argv[2] == "root":
     load_all(0)
 else:
@@ -199,6 +216,7 @@ else:
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, 0)
     load_all(USER)
+    make_homes()
     watch = CredentialWatch(seen / "credential")
     told["unchanged"] = watch.poll()
     os.seteuid(0)
@@ -287,6 +305,9 @@ def test_a_program_reads_its_secrets_as_they_are_mounted_and_nothing_that_only_l
     )
     assert "is a symbolic link" in str(told["a link of another user"])
     assert "is a symbolic link" in str(told["a link that leads to a disk"])
+    assert told["a home behind a link of root"] == "of root"
+    for owner in ("of another user", "of this user"):
+        assert str(told[f"a home behind a link {owner}"]).startswith("is a symbolic link: give the real path")
     assert (told["unchanged"], told["replaced"], told["taken"]) == (False, True, True)
 
 

@@ -105,10 +105,10 @@ def _not_private(
 ) -> Diagnosis | None:
     """Return what is wrong with a directory that is to be private to this user.
 
-    A link of root's is followed: systemd makes one for a unit with ``DynamicUser=``.
+    A link of root's is followed for another user: systemd makes one for a unit with ``DynamicUser=``.
     """
     status, quoted = path.lstat(), shlex.quote(str(path))
-    if stat.S_ISLNK(status.st_mode) and status.st_uid == 0:
+    if stat.S_ISLNK(status.st_mode) and status.st_uid == 0 != user:
         status = path.stat()
     if stat.S_ISLNK(status.st_mode):
         return problem(code, f"{what} {path}: is a symbolic link", f"rm {quoted}")

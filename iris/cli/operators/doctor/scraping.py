@@ -11,7 +11,7 @@ import trio
 
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
 
-_PATIENCE: Final = 2.0
+_PATIENCE: Final = 1.0
 """Seconds that who serves there has to answer."""
 
 _MOST: Final = 65_536
