@@ -11,7 +11,12 @@ import iris.aio
 
 app = FastAPI(lifespan=iris.aio.lifespan("web"))
 
-STATUSES = {iris.NoSuchCluster: 503, iris.NotSent: 503, iris.Overloaded: 503, iris.RequestTimeout: 504}
+STATUSES: dict[type[iris.IrisError], int] = {
+    iris.NoSuchCluster: 503,
+    iris.NotSent: 503,
+    iris.Overloaded: 503,
+    iris.RequestTimeout: 504,
+}
 AGAIN = iris.RequestOptions(idempotent=True)
 
 

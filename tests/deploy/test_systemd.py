@@ -133,6 +133,15 @@ def test_two_members_live_beside_each_other_by_systemd_and_doctor_looks_as_their
         assert len(set(users)) == 2
         assert "0" not in users
 
+        machine.write("/root/runbook.sh", (DEPLOY / "systemd" / "runbook.sh").read_text(), 0o755)
+        assert machine.run("/root/runbook.sh", "doctor").returncode == 0
+        process = ("systemctl", "show", "--property=MainPID", "--value", "iris@prices")
+        before = machine.run(*process).stdout
+        machine.run("cp", "/etc/iris/prices.json", "/root/new.json")
+        assert machine.run("/root/runbook.sh", "renew", "/root/new.json").returncode == 0
+        machine.wait(*healthy, "9464")
+        assert machine.run(*process).stdout != before
+
         assert machine.run("systemctl", "stop", "iris@stock", "iris@prices").returncode == 0
         ended = machine.run("systemctl", "show", "--property=Result", "--value", "iris@prices", "iris@stock")
         assert ended.stdout.split() == ["success", "success"]

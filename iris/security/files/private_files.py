@@ -404,7 +404,7 @@ def _check_private(
     if mount is not None and mount.is_apart_in_memory:
         raise ConfigError(
             f"{what} {path}: of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, in memory that "
-            f"others write to: who writes it has to make it for user {user} alone, mode 0400 (Vault's injector: "
+            f"others write to: have it written for user {user} alone, with mode 0400 (Vault's injector: "
             f'annotations vault.hashicorp.com/agent-run-as-same-user: "true" and '
             f'vault.hashicorp.com/agent-inject-perms-{path.name}: "0400"; Vault\'s agent: user and perms in its '
             "template)"

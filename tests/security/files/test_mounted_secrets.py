@@ -271,8 +271,8 @@ def test_a_program_reads_its_secrets_as_they_are_mounted_and_nothing_that_only_l
         ("vault, for this user, open", 1000, "0644"),
     ):
         assert told[name] == (
-            f"credential FILE: of user {owner} with mode {mode}, in memory that others write to: who writes it has to "
-            "make it for user 1000 alone, mode 0400 (Vault's injector: annotations "
+            f"credential FILE: of user {owner} with mode {mode}, in memory that others write to: have it written for "
+            "user 1000 alone, with mode 0400 (Vault's injector: annotations "
             'vault.hashicorp.com/agent-run-as-same-user: "true" and vault.hashicorp.com/agent-inject-perms-credential: '
             '"0400"; Vault\'s agent: user and perms in its template)'
         )
@@ -306,8 +306,8 @@ def test_a_program_reads_its_secrets_as_they_are_mounted_and_nothing_that_only_l
     assert "is a symbolic link" in str(told["a link of another user"])
     assert "is a symbolic link" in str(told["a link that leads to a disk"])
     assert told["a home behind a link of root"] == "of root"
-    for owner in ("of another user", "of this user"):
-        assert str(told[f"a home behind a link {owner}"]).startswith("is a symbolic link: give the real path")
+    for link in ("of another user", "of this user"):
+        assert str(told[f"a home behind a link {link}"]).startswith("is a symbolic link: give the real path")
     assert (told["unchanged"], told["replaced"], told["taken"]) == (False, True, True)
 
 

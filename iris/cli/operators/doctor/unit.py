@@ -106,7 +106,7 @@ def as_unit(unit: str, properties: Properties, options: Sequence[str]) -> list[s
         settings.append(f"Environment={_one_word(f'{name}={moved.get(place, place)}{value.removeprefix(place)}')}")
     started = [_items(one)[:2] for one in _items(properties.get("ExecStart"))]
     if not started:
-        raise ConfigError(f"the unit {unit} starts no program")
+        raise ConfigError(f"the unit {unit} starts no program: give one with ExecStart=")
     program = Path(str(started[-1][0]))
     # A program of its own has its settings from the environment alone.
     arguments = _texts(started[-1][1])[1:] if program.name == "iris" else ()
@@ -117,15 +117,13 @@ def as_unit(unit: str, properties: Properties, options: Sequence[str]) -> list[s
 
 def _settings(properties: Properties) -> Iterator[str]:
     for name in _SAME:
-        match properties.get(name):
-            case None | "" | []:
-                pass
-            case bool(value):
-                yield f"{name}={'yes' if value else 'no'}"
-            case list(values):
-                yield f"{name}={' '.join(map(str, values))}"
-            case value:
-                yield f"{name}={value}"
+        value = properties.get(name)
+        if isinstance(value, bool):
+            yield f"{name}={'yes' if value else 'no'}"
+        elif is_list(value) and value:
+            yield f"{name}={' '.join(_texts(value))}"
+        elif value:
+            yield f"{name}={value}"
     for name in _MODES:
         if isinstance(mode := properties.get(name), int):
             yield f"{name}={mode:04o}"
@@ -164,9 +162,9 @@ async def _answer(*arguments: str) -> object:
         with trio.fail_after(_PATIENCE):
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     except FileNotFoundError:
-        raise ConfigError("busctl is not here: --unit is for machines with systemd") from None
+        raise ConfigError("there is no busctl, so no systemd: run 'iris doctor' with the options of the node") from None
     except trio.TooSlowError:
-        raise ConfigError(f"systemd has not answered within {_PATIENCE:g} s") from None
+        raise ConfigError(f"systemd has not answered within {_PATIENCE:g} s: run: systemctl status") from None
     if done.returncode:
-        raise ConfigError(f"systemd does not say what the unit has: {done.stderr.decode(errors='replace').strip()}")
+        raise ConfigError(f"{done.stderr.decode(errors='replace').strip()}: run: systemctl status")
     return json.loads(done.stdout)["data"][0]
