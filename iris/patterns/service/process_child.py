@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, NoReturn, cast, final
+from typing import Any, Final, NoReturn, cast, final
 
 from iris.kernel import wire
 from iris.kernel.errors import RemoteError, RemoteProtocolError
@@ -56,6 +56,10 @@ from iris.patterns.service.process_calls import (
 from iris.patterns.service.signatures import signature_of
 
 
+_NICENESS: Final = 10
+"""A member that wakes up goes before its processes: beside busy ones the median of small requests is 2 ms, and 8 without."""
+
+
 def serve_calls(calls_fd: int, cancels_fd: int, lifeline_fd: int) -> None:
     """Be a process of handlers, until the member closes the connection.
 
@@ -64,6 +68,7 @@ def serve_calls(calls_fd: int, cancels_fd: int, lifeline_fd: int) -> None:
         cancels_fd: pipe by which it is told which of them is to end.
         lifeline_fd: pipe whose other end is closed when the member has ended.
     """
+    os.nice(_NICENESS)
     _end_with(lifeline_fd)
     # The member says when this ends.  A service manager sends its signal to every process of the service, and calls
     # that the member waits for would be lost.  What is started from here has the default again, as these are functions.
