@@ -48,6 +48,7 @@ from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.request.options import RequestOptions
+from iris.patterns.service.dependencies import FromLifespan
 from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
@@ -83,6 +84,7 @@ __all__ = [
     "Event",
     "EventsLost",
     "FileSummary",
+    "FromLifespan",
     "IrisError",
     "Job",
     "JobWorker",
