@@ -7,6 +7,7 @@ import iris.aio
 
 kitchen = iris.aio.Service("kitchen")
 waiter = iris.aio.Service("waiter")
+stopped = asyncio.Event()
 
 
 @kitchen.request
@@ -15,6 +16,7 @@ async def cook(request: iris.aio.Request) -> object:
         await asyncio.sleep(60)
     finally:
         print("the kitchen stops")
+        stopped.set()
 
 
 @waiter.request
@@ -28,8 +30,8 @@ async def main() -> None:
         try:
             await node.request("waiter", "soup", timeout=0.5)
         except iris.RequestTimeout:
-            print("the guest leaves after 0.5 s")
-        await asyncio.sleep(0.5)
+            await stopped.wait()
+            print("the guest left after 0.5 s")
 
 
 asyncio.run(main())

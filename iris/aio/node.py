@@ -150,6 +150,11 @@ class Node(Handle[TrioNode], OwnNode):
         """See ``iris.Node.watch_losses``."""
         return LossWatch(self._inner.watch_losses(pattern, every=every), self._guest)
 
+    @staticmethod
+    def _opened_by(opening: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> AbstractAsyncContextManager[Node]:
+        """Return a block of a node in the running event loop that ``opening`` opens with trio."""
+        return _OpenNode(opening)
+
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""
         return Block(self._guest, partial(opening, self._inner), lambda opened, _: opened)
@@ -251,11 +256,6 @@ class _OpenNode(MustEnter, AbstractAsyncContextManager[Node]):
 
 
 open_node = _opening(open_trio_node)
-
-
-def opened_by(opening: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> AbstractAsyncContextManager[Node]:
-    """Open a node in the running event loop by what opens one with trio; for what is built on nodes inside of Iris."""
-    return _OpenNode(opening)
 
 
 def _serving(

@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 import iris
-from iris.aio.node import opened_by
+import iris.aio
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.event_loop import Interrupted, run_in_asyncio
 from iris.cli.readiness import Readiness
@@ -71,7 +71,7 @@ def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, 
             await serving.serve_in_trio(node, interruption.wait)
 
     async def serve_in_asyncio(interrupted: Interrupted) -> None:
-        async with opened_by(opening) as node:
+        async with iris.aio.Node._opened_by(opening) as node:
             await serving.serve_in_asyncio(node, interrupted)
 
     try:

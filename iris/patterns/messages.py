@@ -16,9 +16,7 @@ from iris.kernel.names import NodeId
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from iris.node.node import Node
-
-    N = TypeVarWithDefault("N", bound="OwnNode", default=Node)
+    N = TypeVarWithDefault("N", bound="OwnNode", default="OwnNode")
 else:
     N = TypeVar("N")
 
@@ -35,7 +33,7 @@ class OwnNode:
     _shown_as: ClassVar[str] = "iris.Node"
 
     @classmethod
-    def _for_threads(cls, _: Node) -> AbstractAsyncContextManager[Self] | None:
+    def _for_threads(cls, _: OwnNode) -> AbstractAsyncContextManager[Self] | None:
         """Open a node like this in the run of a trio node, for its worker threads; None if this is none for threads."""
         return None
 
@@ -98,8 +96,8 @@ class Outbox:
 class Request(Struct, Generic[N], frozen=True, kw_only=True):
     """One request, as its handler gets it.  The caller is ``sender.cluster``; ``cluster`` is the one that is asked.
 
-    Type checkers know its ``node`` as an ``iris.Node``; ``iris.aio.Request`` and ``iris.sync.Request`` are this class
-    with the nodes of those.
+    Type checkers know the ``node`` of an ``iris.Request`` as an ``iris.Node``; ``iris.aio.Request`` and
+    ``iris.sync.Request`` are this class with the nodes of those.
 
     Attributes:
         payload: value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict.

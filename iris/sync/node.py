@@ -174,8 +174,9 @@ class Node(Handle[TrioNode], OwnNode):
             yield stack.enter_context(self._joined(cluster, served, limits, credential))
 
     @classmethod
-    def _for_threads(cls, node: TrioNode) -> AbstractAsyncContextManager[Node]:
+    def _for_threads(cls, node: OwnNode) -> AbstractAsyncContextManager[Node]:
         """See ``OwnNode``."""
+        assert isinstance(node, TrioNode)
         return _in_shared_run(node)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -26,7 +26,7 @@ from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.latency import LatencyStatistics, LatencyTable
-from iris.patterns.messages import Message, Outbox, Request, Sender
+from iris.patterns.messages import Message, Outbox, OwnNode, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
@@ -55,9 +55,6 @@ from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
-
-if TYPE_CHECKING:
-    from iris.node.node import Node
 
 _HEADER: Final = 192
 """Size that a header takes beside its name and its value, in bytes."""
@@ -259,7 +256,7 @@ class Role(NamedTuple):
     service: Service
     limits: Limits
     flag: PauseFlag | None = None
-    node: Node | None = None
+    node: OwnNode | None = None
 
 
 @final
