@@ -33,7 +33,7 @@ class OwnNode:
     _shown_as: ClassVar[str] = "iris.Node"
 
     @classmethod
-    def _for_threads(cls, _: OwnNode) -> AbstractAsyncContextManager[Self] | None:
+    def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Self] | None:
         """Open a node like this in the run of a trio node, for its worker threads; None if this is none for threads."""
         return None
 

@@ -174,10 +174,10 @@ class Node(Handle[TrioNode], OwnNode):
             yield stack.enter_context(self._joined(cluster, served, limits, credential))
 
     @classmethod
-    def _for_threads(cls, node: OwnNode) -> AbstractAsyncContextManager[Node]:
+    def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Node]:
         """See ``OwnNode``."""
-        assert isinstance(node, TrioNode)
-        return _in_shared_run(node)
+        assert isinstance(_node, TrioNode)
+        return _in_shared_run(_node)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -53,7 +54,7 @@ def shop_service() -> iris.aio.Service:
         return await request.node.request("shop", request.payload)
 
     @shop.request("unannotated")
-    async def unannotated(request):  # type: ignore[no-untyped-def]
+    async def unannotated(request: Any) -> bool:
         return type(request.node) is iris.aio.Node
 
     @shop.request("thread", thread=True)

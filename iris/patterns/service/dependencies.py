@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Annotated, Final, TypeVar, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.shapes import is_map
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import OwnNode, Request
 
@@ -47,9 +48,10 @@ its name there; else it gets what the lifespan gives as it is.
 
 def need_of(annotation: object) -> tuple[Need] | None:
     """Return what a parameter with this annotation is to get, alone in a tuple; None if a caller gives it."""
-    if isinstance(annotation, type) and issubclass(annotation, OwnNode):
-        return (annotation,)
-    return (None,) if _FROM_LIFESPAN in getattr(annotation, "__metadata__", ()) else None
+    notes: tuple[object, ...] = getattr(annotation, "__metadata__", ())
+    if any(note is _FROM_LIFESPAN for note in notes):
+        return (None,)
+    return (annotation,) if isinstance(annotation, type) and issubclass(annotation, OwnNode) else None
 
 
 def node_shown_by(annotation: object) -> type[OwnNode] | None:
@@ -102,22 +104,24 @@ class Provision:
         for name, kind in needs.items():
             if kind is not None:
                 values[name] = self.node_of(kind, handler)
-            elif self._state is None:
-                if name not in defaults:
-                    raise ConfigError(
-                        f"{handler}: {name} comes from the lifespan, and service {self._service!r} has none: make it "
-                        "with Service(..., lifespan=...)"
-                    )
-            elif not isinstance(self._state[0], dict):
-                (values[name],) = self._state
-            elif name in self._state[0]:
-                values[name] = self._state[0][name]
-            elif name not in defaults:
-                there = ", ".join(map(str, self._state[0])) or "nothing"
-                raise ConfigError(
-                    f"{handler}: the lifespan of service {self._service!r} gives no {name}: it gives {there}"
-                )
+            else:
+                state = self._named(name)
+                if isinstance(state, tuple):
+                    (values[name],) = state
+                elif name not in defaults:
+                    raise ConfigError(f"{handler}: {name} comes from the lifespan, and {state}")
         return values
+
+    def _named(self, name: str) -> tuple[object] | str:
+        """Return what the lifespan gives to a parameter, alone in a tuple; or why there is nothing."""
+        if self._state is None:
+            return f"service {self._service!r} has none: make it with Service(..., lifespan=...)"
+        (state,) = self._state
+        if not is_map(state):
+            return self._state
+        if name in state:
+            return (state[name],)
+        return f"that of service {self._service!r} gives {', '.join(map(str, state)) or 'nothing'}"
 
 
 _NOTE: Final = "raised in the lifespan of service"
@@ -133,7 +137,7 @@ def _note(error: Exception, service: str) -> None:
         error.add_note(f"{_NOTE} {service!r}")
 
 
-def _opened(lifespan: Lifespan, node: OwnNode) -> object:
+def _opened(lifespan: Lifespan, node: OwnNode) -> AbstractAsyncContextManager[object] | AbstractContextManager[object]:
     if inspect.isasyncgenfunction(lifespan) or inspect.isgeneratorfunction(lifespan):
         raise ConfigError(
             "a lifespan that yields is a context manager: decorate it with contextlib.asynccontextmanager"

@@ -315,7 +315,7 @@ async def test_what_a_handler_needs_and_nobody_gives_is_said_before_the_service_
     complaint = (
         "pool comes from the lifespan, and service 'shop' has none"
         if lifespan is None
-        else ("the lifespan of service 'shop' gives no pool: it gives stock, limit")
+        else ("pool comes from the lifespan, and that of service 'shop' gives stock, limit")
     )
     async with open_network() as network, network.open_node("shop") as seller:
         with pytest.raises(iris.ConfigError, match=complaint):
