@@ -27,6 +27,8 @@ class Service(AnyService):
     Only nodes of ``iris.aio`` take it; with others joining raises ``ConfigError``.
     """
 
+    _is_of_asyncio = True
+
     def __init__(
         self,
         name: str | None = None,

@@ -15,9 +15,7 @@ from typing import Final
 import click
 
 import iris
-import iris.aio
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
-from iris.cli.event_loop import Interrupted, run_in_asyncio
 from iris.cli.readiness import Readiness
 from iris.cli.serving import Serving
 from iris.cli.terminal import POSITIVE
@@ -70,13 +68,11 @@ def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, 
         async with opening() as node:
             await serving.serve_in_trio(node, interruption.wait)
 
-    async def serve_in_asyncio(interrupted: Interrupted) -> None:
-        async with iris.aio.Node._opened_by(opening) as node:
-            await serving.serve_in_asyncio(node, interrupted)
-
     try:
         if serving.is_of_asyncio:
-            return run_in_asyncio(serve_in_asyncio)
+            from iris.cli.event_loop import serve_in_asyncio
+
+            return serve_in_asyncio(serving, opening)
         return run_until_interrupted(serve_in_trio)
     except Exception as error:
         if (cause := _of_lifespan(error)) is None:
