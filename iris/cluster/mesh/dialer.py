@@ -285,8 +285,8 @@ class Dialer:
                     own = await self._host.own_urls(url, outgoing)
                     if not own:
                         raise NotSent(
-                            f"this node listens nowhere, and {url} leads one way only: use a tcp:// or ws:// address of "
-                            "the node there"
+                            f"this node listens nowhere, and {url} leads one way only: use a tcp:// or ws:// address "
+                            "of the node there"
                         )
                     return await self._handshakes.initiate(
                         outgoing, tuple(dict.fromkeys((url, *known))), own, expected, realm_id
