@@ -128,7 +128,7 @@ class Node:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The URLs really bound.  Without ``listen`` those of this machine, until it serves; then they follow its address."""
+        """The URLs really bound.  Without ``listen`` no ports, until it serves; then they follow the machine's address."""
         return self._mesh.listening
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -147,7 +147,8 @@ def running(machine: Machine, *command: str) -> Generator[subprocess.Popen[bytes
         try:
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for_line(process: subprocess.Popen[bytes], text: str) -> str:

@@ -94,8 +94,9 @@ class Peer:
 
     @property
     def kind(self) -> str:
-        """The kind of its route: tcp, ipc or ws; reverse: the peer has dialled both directions, by tcp or ws; gateway:
-        through those of two sites; relay: through a third node.
+        """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node.
+
+        And reverse: the peer has dialled both directions, by tcp or ws.
         """
         scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
         return _KINDS.get(scheme, scheme)

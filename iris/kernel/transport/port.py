@@ -132,7 +132,8 @@ class Transport(Protocol):
             user: see ``dial``.
 
         Raises:
-            NotSent: nobody can come, for this node listens at no ``tcp://`` or ``ws://`` address; or the token is in use.
+            NotSent: nobody can come, for this node listens at no ``tcp://`` or ``ws://`` address; or the token is in
+                use.
         """
         ...
 

@@ -84,6 +84,6 @@ async def test_one_that_neither_listens_nor_dials_is_refused(autojump_clock: Moc
 async def test_one_that_listens_nowhere_dials_no_sockets_of_this_machine(autojump_clock: MockClock) -> None:
     async with open_federation() as federation:
         node = await federation.node("home", "gateway")
-        with pytest.raises(ConfigError, match="reaches others at tcp:// or ws:// addresses; ipc:///office is none"):
+        with pytest.raises(ConfigError, match="reaches others at tcp:// or ws://, which ipc:///office is not"):
             async with open_gateway(node, peers=["ipc:///office"]):
                 pass

@@ -310,9 +310,11 @@ async def test_when_it_serves_it_listens_at_the_address_that_faces_a_remote_seed
             assert back.startswith("tcp://127.0.0.1:")
         async with node.join("shop", iris.Service("shop")):
             assert node.addresses[1:] == (back,), "it stays there"
-    async with iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node:
-        async with node.join("shop", iris.Service("shop")):
-            assert len(node.addresses) == 1, "a seed on this machine reaches it by ipc"
+    async with (
+        iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node,
+        node.join("shop", iris.Service("shop")),
+    ):
+        assert len(node.addresses) == 1, "a seed on this machine reaches it by ipc"
 
 
 @pytest.mark.parametrize("options", [{"client": True}, {"dial_only": True}, {"listen": [OUTSIDE]}, {}])
