@@ -128,7 +128,7 @@ class Node:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The URLs really bound.  Without ``listen`` no ports, until it serves; then they follow the machine's address."""
+        """The URLs really bound.  Without ``listen`` no port until it serves; then the machine's address."""
         return self._mesh.listening
 
     def __repr__(self) -> str:

@@ -83,7 +83,7 @@ print("all four")
 SPARK = """
 from pyspark.sql import SparkSession
 import iris.spark_bridge
-spark = iris.spark_bridge.configure(SparkSession.builder.master("local[2]")).getOrCreate()
+spark = iris.spark_bridge.configure(SparkSession.builder.master("local[1]")).getOrCreate()
 events = spark.readStream.format("iris").option("subscribe", "orders.>").load()
 events.writeStream.format("memory").queryName("events").trigger(availableNow=True).start().awaitTermination()
 print([row.topic for row in spark.sql("SELECT topic FROM events").collect()])
@@ -217,6 +217,7 @@ def test_whoever_serves_nothing_works_without_an_open_port(machines: tuple[Machi
             for _ in range(4):
                 wait_for_line(web, "Application startup complete")
             assert "all four" in run(home, "ask_web.py")
+        home.terminal.environment["SPARK_LOCAL_IP"] = "127.0.0.1"
         assert "orders.tea" in run(home, "query.py")
     assert home.turned_away() == 0, "nobody has tried to dial back"
     assert office.turned_away() == 0, "nor to another port of the members"

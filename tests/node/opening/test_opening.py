@@ -306,10 +306,10 @@ async def test_when_it_serves_it_listens_at_the_address_that_faces_a_remote_seed
     async with iris.open_node(credential=world.shop, seeds=seeds, environment=world.environment()) as node:
         assert len(node.addresses) == 1, "who serves nothing opens no port"
         async with node.join("shop", iris.Service("shop")):
-            _, back = node.addresses
-            assert back.startswith("tcp://127.0.0.1:")
+            back = list(node.addresses)
+            assert [url.rpartition(":")[0] for url in back[1:]] == ["tcp://127.0.0.1"]
         async with node.join("shop", iris.Service("shop")):
-            assert node.addresses[1:] == (back,), "it stays there"
+            assert list(node.addresses) == back, "it stays there"
     async with (
         iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node,
         node.join("shop", iris.Service("shop")),
