@@ -217,8 +217,20 @@ def test_whoever_serves_nothing_works_without_an_open_port(machines: tuple[Machi
             for _ in range(4):
                 wait_for_line(web, "Application startup complete")
             assert "all four" in run(home, "ask_web.py")
-        home.terminal.environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        assert "orders.tea" in run(home, "query.py")
+    assert home.turned_away() == 0, "nobody has tried to dial back"
+    assert office.turned_away() == 0, "nor to another port of the members"
+
+
+def test_spark_reads_a_bridge_without_an_open_port(machines: tuple[Machine, Machine]) -> None:
+    office, home = machines
+    office.let_in(7000, 7001, 7002)
+    home.turn_away_callers()
+    home.terminal.environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with members(office):
+        done = home.terminal.run("pub", "orders.tea", "two", "--confirm")
+        assert done.returncode == 0, done.stderr
+        with running(home, sys.executable, "query.py") as query:  # what it leaves running keeps the pipe open
+            wait_for_line(query, "'orders.tea'")
     assert home.turned_away() == 0, "nobody has tried to dial back"
     assert office.turned_away() == 0, "nor to another port of the members"
 
