@@ -253,6 +253,10 @@ async def test_nobody_can_come_by_ipc(tmp_path: Path) -> None:
             home.dial_reverse(url, TOKEN, ignore)
 
 
+async def accept(office: Transport) -> None:
+    (await office.accept_reverse(TOKEN, ignore)).close()
+
+
 async def test_a_header_that_comes_in_pieces_is_understood_and_a_wrong_one_turned_away() -> None:
     async with open_transports(1) as (office,):
         (url,) = await office.listen([ADDRESSES["tcp"]])
@@ -264,15 +268,15 @@ async def test_a_header_that_comes_in_pieces_is_understood_and_a_wrong_one_turne
             (ANSWER + b"ff" * 16, b""),
         ):
             async with trio.open_nursery() as nursery, waiting(office):
-                nursery.start_soon(office.accept_reverse, TOKEN, ignore)
+                nursery.start_soon(accept, office)
                 with trio.socket.socket() as stranger:
                     await stranger.connect(("127.0.0.1", port))
                     stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     for piece in (said[:3], said[3:20], said[20:]):
                         with suppress(OSError):  # it was turned away
                             await stranger.send(piece)
+                    received = b""
                     with suppress(ConnectionResetError):
-                        received = b""
                         received = await stranger.recv(100)
                     assert received == answer
                 nursery.cancel_scope.cancel()
