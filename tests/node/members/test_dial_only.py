@@ -240,7 +240,7 @@ async def test_without_a_node_between_them_two_are_told_why(
         network.open_parts("one", dial_only=True) as (_, one_parts),
         network.open_node("two", dial_only=True) as two,
     ):
-        with pytest.raises(iris.NotSent, match="can only dial out, and no node is known that it and this one are both"):
+        with pytest.raises(iris.NotSent, match="only dials out, as this one does, and no node is known that both are"):
             await one_parts.mesh.connect([f"via://{two.id}"], expected=two.id)
 
 
