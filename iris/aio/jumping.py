@@ -98,8 +98,8 @@ class _JumpingLoop(_ShiftedLoop):
 
 def _refuse(name: str) -> NoReturn:
     raise ConfigError(
-        f"{name}: in autojump_clock time is virtual, and sockets, pipes and subprocesses answer in real time: test "
-        "what needs them without autojump_clock"
+        f"{name}: in autojump_clock time is virtual, and sockets, pipes and subprocesses answer in real time: leave "
+        "autojump_clock out of this test"
     )
 
 
@@ -216,8 +216,8 @@ async def autojump_clock() -> AsyncIterator[None]:
     if type(loop) not in (asyncio.SelectorEventLoop, _ShiftedLoop) or not hasattr(select, "epoll"):
         kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
         raise ConfigError(
-            f"time can be virtual only in asyncio's own event loop on Linux, and this is {kind}: test with that, or "
-            "without autojump_clock"
+            f"time can be virtual only in asyncio's own event loop on Linux, and this is {kind}: use asyncio's, or "
+            "leave autojump_clock out of this test"
         )
     if has_guest(loop):
         raise RuntimeError("a node or network is open in this event loop already: enter autojump_clock before it")
@@ -236,7 +236,8 @@ def _begin(loop: asyncio.AbstractEventLoop) -> _JumpingLoop:
         loop.now = now
         _shift(loop)
         raise ConfigError(
-            "this event loop has a socket, pipe or subprocess open, which autojump_clock refuses: enter it before"
+            "this event loop has a socket, pipe or subprocess open, which answers in real time: leave autojump_clock "
+            "out of this test"
         )
     anyio = sys.modules.get("anyio.to_thread")
     limiter: _Limiter | None = None if anyio is None else anyio.current_default_thread_limiter()

@@ -30,14 +30,13 @@ from iris.aio.node import Node
 from iris.kernel.transport import MemoryNetwork
 from iris.node.shown import Shown
 from iris.security.identity import Rights, SigningKey
-from iris.testing.checks import check_answers as check_trio_answers
-from iris.testing.faults import CALM, Faults
+from iris.testing import ALL_RIGHTS, CALM, Faults
+from iris.testing import Network as TrioNetwork
+from iris.testing import World as TrioWorld
+from iris.testing import check_answers as check_trio_answers
+from iris.testing import open_network as open_trio_network
+from iris.testing import simulate as simulate_trio
 from iris.testing.machine import run_asyncio
-from iris.testing.network import ALL_RIGHTS
-from iris.testing.network import Network as TrioNetwork
-from iris.testing.network import open_network as open_trio_network
-from iris.testing.simulation import simulate as simulate_trio
-from iris.testing.world import World as TrioWorld
 
 __all__ = ("Network", "World", "autojump_clock", "check_answers", "open_network", "simulate")
 

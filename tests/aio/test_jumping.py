@@ -13,7 +13,6 @@ import trio
 import uvloop
 
 import iris
-import iris.aio
 from iris.aio.testing import autojump_clock, open_network
 
 
@@ -165,8 +164,11 @@ def test_all_that_comes_from_outside_is_refused_within_and_works_after_it() -> N
 
 
 def test_a_loop_of_which_a_socket_is_open_is_refused() -> None:
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
     async def main() -> None:
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
         with pytest.raises(iris.ConfigError, match="has a socket, pipe or subprocess open"):
             async with autojump_clock():
                 raise AssertionError("it is not entered")

@@ -191,7 +191,7 @@ class TestIt(unittest.IsolatedAsyncioTestCase):
 """
 
 IN_SIMULATION = """
-@pytest.mark.iris(seeds=3, hours=0.01)
+@pytest.mark.iris(seeds=1, hours=0.01)
 async def test_in_a_simulation(iris_aio_world, tmp_path):
     async def serve():
         async with iris.aio.open_node("desk") as desk, desk.join("desk", iris.Service("desk")):
@@ -205,7 +205,7 @@ async def test_in_a_simulation(iris_aio_world, tmp_path):
 """
 
 TRIO = """
-@pytest.mark.iris(seeds=2, hours=0.01)
+@pytest.mark.iris(seeds=1, hours=0.01)
 async def test_in_a_simulation_of_trio(iris_world):
     async with iris.open_node("shop"):
         await iris_world.wait_healed()
