@@ -22,9 +22,9 @@ _HAS_REALM: Final = pytest.StashKey[bool]()
 _HOME: Final = "IRIS_HOME"
 
 VARIABLES: Final = (
-    _HOME, "IRIS_CONTEXT", "IRIS_CREDENTIAL", "IRIS_LISTEN", "IRIS_PASSPHRASE", "IRIS_SEEDS",
+    _HOME, "IRIS_CONTEXT", "IRIS_CREDENTIAL", "IRIS_LISTEN", "IRIS_METRICS", "IRIS_PASSPHRASE", "IRIS_SEEDS",
 )  # fmt: skip
-"""Variables that say to which realm a program belongs, and where it is found."""
+"""Variables that say to which realm a program belongs, and where it and its figures are found."""
 
 _OWN_REALM: Final = "iris_own_realm"
 

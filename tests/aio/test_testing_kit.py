@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from starlette.applications import Starlette
 from trio.testing import MockClock
 
 import iris
@@ -137,6 +138,23 @@ def test_a_program_that_outlives_the_network_opens_no_node_of_the_users_own(home
 
     asyncio.run(main())
     assert home.exists()
+
+
+def test_a_web_application_has_its_node_there_as_well() -> None:
+    app = Starlette(lifespan=iris.aio.lifespan("web"))
+
+    async def main() -> None:
+        async with (
+            iris.aio.testing.open_network() as network,
+            network.open_node("orders") as member,
+            member.join("orders", orders()),
+            app.router.lifespan_context(app) as state,
+        ):
+            assert state is not None
+            assert await state["node"].request("orders", b"status", wait=5) == b"open"
+            assert iris.testing.inspect(member).peers.keys() == {state["node"].id}
+
+    asyncio.run(main())
 
 
 async def test_programs_of_trio_open_theirs_there_as_well(autojump_clock: MockClock) -> None:
