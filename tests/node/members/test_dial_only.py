@@ -252,8 +252,7 @@ async def test_only_a_node_with_a_credential_may_be_one() -> None:
 
 async def test_it_may_not_listen() -> None:
     async with iris.testing.open_network() as network:
-        with pytest.raises(iris.ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:1: give listen or dial_only"):
-            async with iris.open_node(
-                credential=network.credential("home"), dial_only=True, listen=["tcp://127.0.0.1:1"]
-            ):
-                pass
+        credential = network.credential("home")
+    with pytest.raises(iris.ConfigError, match=r"cannot listen at tcp://127\.0\.0\.1:1: give listen or dial_only"):
+        async with iris.open_node(credential=credential, dial_only=True, listen=["tcp://127.0.0.1:1"]):
+            pass
