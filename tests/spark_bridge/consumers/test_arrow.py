@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import runpy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +15,7 @@ import iris.arrow
 import iris.sync
 from tests.support.bridges import open_sync_bridge
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "howto"
 PAYLOADS: list[tuple[Any, str | None, bytes | None]] = [
     ({"price": 3, "item": "tea"}, '{"price":3,"item":"tea"}', None),
     ("a text, with 'quotes'", "a text, with 'quotes'", None),
@@ -35,7 +36,7 @@ def node(tmp_path: Path) -> Iterator[iris.sync.Node]:
         node = stack.enter_context(iris.sync.open_node("analyst"))
         node.wait_for("bridge", timeout=60)
         for payload, *_ in PAYLOADS:
-            node.publish_confirmed("orders.new", payload, key="k", headers={"h": "v"}, timeout=60)
+            node.publish_confirmed("mixed.new", payload, key="k", headers={"h": "v"}, timeout=60)
         yield node
 
 
@@ -44,14 +45,14 @@ def reader(consumer: iris.sync.Consumer) -> pa.RecordBatchReader:
 
 
 def test_events_become_columns(node: iris.sync.Node) -> None:
-    with node.bridge().consume("orders.>", until="now") as orders:
+    with node.bridge().consume("mixed.>", until="now") as orders:
         table = reader(orders).read_all()
     rows = table.to_pylist()
     assert [(row["value"], row["value_bytes"]) for row in rows] == [(text, data) for _, text, data in PAYLOADS]
     assert [row["offset"] for row in rows] == list(range(len(PAYLOADS)))
     first = rows[0]
     assert (first["topic"], first["key"], first["sender"], first["headers"]) == (
-        "orders.new",
+        "mixed.new",
         "k",
         "analyst",
         [("h", "v")],
@@ -67,18 +68,16 @@ def test_no_events_are_no_rows(node: iris.sync.Node) -> None:
 
 
 def test_pandas_reads_them(node: iris.sync.Node) -> None:
-    with node.bridge().consume("orders.>", until="now") as orders:
-        frame = reader(orders).read_pandas()
+    with node.bridge().consume("mixed.>", until="now") as orders:
+        log: Any = reader(orders)
+        frame = log.read_pandas()
     assert frame["value"].iloc[0] == PAYLOADS[0][1]
     assert str(frame["timestamp"].dtype) == "datetime64[us, UTC]"
 
 
-def test_duckdb_reads_them_while_they_come(node: iris.sync.Node) -> None:
+def test_duckdb_reads_them_while_they_come(node: iris.sync.Node, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("duckdb")
-    duckdb: Any = importlib.import_module("duckdb")
-    with node.bridge().consume("orders.>", until="now") as orders:
-        log = reader(orders)
-        found = duckdb.from_arrow(log).query(
-            "log", "SELECT value->>'$.item', count(*) FROM log WHERE \"offset\" = 0 GROUP BY 1"
-        )
-        assert found.fetchall() == [("tea", 1)]
+    for item, price in (("tea", 3.5), ("milk", 2), ("tea", 4)):
+        node.publish_confirmed("orders.new", {"item": item, "price": price}, timeout=60)
+    runpy.run_path(str(EXAMPLES / "log_to_duckdb.py"))
+    assert capsys.readouterr().out == "[('milk', 2.0), ('tea', 7.5)]\n"
