@@ -220,7 +220,7 @@ async def test_who_looks_commits_nothing(desk: tuple[Network, Node, BridgeMember
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"until": "later"}, "until is 'later'"), ({"replay": True}, "replay is for a group")]
+    ("options", "message"), [({"until": "later"}, "until is 'later'"), ({"replay": True}, "replay begins anew")]
 )
 async def test_what_makes_no_sense_is_an_error(options: dict[str, Any], message: str) -> None:
     async with open_network() as network, network.open_node("desk") as node:

@@ -408,7 +408,7 @@ async def open_consumer(
     if group is not None:
         check_name(group, "group")
     elif replay:
-        raise ConfigError("replay is for a group that is known: without one, reading begins at start anyway")
+        raise ConfigError("replay begins anew with a group that is known: give a group, or leave it out")
     if until not in (None, "now"):
         raise ConfigError(f"until is {until!r}: use 'now' to end after what the log holds when it begins, or None")
     terms = Consume(group=group, topics=tuple(topics), start=_start(start), replay=bool(replay), until=until)

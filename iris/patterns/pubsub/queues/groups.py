@@ -24,5 +24,5 @@ async def drop_group(group: str, members: BridgeMembers, bridges: Bridges) -> No
         raise (NotAllowed(error.message) if error.code == "NotAllowed" else error) from None
     if not any(known):
         raise ConfigError(
-            f"bridge {members.bridge!r} has no group {group!r}: iris bridge status shows those that it has"
+            f"bridge {members.bridge!r} has no group {group!r}: use one of those that iris bridge status shows"
         )
