@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +12,17 @@ import pytest
 import trio
 
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
+from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.consumers import ReaderGroups
+from iris.spark_bridge.datasource import source
+from iris.spark_bridge.datasource.options import SourceOptions
+from iris.spark_bridge.datasource.source import IrisStreamReader
 from iris.spark_bridge.errors import QuotaExceeded
 from iris.spark_bridge.log import GROUP_IDLE, Retention, Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
+from tests.spark_bridge.datasource.test_losses import InThread
 from tests.support.arrivals import make_store
 
 HOUR = 3_600_000_000
@@ -134,8 +140,42 @@ async def test_a_bridge_forgets_old_groups_once_it_believes_its_clock(tmp_path: 
             await use("kept")
             assert groups(member.store) == {"old", "kept"}, "nothing proves that so much time has passed"
         async with bridge(network, tmp_path, wall_clock=lambda: now) as member:
-            await until(lambda: groups(member.store) == {"kept"})
-            assert member.statistics().expired_groups == 1
+            await until(lambda: member.statistics().expired_groups == 1)
+            assert groups(member.store) == {"kept"}
+
+
+async def test_an_idle_query_of_spark_gives_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = 0.0
+    async with (
+        open_network() as network,
+        bridge(network, tmp_path) as member,
+        network.open_node("reader") as reader,
+    ):
+        await reader.wait_for("bridge")
+        await reader.publish_confirmed("orders.new", 1)
+        portal = InThread(BridgeClient(reader, "bridge", patience=5))
+
+        def open_portal(_: object) -> InThread:
+            return portal
+
+        def monotonic(original: Callable[[], float] = time.monotonic) -> float:
+            return original() + later
+
+        monkeypatch.setattr(source, "portal_to", open_portal)
+        monkeypatch.setattr(source.time, "monotonic", monotonic)
+        stream = IrisStreamReader(SourceOptions(group="g", topics=("silent",)))
+        begun = await trio.to_thread.run_sync(stream.initialOffset)
+
+        async def last_use() -> int:
+            """Return when the group was last used, after the query has looked for events in vain."""
+            await trio.to_thread.run_sync(stream.commit, begun)
+            (cursor,) = member.store.cursors()
+            return cursor.timestamp
+
+        first = await last_use()
+        assert await last_use() == first, "nothing is sent for nothing"
+        later = 1801.0
+        assert await last_use() > first
 
 
 async def test_a_program_of_an_operator_has_a_group_forgotten(tmp_path: Path) -> None:
