@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, final
 
+import trio
+
 from iris.kernel.tasks import run_in_thread
 from iris.spark_bridge.log import Store
 
 _log: Final = logging.getLogger("iris")
 
 _DAY: Final = 86_400.0
+_LEAVING: Final = 1.0
+"""Seconds that consumers have to leave a group that is to be dropped."""
 
 
 @final
@@ -37,6 +41,8 @@ class ReaderGroups:
         self._idle = idle
         self._consumers: Counter[str] = Counter()
         """Number of consumers that are here, by group."""
+        self._left = trio.lowlevel.ParkingLot()
+        """Tasks that wait for consumers to leave."""
         self.expired = 0
         """Groups that have expired since the member was started."""
 
@@ -53,10 +59,14 @@ class ReaderGroups:
             self._consumers[group] -= 1
             if not self._consumers[group]:
                 del self._consumers[group]
+                self._left.unpark_all()
 
-    def is_used(self, group: str) -> bool:
-        """Return whether a consumer of the group is here."""
-        return group in self._consumers
+    async def wait_unused(self, group: str) -> bool:
+        """Wait a second for the consumers of a group to leave, which may be on the way; return whether they have."""
+        with trio.move_on_after(_LEAVING):
+            while group in self._consumers:
+                await self._left.park()
+        return group not in self._consumers
 
     async def expire(self, now: int) -> Sequence[str]:
         """Forget the groups that nobody has used for too long, and note that those of consumers are in use.

@@ -414,7 +414,7 @@ class Operations:
         if asked.shard is not None:
             return await self._member.forget_shard(asked.shard)
         if asked.group is not None:
-            if self._member.groups.is_used(asked.group):
+            if not await self._member.groups.wait_unused(asked.group):
                 raise RemoteError(
                     "bad_request", f"group {asked.group!r} is in use: a consumer of it is here. End that first"
                 )
