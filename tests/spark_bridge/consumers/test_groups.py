@@ -162,7 +162,7 @@ async def test_an_idle_query_of_spark_gives_a_sign_of_life(tmp_path: Path, monke
             return original() + later
 
         monkeypatch.setattr(source, "portal_to", open_portal)
-        monkeypatch.setattr(source.time, "monotonic", monotonic)
+        monkeypatch.setattr(time, "monotonic", monotonic)
         stream = IrisStreamReader(SourceOptions(group="g", topics=("silent",)))
         begun = await trio.to_thread.run_sync(stream.initialOffset)
 
