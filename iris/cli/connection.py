@@ -213,6 +213,7 @@ def _read_address(_: click.Context, __: click.Parameter, given: str | None) -> t
 
 metrics_option = click.option(
     "--metrics",
+    envvar="IRIS_METRICS",
     metavar="[HOST:]PORT",
     callback=_read_address,
     help="Serve /metrics for Prometheus and /healthz there; this machine only if there is no HOST.",
@@ -275,7 +276,7 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
     @click.option(
         "--dial-only",
         is_flag=True,
-        help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
+        help="Listen nowhere, not even to serve: for members behind NAT or a firewall.",
     )
     @click.option(
         "--dial-networks",
