@@ -56,7 +56,7 @@ from iris.patterns.service.process_calls import (
 from iris.patterns.service.signatures import signature_of
 
 _NICENESS: Final = 10
-"""A member that wakes up goes before its processes: half of small requests beside busy ones take 2 ms, and 8 without."""
+"""A member that wakes up goes before its processes: small requests beside busy ones take 2 ms, and 8 without (p50)."""
 
 
 def serve_calls(calls_fd: int, cancels_fd: int, lifeline_fd: int) -> None:

@@ -210,6 +210,10 @@ class Held(iris.Service, cluster="held"):
         return item
 
 
+def asks_others(item: str, node: iris.Node) -> object:
+    return [item, node]
+
+
 def outer() -> Callable[[iris.Request], object]:
     def inner(_: iris.Request) -> None: ...
 
@@ -227,6 +231,7 @@ IMPOSSIBLE: list[tuple[Callable[..., Any], str]] = [
     (outer(), "define it with def at the top of a module"),
     (nameless, "define it with def at the top of a module"),
     (functools.partial(process_handlers.look), "define it with def at the top of a module"),
+    (asks_others, "which a process does not have"),
     (waits, "use def, or leave process out"),
 ]
 
