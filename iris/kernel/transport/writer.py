@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import select
 import socket
-import struct
 import termios
 from collections.abc import Callable
 from typing import Final, final
@@ -102,10 +101,10 @@ class StreamOutgoing:
         if self._socket.family == socket.AF_UNIX:  # what is sent is there at once, as long as the other end is open
             return True
         try:
-            (unacknowledged,) = struct.unpack("i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0"))
+            unacknowledged = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0")
         except OSError:  # this system does not tell
             return False
-        return unacknowledged == 0
+        return not any(unacknowledged)
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""

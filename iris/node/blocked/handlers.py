@@ -66,15 +66,17 @@ class BlockedHandlers(PeerObserver):
 
     def blocked(self, standing: Standing, seconds: float) -> None:
         """See ``BlockObserver``."""
-        self._told.clear()
-        self._tell(_message(standing, seconds, over=False), standing)
+        with self._mesh.survive("telling of a blocked handler"):
+            self._told.clear()
+            self._tell(_message(standing, seconds, over=False), standing)
 
     def went_on(self, standing: Standing, seconds: float) -> None:
         """See ``BlockObserver``."""
-        self._count(standing, seconds)
-        self._told.clear()
-        self._last, self._ended = _message(standing, seconds, over=True), trio.current_time()
-        self._tell(self._last, standing)
+        with self._mesh.survive("telling of a blocked handler"):
+            self._count(standing, seconds)
+            self._told.clear()
+            self._last, self._ended = _message(standing, seconds, over=True), trio.current_time()
+            self._tell(self._last, standing)
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked again, perhaps, after it has taken this one for dead."""
@@ -115,6 +117,4 @@ class BlockedHandlers(PeerObserver):
 
 def _message(standing: Standing, seconds: float, *, over: bool) -> kinds.Blocked:
     operation = standing.operation
-    return kinds.Blocked(
-        0, standing.cluster, operation and operation[:256], standing.place, int(seconds * 1000), over
-    )
+    return kinds.Blocked(0, standing.cluster, operation and operation[:256], standing.place, int(seconds * 1000), over)

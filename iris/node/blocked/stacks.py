@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from iris.patterns.observer import Pattern
 
@@ -21,7 +21,7 @@ _CALLERS: Final[dict[tuple[str, str], tuple[str, Pattern | None]]] = {
     ("iris.patterns.service.worker_pool", "_hears"): ("message", "broadcast"),
     ("iris.patterns.service.worker_pool", "_talk"): ("tunnel", "tunnel"),
     ("iris.patterns.service.handlers", "call_and_report"): ("given", None),
-    ("iris.aio.handlers", "awaited"): ("given", None),
+    ("iris.aio.handlers", "awaited"): ("_given", None),
 }
 """Functions that call handlers, by module and name: the variable with what a handler was given, and the pattern.  None:
 its type tells."""
@@ -167,6 +167,6 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _target(given: Any) -> tuple[str, str | None]:
+def _target(given: object) -> tuple[str, str | None]:
     """Return the cluster and the operation that a request, a broadcast or a tunnel is for."""
     return str(getattr(given, "cluster", "")), getattr(given, "operation", None)

@@ -52,13 +52,17 @@ _STEP: Final = 0.001
 
 
 class BlockObserver(Protocol):
-    """The node whose event loop is watched.  Both methods are called in the thread of the loop, and must not block."""
+    """The node whose event loop is watched: ``BlockedHandlers``.
+
+    Both methods are called in the thread of the loop.  They must neither block nor raise: an error would end the run of
+    trio, or go to the handler that blocks.
+    """
 
     def blocked(self, standing: Standing, seconds: float) -> None:
         """The loop has stood still for so long.
 
         Called from within a signal handler, while the handler that blocks waits; at most once before ``went_on``, and
-        only if it can be interrupted.  What it raises is logged.
+        only if it can be interrupted.
         """
         ...
 
@@ -96,7 +100,8 @@ class LoopWatch:
         self._token: Final = token
         self._thread: Final = threading.get_ident()
         self._native: Final = threading.get_native_id()
-        self._clock: Final = time.pthread_getcpuclockid(self._thread) if hasattr(time, "pthread_getcpuclockid") else None
+        knows_clock = hasattr(time, "pthread_getcpuclockid")
+        self._clock: Final = time.pthread_getcpuclockid(self._thread) if knows_clock else None
         self._signals: Final = _take_signals()
         self._lock: Final = threading.Lock()
         self._asked: float | None = None
@@ -134,8 +139,8 @@ class LoopWatch:
             while not self._ended.wait(_PERIOD):
                 self._look()
                 self._looks += 1
-        except Exception:
-            _log.exception("the watch over blocked handlers has ended", extra={"cause": "watch"})
+            if self._answered is not None:
+                self._over(self._answered)
         finally:
             if self._alarm is not None:
                 self._alarm.close()
@@ -236,8 +241,8 @@ class LoopWatch:
         if not _log.isEnabledFor(logging.WARNING):
             return
         text = (
-            "%s blocks its node: for %.1f s it %s at %s:%d, in %s, and nothing else runs here meanwhile, so callers and "
-            "members take this node for dead before long; %s"
+            "%s blocks its node: for %.1f s it %s at %s:%d, in %s, and nothing else runs here meanwhile, so callers "
+            "and members take this node for dead before long; %s"
         )
         record = _log.makeRecord(
             _log.name,
@@ -265,23 +270,20 @@ class LoopWatch:
     # -- in the thread of the loop --------------------------------------------------------------------------
 
     def _answer(self) -> None:
-        """Give the sign of life; an error in an observer must not end trio."""
+        """Give the sign of life."""
         with self._lock:
             self._answered = now = time.monotonic()
             standing, asked = self._reported, self._asked
         if standing is not None and asked is not None:
             for observer in self.observers:
-                try:
-                    observer.went_on(standing, now - asked)
-                except Exception:
-                    _log.exception("unexpected error: what blocked an event loop", extra={"cause": "went on"})
+                observer.went_on(standing, now - asked)
 
     def interrupted(self, frame: FrameType | None) -> None:
         """Tell the observers from within the handler that blocks, at a signal that found the thread at ``frame``."""
         asked = self._asked
         if self._reported is None or asked is None:
-            # It computes, and the watch could not look for a long time.  Once is not enough to step aside: the watch reads
-            # files, and each time this thread would have the interpreter again.
+            # It computes, and the watch could not look for a long time.  Once is not enough to step aside: the watch
+            # reads files, and each time this thread would have the interpreter again.
             looks, until = self._looks, time.monotonic() + _ASIDE
             while self._looks == looks and time.monotonic() < until:
                 time.sleep(_STEP)
@@ -292,10 +294,7 @@ class LoopWatch:
         if standing.interruptible:
             self._is_told = True
             for observer in self.observers:
-                try:
-                    observer.blocked(standing, time.monotonic() - asked)
-                except Exception:
-                    _log.exception("unexpected error: telling of a blocked handler", extra={"cause": "blocked"})
+                observer.blocked(standing, time.monotonic() - asked)
 
 
 _watches: Final[dict[int, LoopWatch]] = {}

@@ -37,8 +37,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "_follower", "_is_over", "_task", "_woken", "blocks", "call", "identifier", "kept", "member", "outcome", "picker",
-        "started", "times", "trouble",
+        "_follower", "_is_over", "_task", "_woken", "blocks", "call", "identifier", "kept", "member", "outcome",
+        "picker", "started", "times", "trouble",
     )  # fmt: skip
 
     def __init__(

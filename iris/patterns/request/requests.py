@@ -115,10 +115,12 @@ _MOST_STUCK: Final = 1
 """Members from which an idempotent request is taken away that live and fall silent while they have it, or die after it
 has blocked them.  One may be an accident.  When the next one does the same, it may be the request."""
 
+_SPEAKS: Final = 0.5
+"""Seconds that requests stay at a member which lives and is silent, from when that is noticed.  If it is blocked it has
+said by then which request blocks it."""
+
 _BROKEN: Final = "the connection broke"
-_SILENT: Final = (
-    "answers nothing, though its machine takes what is sent and its process lives: it is stopped, or a handler blocks it"
-)
+_SILENT: Final = "answers nothing, though its process lives and its system takes what is sent: it is stopped or blocked"
 _OWN: Final = ", at work on this request"
 _NOT_CARRIED: Final = "so no further member was asked, which it might block as well"
 _CLOSED: Final = "this node was closed"
@@ -171,8 +173,9 @@ class Requests(PeerObserver):
         self._left: dict[int, set[NodeId]] = {}
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
         self._blocked: Final = BlockedMembers()
-        self._silent: set[NodeId] = set()
-        """Members that live and have answered nothing since they were found so."""
+        self._silent: dict[NodeId, int] = {}
+        """Members that live and say nothing, with the number of frames that had come from each."""
+        self._doubted = Deadlines(self._waiting, self._leave)
         self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
         """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
@@ -183,7 +186,9 @@ class Requests(PeerObserver):
 
     async def run(self) -> None:
         """Watch over the deadlines; to be run for as long as anything is asked."""
-        await self._deadlines.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._doubted.run)
+            await self._deadlines.run()
 
     def close(self) -> None:
         """End all attempts: no outcome will come any more, and nobody is asked again."""
@@ -481,7 +486,9 @@ class Requests(PeerObserver):
                 now = None
                 outcome = attempt.outcome
                 if outcome is None:
-                    raise await self._timed_out(call, lost or failure, self._trouble(attempt))
+                    raise await self._timed_out(
+                        call, lost or failure, self._trouble(attempt, silent=self._is_silent(member))
+                    )
                 if isinstance(outcome, kinds.Reply):
                     return self.decode_reply_untrusted(outcome.payload, cluster, member)
                 if isinstance(outcome, kinds.Failure):
@@ -528,12 +535,12 @@ class Requests(PeerObserver):
         error.__cause__ = failure
         return error
 
-    def _trouble(self, attempt: Attempt) -> str:
+    def _trouble(self, attempt: Attempt, *, silent: bool) -> str:
         """Return what is known of a member that has not answered, for an error's text; empty if that is nothing."""
         said = attempt.blocks or self._blocked.of(attempt.member)
         if said is not None:
             return f"node {attempt.member} {described(said)}{_OWN if attempt.blocks is not None else ''}"
-        return f"node {attempt.member} {_SILENT}" if attempt.member in self._silent else ""
+        return f"node {attempt.member} {_SILENT}" if silent else ""
 
     async def _pause(self, call: Call, until: float) -> None:
         """Wait for a member that was not asked yet, until a time, and get the cluster's picker anew."""
@@ -636,14 +643,14 @@ class Requests(PeerObserver):
         node, attempt = peer.node, self._waiting.get(message.id)
         waits = any(one.member == node for one in self._waiting.values())
         self._blocked.receive(peer, message, trio.current_time(), waits=waits)
-        self._silent.discard(node)
+        if node in self._silent:
+            self._silent[node] = _frames_from(peer)
         if attempt is not None and attempt.member == node and message.id:
             # From here on no other member gets this request as long as this one lives: it would be blocked as well.
             attempt.blocks = None if message.over else message
+            attempt.kept = None
 
     def _end(self, peer: Peer, outcome: kinds.Reply | kinds.Failure) -> None:
-        if self._silent:
-            self._silent.discard(peer.node)
         waiter = self._waiting.get(outcome.id)
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
         if waiter is not None:
@@ -685,11 +692,29 @@ class Requests(PeerObserver):
         if peer is not None and peer.returning:
             return
         lives = peer is not None and is_acknowledged(peer.link.outgoing)
-        if lives:
-            self._silent.add(node)
+        waits = lives and self._blocked.of(node) is None
+        if peer is not None and lives:
+            self._silent[node] = _frames_from(peer)
+        else:  # the connection broke: the process may be gone
+            self._silent.pop(node, None)
+            self._blocked.forget(node)
         for waiter in list(self._waiting.values()):
-            if waiter.member == node and waiter.can_retry_elsewhere() and self._may_move(waiter, lives=lives):
-                waiter.end(f"it {_SILENT}" if lives else _BROKEN)
+            if waiter.member == node and waiter.can_retry_elsewhere():
+                if waits:
+                    self._doubted.add(trio.current_time() + _SPEAKS, waiter.identifier)
+                elif self._may_move(waiter, lives=lives):
+                    waiter.end(f"it {_SILENT}" if lives else _BROKEN)
+
+    def _leave(self, identifier: int) -> None:
+        """Ask a request elsewhere whose member lives and is silent, unless that has said something meanwhile."""
+        attempt = self._waiting[identifier]
+        if self._is_silent(attempt.member) and attempt.can_retry_elsewhere() and self._may_move(attempt, lives=True):
+            attempt.end(f"it {_SILENT}")
+
+    def _is_silent(self, node: NodeId) -> bool:
+        """Return whether a member that was found living and silent has said nothing since."""
+        peer = self._mesh.peer(node)
+        return peer is not None and self._silent.get(node) == _frames_from(peer)
 
     def _may_move(self, attempt: Attempt, *, lives: bool) -> bool:
         """Return whether an idempotent request may go to another member; if not, have the attempt say why.
@@ -718,12 +743,14 @@ class Requests(PeerObserver):
         node = peer.node
         for waiter in list(self._waiting.values()):
             if waiter.member == node and waiter.outcome is None:
-                waiter.trouble = self._trouble(waiter)
+                lived = node in self._silent
+                if lived:
+                    waiter.trouble = self._trouble(waiter, silent=True)
                 if waiter.call.idempotent and waiter.kept is None:
-                    self._may_move(waiter, lives=node in self._silent)
+                    self._may_move(waiter, lives=lived)
                 waiter.end(_GONE)
         self._blocked.forget(node)
-        self._silent.discard(node)
+        self._silent.pop(node, None)
         for gather in list(self.gathering.values()):
             gather(peer.node, None)
 
@@ -804,13 +831,19 @@ def _unknown(call: Call, member: NodeId, outcome: str, trouble: str = "") -> Unk
         if trouble:
             what, advice = "given up", f"{trouble}; a repeat may block another member as well"
         return Unknown(
-            f"node {member} of cluster {call.cluster!r} was {what} while it had the request: it ran never or once; {advice}"
+            f"node {member} of cluster {call.cluster!r} was {what} while it had the request: it ran never or once; "
+            f"{advice}"
         )
     if call.idempotent:
         return _closed()
     return Unknown(
         f"this node was closed while node {member} of cluster {call.cluster!r} had the request: it ran never or once"
     )
+
+
+def _frames_from(peer: Peer) -> int:
+    """Return how many frames have come from a peer in its present session."""
+    return 0 if peer.session is None else peer.session.statistics().received_frames
 
 
 def _closed() -> trio.ClosedResourceError:
