@@ -6,6 +6,7 @@ import iris
 
 kitchen = iris.Service("kitchen")
 waiter = iris.Service("waiter")
+stopped = trio.Event()
 
 
 @kitchen.request
@@ -14,6 +15,7 @@ async def cook(request: iris.Request) -> object:
         await trio.sleep(60)
     finally:
         print("the kitchen stops")
+        stopped.set()
 
 
 async def main() -> None:
@@ -27,8 +29,8 @@ async def main() -> None:
         try:
             await node.request("waiter", "soup", timeout=0.5)
         except iris.RequestTimeout:
-            print("the guest leaves after 0.5 s")
-        await trio.sleep(0.5)
+            await stopped.wait()
+            print("the guest left after 0.5 s")
 
 
 trio.run(main)
