@@ -14,6 +14,7 @@ trio is half-done on the stack.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -45,6 +46,9 @@ _PAUSE: Final = 60.0
 """Seconds between two entries of one cause."""
 
 _MAX_CAUSES: Final = 256
+
+_HARDLY: Final = 0.05
+"""Seconds of processor time by which the alarm may ring early."""
 
 _ASIDE: Final = 0.2
 _STEP: Final = 0.001
@@ -116,6 +120,8 @@ class LoopWatch:
         self._is_told = False
         self._looked = time.monotonic()
         self._computed = self._processor_time()
+        self._wound = -math.inf
+        """Processor time of the loop's thread when the alarm was wound up."""
         self._at_asking = 0.0
         self._causes: dict[tuple[str, str | None, str, int], tuple[float, int]] = {}
         self._alarm: ProcessorAlarm | None = None
@@ -157,7 +163,9 @@ class LoopWatch:
             return None
 
     def _wind(self, seconds: float) -> None:
-        if self._alarm is not None:
+        """Wind the alarm up; where the loop has hardly computed since the last time, that is still good."""
+        if self._alarm is not None and (not seconds or self._computed > self._wound + _HARDLY):
+            self._wound = self._computed if seconds else -math.inf
             self._alarm.wind(seconds)
 
     def _look(self) -> None:
@@ -168,7 +176,7 @@ class LoopWatch:
             self._over(self._answered)
         held = 0.0
         if late > _PERIOD / 2:
-            if worked >= 0.9 * BLOCKED:
+            if worked >= BLOCKED - 2 * _HARDLY:
                 held = worked  # the loop's thread has kept the interpreter
             elif self._asked is not None and worked < late / 2:
                 self._asked += late  # this process was stopped, or had no processor
@@ -195,7 +203,7 @@ class LoopWatch:
         """Say so if the loop has stood still for too long."""
         assert self._asked is not None
         seconds = now - self._asked - (self._run_delay() - self._starved)
-        if seconds < BLOCKED - 0.01:
+        if seconds < BLOCKED - 2 * _HARDLY:
             return
         standing = standing_of(frame)
         if standing.pattern is None and seconds < _OTHERS:

@@ -15,6 +15,7 @@ import trio
 
 import iris
 import iris.sync
+from iris.kernel.names import NodeId
 from iris.node.blocked import BlockedStatistics
 from tests.support.blocked import PATIENCE, STANDS, ask, check, lines, stand
 
@@ -163,14 +164,14 @@ def test_a_request_that_blocks_its_member_is_not_carried_to_the_next(
     def elsewhere() -> None:
         calls.append("elsewhere")
 
-    def asking(operation: str, member: iris.NodeId) -> None:
+    def asking(operation: str, member: NodeId) -> None:
         options = iris.RequestOptions(idempotent=True, prefer=member)
         try:
             outcomes[operation] = caller.request("prices", None, operation=operation, timeout=timeout, options=options)
         except iris.IrisError as failed:
             outcomes[operation] = failed
 
-    def all_asking(member: iris.NodeId, done: Callable[[], object]) -> None:
+    def all_asking(member: NodeId, done: Callable[[], object]) -> None:
         caller.wait_for("prices", 2)
         threads = [threading.Thread(target=asking, args=(one, member)) for one in ("poison", "harmless")]
         threads[0].start()
