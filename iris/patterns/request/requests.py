@@ -827,12 +827,14 @@ class Begun:
 def _unknown(call: Call, member: NodeId, outcome: str, trouble: str = "") -> Unknown | trio.ClosedResourceError:
     """Return the error of a request that a member had in hand, and that nobody else is asked."""
     if outcome is not _CLOSED:
-        what, advice = "lost", "use idempotent=True to have such requests repeated"
         if trouble:
-            what, advice = "given up", f"{trouble}; a repeat may block another member as well"
+            return Unknown(
+                f"node {member} of cluster {call.cluster!r} was given up while it had the request: it ran never or "
+                f"once; {trouble}; a repeat may block another member as well"
+            )
         return Unknown(
-            f"node {member} of cluster {call.cluster!r} was {what} while it had the request: it ran never or once; "
-            f"{advice}"
+            f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
+            "idempotent=True to have such requests repeated"
         )
     if call.idempotent:
         return _closed()
