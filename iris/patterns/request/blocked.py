@@ -21,59 +21,68 @@ _MAX_MEMBERS: Final = 1024
 
 @final
 class BlockedMembers:
-    """What members say of the handlers that hold them up."""
+    """What members say of the handlers that hold them up.  They may say anything, and as often as they like.
+
+    Attributes:
+        now: what holds up each member that has said so, and has neither gone on nor answered since.
+    """
 
     def __init__(self) -> None:
-        self._now: dict[NodeId, kinds.Blocked] = {}
+        self.now: Final[dict[NodeId, kinds.Blocked]] = {}
         self._logged: dict[NodeId, float] = {}
+        self._begun: set[NodeId] = set()
+        """Members of which the beginning was logged, and the end was not."""
 
     def __repr__(self) -> str:
-        return f"<BlockedMembers: {len(self._now)}>"
+        return f"<BlockedMembers: {len(self.now)}>"
 
-    def receive(self, peer: Peer, message: kinds.Blocked, now: float, *, waits: bool) -> None:
-        """Note what a member says of itself, and log it.
-
-        Args:
-            peer: the member.
-            message: what it says.
-            now: present time.
-            waits: True if a request waits for it here.
-        """
-        node = peer.node
-        self._now.pop(node, None)
+    def receive(self, node: NodeId, message: kinds.Blocked, now: float) -> bool:
+        """Note what a member says of itself; return whether it is to be logged, at the time ``now``."""
+        self.now.pop(node, None)
         if not message.over:
-            self._now[node] = message
-            if len(self._now) > _MAX_MEMBERS:
-                del self._now[next(iter(self._now))]
-        if message.over or now >= self._logged.get(node, -math.inf) + _PAUSE:
-            self._logged.pop(node, None)
-            if not message.over:
-                self._logged[node] = now
-                if len(self._logged) > _MAX_MEMBERS:
-                    del self._logged[next(iter(self._logged))]
-            _log.log(
-                logging.WARNING if waits else logging.INFO,
-                "node %s of cluster %r %s",
-                node,
-                peer.identity.cluster,
-                described(message),
-                extra={
-                    "cluster": message.cluster or None,
-                    "operation": message.operation,
-                    "peer": node,
-                    "reason": "blocked",
-                    "cause": f"{node} {message.over}",
-                },
-            )
+            self.now[node] = message
+            if len(self.now) > _MAX_MEMBERS:
+                self.forget(next(iter(self.now)))
+        elif node in self._begun:
+            self._begun.discard(node)
+            return True
+        if now < self._logged.get(node, -math.inf) + _PAUSE:
+            return False
+        self._logged.pop(node, None)
+        self._logged[node] = now
+        if len(self._logged) > _MAX_MEMBERS:
+            self.forget(next(iter(self._logged)))
+        if not message.over:
+            self._begun.add(node)
+        return True
 
     def of(self, node: NodeId) -> kinds.Blocked | None:
         """Return what holds up a member now.  None: it has not said that something does."""
-        return self._now.get(node)
+        return self.now.get(node)
 
     def forget(self, node: NodeId) -> None:
         """Forget a member that is linked no more."""
-        self._now.pop(node, None)
+        self.now.pop(node, None)
         self._logged.pop(node, None)
+        self._begun.discard(node)
+
+
+def log_blocked(peer: Peer, message: kinds.Blocked, *, waits: bool) -> None:
+    """Log what a member says of itself; ``waits`` if a request waits for it here."""
+    _log.log(
+        logging.WARNING if waits else logging.INFO,
+        "node %s of cluster %r %s",
+        peer.node,
+        peer.identity.cluster,
+        described(message),
+        extra={
+            "cluster": message.cluster or None,
+            "operation": message.operation,
+            "peer": peer.node,
+            "reason": "blocked",
+            "cause": f"{peer.node} {message.over}",
+        },
+    )
 
 
 def described(message: kinds.Blocked) -> str:

@@ -63,7 +63,7 @@ from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request.attempt import Attempt
-from iris.patterns.request.blocked import BlockedMembers, described
+from iris.patterns.request.blocked import BlockedMembers, described, log_blocked
 from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
@@ -641,8 +641,8 @@ class Requests(PeerObserver):
 
     def _receive_blocked(self, peer: Peer, message: kinds.Blocked) -> None:
         node, attempt = peer.node, self._waiting.get(message.id)
-        waits = any(one.member == node for one in self._waiting.values())
-        self._blocked.receive(peer, message, trio.current_time(), waits=waits)
+        if self._blocked.receive(node, message, trio.current_time()):
+            log_blocked(peer, message, waits=any(one.member == node for one in self._waiting.values()))
         if node in self._silent:
             self._silent[node] = _frames_from(peer)
         if attempt is not None and attempt.member == node and message.id:
@@ -651,6 +651,8 @@ class Requests(PeerObserver):
             attempt.kept = None
 
     def _end(self, peer: Peer, outcome: kinds.Reply | kinds.Failure) -> None:
+        if self._blocked.now:
+            self._blocked.now.pop(peer.node, None)
         waiter = self._waiting.get(outcome.id)
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
         if waiter is not None:
