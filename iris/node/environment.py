@@ -49,5 +49,5 @@ class Environment(Struct, frozen=True, kw_only=True):
     watch: Callable[[BlockObserver], Awaitable[None]] | None = watch_loop
     """Watches the event loop for handlers that block it, until cancelled; None: nobody does."""
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE``; see ``open_node``."""
+    """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_LISTEN``; see ``open_node``."""
     random: random.Random = field(default_factory=random.Random)
