@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.aio.crossing import Block, Handle, Opening, awaited, block, direct
-from iris.aio.guest import Waiter
+from iris.aio.guest import Guest, Waiter
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import (
     Answers,
@@ -165,7 +165,7 @@ class Node(Handle[TrioNode], OwnNode):
     @staticmethod
     def _opened_by(opening: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> AbstractAsyncContextManager[Node]:
         """Return a block of a node in the running event loop that ``opening`` opens with trio."""
-        return _OpenNode(opening)
+        return Opening(opening, Node, "open_node")
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""

@@ -22,7 +22,8 @@ _HAS_REALM: Final = pytest.StashKey[bool]()
 _HOME: Final = "IRIS_HOME"
 
 VARIABLES: Final = (
-    _HOME, "IRIS_CONTEXT", "IRIS_CREDENTIAL", "IRIS_LISTEN", "IRIS_METRICS", "IRIS_PASSPHRASE", "IRIS_SEEDS",
+    _HOME, "IRIS_CONTEXT", "IRIS_CREDENTIAL", "IRIS_LISTEN", "IRIS_METRICS", "IRIS_PASSPHRASE",
+    "IRIS_READY_FD", "IRIS_SEEDS",
 )  # fmt: skip
 """Variables that say to which realm a program belongs, and where it and its figures are found."""
 

@@ -19,7 +19,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -121,7 +120,6 @@ class LoopWatch:
         self._is_told = False
         self._looked = time.monotonic()
         self._computed = self._processor_time()
-        self._process = time.process_time()
         self._wound = -math.inf
         """Processor time of the loop's thread when the alarm was wound up."""
         self._at_asking = 0.0
@@ -182,11 +180,7 @@ class LoopWatch:
                 held = worked  # the loop's thread has kept the interpreter
             elif self._asked is not None and worked < late / 2:
                 self._asked += late  # this process was stopped, or had no processor
-        frames, process = sys._current_frames(), time.process_time()
-        if late > _PERIOD / 2 and not held and process - self._process >= BLOCKED - 2 * _HARDLY:
-            self._find_keeper(frames, process - self._process)
-        self._process = process
-        frame = frames.get(self._thread)
+        frame = sys._current_frames().get(self._thread)
         if frame is None:
             return
         if self._asked is None:
@@ -198,18 +192,6 @@ class LoopWatch:
             self._judge(frame, now)
         if self._reported is None:
             self._wind(BLOCKED)
-
-    def _find_keeper(self, frames: Mapping[int, FrameType], seconds: float) -> None:
-        """Name the handler whose thread has kept the interpreter, while this one waited for it.
-
-        Which thread that was is known only if one handler runs in a thread: it stands where it lost the interpreter.
-        """
-        others = [frame for thread, frame in frames.items() if thread != self._thread]
-        kept = [standing for frame in others if (standing := standing_of(frame)).pattern is not None]
-        if len(kept) == 1:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._went_on, kept[0], seconds)
-            self._log_blocked(kept[0], seconds, seconds)
 
     def _ask(self, since: float, computed: float) -> None:
         self._asked, self._at_asking, self._starved = since, computed, self._run_delay()
@@ -314,11 +296,8 @@ class LoopWatch:
             self._answered = now = time.monotonic()
             standing, asked = self._reported, self._asked
         if standing is not None and asked is not None:
-            self._went_on(standing, now - asked)
-
-    def _went_on(self, standing: Standing, seconds: float) -> None:
-        for observer in self.observers:
-            observer.went_on(standing, seconds)
+            for observer in self.observers:
+                observer.went_on(standing, now - asked)
 
     def interrupted(self, frame: FrameType | None) -> None:
         """Tell the observers from within the handler that blocks, at a signal that found the thread at ``frame``."""

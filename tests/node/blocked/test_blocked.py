@@ -121,32 +121,6 @@ def test_the_stack_of_code_in_c_that_looks_for_no_signals_is_written_by_the_kern
     assert place_in(adds, 2) in blocked.getMessage(), "said again as soon as another thread runs"
 
 
-def test_a_handler_in_a_thread_that_keeps_the_interpreter_is_named_when_it_gives_it_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    prices, text = iris.Service("prices"), backtracking()
-
-    @prices.request("matches", thread=True)
-    def matches() -> None:
-        re.match(r"(a+)+$", text)
-
-    async def main() -> BlockedStatistics:
-        async with iris.open_node("prices") as node, node.join("prices", prices):
-            await node.request("prices", None, operation="matches", timeout=PATIENCE)
-            with trio.fail_after(PATIENCE):
-                while True:
-                    for one in node.statistics().blocked:
-                        return one
-                    await trio.sleep(0.01)
-
-    with caplog.at_level(logging.INFO, logger="iris"):
-        counted = trio.run(main)
-    (blocked,) = lines(caplog, "blocks its node")
-    assert place_in(matches, 2) in blocked.getMessage()
-    assert "it computes" in blocked.getMessage()
-    assert (counted.cluster, counted.operation) == ("prices", "matches")
-
-
 def test_what_gives_way_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     """A program that is busy all the time, step by step."""
 
