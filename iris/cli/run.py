@@ -11,6 +11,9 @@ import click
 
 import iris
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
+from iris.cli.supervision.places import options_at
+from iris.cli.supervision.verb import reload_workers, run_workers
+from iris.cli.supervision.worker import GRACE, Invocation
 from iris.cli.terminal import POSITIVE, note
 
 _IRIS = Path(iris.__file__).parent
@@ -27,16 +30,45 @@ _IRIS = Path(iris.__file__).parent
     metavar="SECONDS",
     help="When it is to end: how long what it has begun may take.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run N processes under a supervisor, which starts the dead again; SIGHUP replaces them one by one.",
+)
+@click.option("--reload", is_flag=True, help="For development: start anew when a Python file here changes.")
 @metrics_option
+@click.pass_obj
 @connected
-def run(connection: NodeOptions, target: str, cluster: str | None, drain_timeout: float) -> int:
+def run(
+    connection: NodeOptions,
+    invocation: Invocation,
+    target: str,
+    cluster: str | None,
+    drain_timeout: float,
+    workers: int | None,
+    reload: bool,
+) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
 
     The module is looked for in the current directory first.
 
     Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
     begun is finished, within the drain time. A second one ends it at once.
+
+    Of N workers each has a port of its own from those of --metrics and --listen on; for --listen there are N + 1, as
+    a new worker serves before the old one leaves.
     """
+    if workers is not None and reload:
+        raise click.UsageError("--reload is for development, with one process: give it or --workers")
+    worker = invocation.worker
+    if worker is None and reload:
+        return reload_workers(invocation.arguments, drain_timeout)
+    if worker is None and workers is not None:
+        return run_workers(invocation.arguments, connection, workers, drain_timeout)
+    if worker is not None:
+        worker.follow(drain_timeout)
+        connection = options_at(connection, worker.place, drain_timeout + GRACE)
     service = load_service(target)
     name = cluster or service.name
     config = iris.Config(drain_timeout=drain_timeout)
@@ -45,12 +77,15 @@ def run(connection: NodeOptions, target: str, cluster: str | None, drain_timeout
         async with connection.open(name, config, member=True) as node, node.join(name, service) as membership:
             where = ", ".join(node.addresses) or "this machine"
             note(f"{node.id} serves {name} at {where}")
+            if worker is not None:
+                worker.serving()
             await interruption.wait()
             at_work = membership.statistics().at_work
             if at_work:
-                note(f"{at_work} at work: leaving within {drain_timeout:g} s; interrupt again to leave at once")
+                hint = "" if worker else "; interrupt again to leave at once"
+                note(f"{at_work} at work: leaving within {drain_timeout:g} s{hint}")
 
-    return run_until_interrupted(serve)
+    return run_until_interrupted(serve, supervised=worker is not None)
 
 
 def load_service(target: str) -> iris.Service:

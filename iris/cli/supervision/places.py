@@ -1,0 +1,54 @@
+"""The ports of workers that have one command line.
+
+For others each worker listens some ports above those of ``--listen``.  Of N workers there are N + 1 such places: one
+that replaces another one listens beside it until that has left.  For metrics there are N ports: who replaces another
+one has its port when that has left, so that each port stays that of one of the N.  A port 0 is a free one for each.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from iris.cli.connection import NodeOptions
+from iris.cli.supervision.worker import Place
+from iris.cluster.addresses import split_url
+from iris.kernel.errors import ConfigError
+
+_HIGHEST = 65_535
+
+
+def options_at(options: NodeOptions, place: Place, patience: float) -> NodeOptions:
+    """Return the options of the worker at a place.
+
+    Args:
+        options: those of the command line.
+        place: the place.
+        patience: seconds in which the worker that it replaces has left.
+
+    Raises:
+        ConfigError: there is no such port.
+    """
+    metrics = options.metrics and (options.metrics[0], _port_at(options.metrics[1], place.metrics))
+    return structs.replace(
+        options,
+        listen=tuple(_url_at(url, place.listen) for url in options.listen),
+        metrics=metrics,
+        metrics_patience=patience if place.follows else None,
+    )
+
+
+def _url_at(url: str, place: int) -> str:
+    if url.startswith("ipc://"):
+        return f"{url}-{place}" if place else url
+    parts = split_url(url)
+    if parts is None:  # which nobody can listen at; the node says so
+        return url
+    scheme, host, rest = parts
+    port, slash, path = rest[1:].partition("/")
+    return f"{scheme}://{host}:{_port_at(int(port), place)}{slash}{path}"
+
+
+def _port_at(port: int, place: int) -> int:
+    if port and port + place > _HIGHEST:
+        raise ConfigError(f"--workers needs the ports {port} to {port + place}, and {_HIGHEST} is the highest")
+    return port + place if port else 0

@@ -1,0 +1,82 @@
+"""``iris run --reload``: what counts as a change, and a member that follows its file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from iris.cli.supervision.source_files import SourceFiles
+from tests.support.command import interrupt, open_terminal
+
+APP = """
+import iris
+
+store = iris.Service("store")
+
+@store.request
+async def version(request: iris.Request) -> object:
+    return {version}
+"""
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_python_files_that_come_change_or_go_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "app.py")
+    write(tmp_path / "pack/old.py")
+    write(tmp_path / "notes.txt")
+    files = SourceFiles(tmp_path)
+    assert files.changed() == []
+    write(tmp_path / "app.py", "x")
+    write(tmp_path / "pack/deep/new.py")
+    (tmp_path / "pack/old.py").unlink()
+    write(tmp_path / "notes.txt", "x")
+    assert files.changed() == ["app.py", "pack/deep/new.py", "pack/old.py"]
+    assert files.changed() == []
+    os.utime(tmp_path / "app.py", (1, 1))
+    assert files.changed() == ["app.py"], "an older file was put there"
+
+
+def test_environments_and_hidden_directories_are_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "venv/pyvenv.cfg")
+    files = SourceFiles(tmp_path)
+    for left_out in ("venv/lib", "venv", ".git", "node_modules/x", "src/__pycache__"):
+        write(tmp_path / left_out / "a.py")
+    assert files.changed() == []
+
+
+def test_a_directory_that_goes_while_it_is_looked_at_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "app.py").symlink_to(tmp_path / "nowhere")
+    assert SourceFiles(tmp_path).changed() == []
+
+
+def lines_until(process: subprocess.Popen[bytes], text: str) -> list[str]:
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line.decode())
+        if text in said[-1]:
+            return said
+    raise AssertionError(f"it ended, and had said {said}")
+
+
+def test_a_member_follows_its_file_through_a_mistake() -> None:
+    with open_terminal() as terminal:
+        app = terminal.directory / "app.py"
+        app.write_text(APP.format(version=1))
+        with terminal.started("run", "app:store", "--reload", announces="serves store") as process:
+            app.write_text("def broken(:\n")
+            changed, error, waiting = lines_until(process, "waiting for a change")
+            assert changed == "iris: app.py changed: starting again\n"
+            assert "app.py:1: SyntaxError" in error
+            assert "ended with status 2; waiting for a change" in waiting
+            app.write_text(APP.format(version=22))
+            lines_until(process, "serves store")
+            done = terminal.run("request", "store", "--timeout", "20")
+            assert (done.returncode, done.stdout) == (0, b"22\n")
+            assert interrupt(process, signal.SIGINT) == 0
