@@ -15,15 +15,22 @@ import trio
 
 import iris
 from tests.support.ledger_load import Load, numbers
+from tests.support.ports import free_port
 from tests.support.processes import Child, open_realm
 
 _PATIENCE = 60.0
 
 
-def _supervisor(directory: Path, count: int) -> Child:
-    command = [sys.executable, "-m", "iris", "run", "tests.support.programs.restarted:ledger", "--workers", str(count)]
+def _log(directory: Path) -> Path:
+    return directory / "log.txt"
+
+
+def _supervisor(directory: Path, count: int, metrics: int) -> Child:
+    options = ("--workers", str(count), "--metrics", str(metrics))
+    command = [sys.executable, "-m", "iris", "run", "tests.support.programs.restarted:ledger", *options]
     environment = {"IRIS_LEDGER": str(directory / "ledger"), "PYTHONUNBUFFERED": "1"}
-    return Child(command, ready=f"{count} workers serve", log=directory / "log.txt", environment=environment)
+    ready = f"{count} {'worker serves' if count == 1 else 'workers serve'}"
+    return Child(command, ready=ready, log=_log(directory), environment=environment)
 
 
 def _children(pid: int) -> list[int]:
@@ -33,16 +40,20 @@ def _children(pid: int) -> list[int]:
 
 async def _wait_said(directory: Path, text: str, times: int) -> None:
     with trio.fail_after(_PATIENCE):
-        while (directory / "log.txt").read_text().count(text) < times:  # noqa: ASYNC110 -- it is another process
+        while _log(directory).read_text().count(text) < times:  # noqa: ASYNC110 -- it is another process
             await trio.sleep(0.02)
 
 
-@pytest.mark.parametrize(("count", "rolls", "kills"), [(2, 1, 1), pytest.param(3, 6, 12, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("count", "rolls", "kills"),
+    [(1, 1, 0), pytest.param(1, 8, 0, marks=pytest.mark.long), pytest.param(2, 4, 8, marks=pytest.mark.long)],
+)
 async def test_nothing_fails_when_workers_are_replaced_and_nothing_idempotent_when_they_are_killed(
     count: int, rolls: int, kills: int
 ) -> None:
     with open_realm() as directory:
-        supervisor = _supervisor(directory, count)
+        metrics = free_port()
+        supervisor = _supervisor(directory, count, metrics)
         try:
             async with iris.open_node() as node:
                 await trio.to_thread.run_sync(supervisor.start)
@@ -52,7 +63,8 @@ async def test_nothing_fails_when_workers_are_replaced_and_nothing_idempotent_wh
                     nursery.start_soon(rolled.run)
                     for number in range(1, rolls + 1):
                         supervisor.send(signal.SIGHUP)
-                        await _wait_said(directory, f"{count} workers replaced", number)
+                        await _wait_said(directory, " replaced", number)
+                        await _wait_said(directory, f"metrics at http://127.0.0.1:{metrics}/metrics", number + 1)
                     rolled.over = True
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(killed.run)
@@ -67,4 +79,4 @@ async def test_nothing_fails_when_workers_are_replaced_and_nothing_idempotent_wh
     assert (rolled.failed, killed.failed) == ({}, {})
     assert [number for number in rolled.plain if ran[number] > 1] == []
     assert len(rolled.plain) > 50
-    assert len(killed.replied) > 50
+    assert len(killed.replied) >= 50 * kills

@@ -53,7 +53,7 @@ class Supervisor:
                 if status is not None:
                     nursery.cancel_scope.cancel()
                     return status
-                effects = []
+                effects = list[Effect]()
                 with trio.move_on_at(self._workforce.deadline):
                     effects += self._handle(await receive.receive())
                 effects += self._workforce.expire(trio.current_time())

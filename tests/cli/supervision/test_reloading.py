@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from iris.cli.supervision.source_files import SourceFiles
 from tests.support.command import interrupt, open_terminal
+from tests.support.processes import Child
+from tests.support.supervision import log, wait_workers, workers
 
 APP = """
 import iris
@@ -65,6 +70,33 @@ def lines_until(process: subprocess.Popen[bytes], text: str) -> list[str]:
     raise AssertionError(f"it ended, and had said {said}")
 
 
+def test_a_worker_is_started_anew_at_each_change_and_a_mistake_waits_for_the_next_one(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.touch()
+    command = [sys.executable, "-m", "tests.support.programs.supervised", "0", str(tmp_path)]
+    child = Child(command, ready="never", log=tmp_path / "log.txt")
+    child.launch()
+    try:
+        first = wait_workers(tmp_path, lambda now: len(now) == 1)
+        (tmp_path / "fails").write_text("app.py:1: SyntaxError")
+        app.write_text("x")
+        waiting = child.wait_ready("ended with status 2; waiting for a change")
+        assert log(tmp_path).splitlines()[-3:-1] == [
+            "iris: app.py changed: starting again",
+            "iris: app.py:1: SyntaxError",
+        ]
+        assert waiting.startswith("iris: worker ")
+        (tmp_path / "fails").unlink()
+        app.write_text("xx")
+        second = wait_workers(tmp_path, lambda now: len(now) == 1)
+        assert not first.keys() & second.keys()
+        assert child.end(signal.SIGTERM) == 0
+        assert workers(tmp_path) == {}
+    finally:
+        child.end()
+
+
+@pytest.mark.long
 def test_a_member_follows_its_file_through_a_mistake() -> None:
     with open_terminal() as terminal:
         app = terminal.directory / "app.py"

@@ -6,54 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.processes import Child
-
-PATIENCE = 30.0
-
-Workers = dict[int, int]
-"""The place of each process that serves."""
-
-
-def workers(directory: Path) -> Workers:
-    found: Workers = {}
-    for path in directory.glob("[0-9]*"):
-        with suppress(FileNotFoundError):
-            found[int(path.name)] = int(path.read_text())
-    return found
-
-
-def wait_workers(directory: Path, wanted: Callable[[Workers], bool]) -> Workers:
-    deadline = time.monotonic() + PATIENCE
-    while not wanted(found := workers(directory)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.005)
-    return found
-
-
-@contextmanager
-def supervised(count: int, directory: Path, ready: str) -> Generator[Child]:
-    command = [sys.executable, "-m", "tests.support.programs.supervised", str(count), str(directory)]
-    child = Child(command, ready=ready, log=directory / "log.txt")
-    child.start()
-    try:
-        yield child
-    finally:
-        child.end()
-
-
-def log(directory: Path) -> str:
-    return (directory / "log.txt").read_text()
-
-
-def is_running(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+from tests.support.supervision import PATIENCE, is_running, log, supervised, wait_gone, wait_workers, workers
 
 
 def test_the_dead_are_started_again_sighup_replaces_all_and_sigterm_ends_all(tmp_path: Path) -> None:
@@ -78,14 +34,11 @@ def test_the_dead_are_started_again_sighup_replaces_all_and_sigterm_ends_all(tmp
 
 def test_workers_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with supervised(2, tmp_path, "2 workers serve") as supervisor:
-        (stuck, other) = workers(tmp_path)
+        served = workers(tmp_path)
         os.kill(supervisor.pid, signal.SIGKILL)
         wait_workers(tmp_path, lambda now: not now)
         assert "the supervisor is gone: leaving" in log(tmp_path)
-        deadline = time.monotonic() + PATIENCE
-        while is_running(stuck) or is_running(other):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_gone(*served)
 
 
 def test_who_does_not_leave_is_killed_in_time(tmp_path: Path) -> None:
@@ -105,13 +58,6 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
         supervisor.wait_ready("SIGTERM: 1 worker leaves within 0.2 s; a second signal ends them at once")
         assert supervisor.end(signal.SIGTERM) == 143
         wait_gone(pid)
-
-
-def wait_gone(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_if_none_ever_serves_the_supervisor_ends_with_that_error(tmp_path: Path) -> None:

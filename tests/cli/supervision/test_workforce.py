@@ -67,7 +67,7 @@ class Processes:
         assert all(worker.place.metrics < self.workforce.count for worker in self.running)
 
     def serve(self, *workers: Worker) -> None:
-        for worker in workers or tuple(self.running):
+        for worker in workers:
             self.perform(self.workforce.serving(worker, self.now))
 
     def end(self, worker: Worker, status: int = 0, error: str = "") -> None:
@@ -89,14 +89,14 @@ class Processes:
 
 def serving(count: int) -> Processes:
     processes = Processes(count)
-    processes.serve()
+    processes.serve(*processes.running)
     return processes
 
 
 def test_all_are_started_at_once_and_it_is_said_once_that_they_serve() -> None:
     processes = Processes(3)
     assert [worker.place for worker in processes.running] == [(0, 0, False), (1, 1, False), (2, 2, False)]
-    processes.serve()
+    processes.serve(*processes.running)
     assert processes.lines == ["supervisor: starting 3 workers", "supervisor: 3 workers serve"]
 
 
@@ -112,14 +112,14 @@ def test_a_worker_that_was_healthy_is_started_again_at_once_at_its_place() -> No
 
 def test_the_back_off_doubles_up_to_its_bound_and_begins_anew_after_a_time_of_health() -> None:
     processes = serving(1)
-    delays = []
+    delays: list[float] = []
     for _ in range(9):
         (worker,) = processes.running
         processes.end(worker, 1)
         assert processes.running == []
         delays.append(processes.workforce.deadline - processes.now)
         processes.wait(delays[-1])
-        processes.serve()
+        processes.serve(*processes.running)
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
     assert (delays[0], delays[-1]) == (FIRST_DELAY, MAX_DELAY)
     processes.wait(HEALTHY)
@@ -241,7 +241,7 @@ def test_who_dies_before_its_turn_is_not_replaced_again() -> None:
     processes.replace()
     successor = processes.running[-1]
     processes.end(second, 1)
-    processes.serve()
+    processes.serve(*processes.running)
     processes.end(first)
     assert processes.lines[-1] == "supervisor: 2 workers replaced"
     assert processes.terminated == [first]
@@ -332,12 +332,12 @@ def test_whatever_happens_the_wanted_number_comes_to_serve_again(seed: int) -> N
                 processes.wait(rng.expovariate(0.2))
             case 2 if processes.running:
                 processes.end(rng.choice(processes.running), rng.choice([0, 1, -9]))
-            case _ if processes.running:
-                processes.serve(rng.choice(processes.running))
+            case _:
+                processes.serve(*rng.sample(processes.running, min(1, len(processes.running))))
         assert len(processes.running) <= count + 1
     for _ in range(4 * count + 4):
         processes.wait(MAX_DELAY)
-        processes.serve()
+        processes.serve(*processes.running)
         for worker in tuple(processes.running):
             if worker.state is State.LEAVING:
                 processes.end(worker)

@@ -1,7 +1,8 @@
 """A supervisor of small workers: ``python -m tests.support.programs.supervised COUNT DIRECTORY``.
 
-Each worker writes its place to a file of the directory that is called as its process, and serves until SIGTERM.  A file
-``fails`` there has it end with an error that it tells; a file ``stuck`` has it ignore SIGTERM.
+COUNT 0 is ``--reload``: one worker, started anew when a Python file of the directory changes.  Each worker writes its
+place to a file of the directory that is called as its process, and serves until SIGTERM.  A file ``fails`` there has it
+end with an error that it tells; a file ``stuck`` has it ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ def supervise(count: int, directory: Path) -> int:
     import trio
 
     from iris.cli.printable import write_log
+    from iris.cli.supervision.reloading import reload
+    from iris.cli.supervision.source_files import SourceFiles
     from iris.cli.supervision.supervisor import Supervisor
     from iris.cli.supervision.workforce import Workforce
 
     write_log("text")
     command = [sys.executable, "-m", "tests.support.programs.supervised", str(directory)]
+    if count == 0:
+        return trio.run(reload, command, SourceFiles(directory), DRAIN)
     return trio.run(Supervisor(command, Workforce(count, DRAIN, DRAIN)).run)
 
 
