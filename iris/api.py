@@ -1,5 +1,7 @@
 """Public names of Iris: programs read them as ``iris.NAME``, which imports this module when the first one is read."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
 from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -35,7 +37,7 @@ from iris.patterns.books.counters import PatternStatistics
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
-from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
+from iris.patterns.messages import Answer, Message, Outbox, Sender
 from iris.patterns.multicast.answers import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
@@ -48,6 +50,7 @@ from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.request.options import RequestOptions
+from iris.patterns.service.dependencies import FromLifespan
 from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
@@ -61,6 +64,13 @@ from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, T
 from iris.security.files.credential_file import CredentialWatch
 from iris.security.identity.credential import Credential
 from iris.security.identity.identity import PeerIdentity
+
+if TYPE_CHECKING:
+    from iris.patterns.messages import Request as _Request
+
+    Request: TypeAlias = _Request[Node]
+else:  # at run time it is the class itself, which requests are made of
+    from iris.patterns.messages import Request
 
 __all__ = [
     "Answer",
@@ -83,6 +93,7 @@ __all__ = [
     "Event",
     "EventsLost",
     "FileSummary",
+    "FromLifespan",
     "IrisError",
     "Job",
     "JobWorker",

@@ -39,7 +39,7 @@ from iris.patterns.books import Bookkeeper
 from iris.patterns.multicast.relay import Relays
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
-from iris.patterns.service.worker_pool import WorkerPools
+from iris.patterns.service.worker_pool import Role, WorkerPools
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
 from tests.support.admission import open_reading_mesh
@@ -124,7 +124,7 @@ async def _serve(
         relays, books = Relays(mesh, AllWell()), Bookkeeper(mesh)
         serving = Server(mesh, relays, books, WorkerPools())
         mesh.observe(books, relays, serving)
-        async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
+        async with serving.serve(CLUSTER, Role(service, iris.Limits(concurrency=64, queue=1024))):
             task_status.started(mesh)
             await trio.sleep_forever()
 

@@ -5,14 +5,13 @@ Run it: python examples/programs/asyncio_service.py
 
 import asyncio
 
-import iris
 import iris.aio
 
-quotes = iris.Service("quotes")
+quotes = iris.aio.Service("quotes")
 
 
 @quotes.request
-async def look_up(request: iris.Request) -> object:
+async def look_up(request: iris.aio.Request) -> object:
     await asyncio.sleep(0.1)  # a database, say
     return {"item": request.payload, "price": 3}
 

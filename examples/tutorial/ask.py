@@ -1,13 +1,14 @@
 """Ask for prices."""
 
-import trio
+import asyncio
+
 from prices import Prices
 
-import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node("desk") as node:
+    async with iris.aio.open_node("desk") as node:
         prices = Prices.client(node, wait=5)
         offer = await prices.look_up("tea")
         print(offer.price)
@@ -15,4 +16,4 @@ async def main() -> None:
         print(offer.price)
 
 
-trio.run(main)
+asyncio.run(main())

@@ -1,15 +1,16 @@
 """Ask for prices in a realm: the credential says who this program is, and where the realm is found."""
 
-import trio
+import asyncio
+
 from prices import Prices
 
-import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node(credential="desk.iris", listen=["tcp://127.0.0.1:0"]) as node:
+    async with iris.aio.open_node(credential="desk.iris", listen=["tcp://127.0.0.1:0"]) as node:
         offer = await Prices.client(node, wait=5).look_up("tea")
         print(f"{offer.price}, asked by {node.name}")
 
 
-trio.run(main)
+asyncio.run(main())

@@ -1,15 +1,14 @@
 """Tell everybody a new price: python change.py tea 4.0"""
 
+import asyncio
 import sys
 
-import trio
-
-import iris
+import iris.aio
 
 
 async def main(item: str, price: float) -> None:
-    async with iris.open_node("desk") as node:
+    async with iris.aio.open_node("desk") as node:
         await node.publish(f"prices.{item}", {"price": price})
 
 
-trio.run(main, sys.argv[1], float(sys.argv[2]))
+asyncio.run(main(sys.argv[1], float(sys.argv[2])))

@@ -1,18 +1,18 @@
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
-service = iris.Service("greeters")
+service = iris.aio.Service("greeters")
 
 
 @service.request
-async def greet(request: iris.Request) -> object:
+async def greet(request: iris.aio.Request) -> object:
     return f"hello {request.payload}, from {request.sender.cluster}"
 
 
 async def main() -> None:
-    async with iris.open_node("desk") as node, node.join("greeters", service):
+    async with iris.aio.open_node("desk") as node, node.join("greeters", service):
         print(await node.request("greeters", "world"))
 
 
-trio.run(main)
+asyncio.run(main())

@@ -1,16 +1,17 @@
 """Ask 200 times, and kill a member after half of that."""
 
+import asyncio
 import os
 import signal
 
-import trio
 from prices import Prices
 
 import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node("desk") as node:
+    async with iris.aio.open_node("desk") as node:
         await node.wait_for("prices", members=2)
         prices = Prices.client(node, options=iris.RequestOptions(idempotent=True))
         answered = set[int]()
@@ -22,4 +23,4 @@ async def main() -> None:
         print(f"200 replies from {len(answered)} members, no error")
 
 
-trio.run(main)
+asyncio.run(main())

@@ -1,13 +1,15 @@
 """Ask for what cannot be had, and see what each error says."""
 
-import trio
+import asyncio
+
 from prices import Prices
 
 import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node("desk") as node:
+    async with iris.aio.open_node("desk") as node:
         await node.wait_for("prices")
         prices = Prices.client(node)
         try:
@@ -24,4 +26,4 @@ async def main() -> None:
             print(error)
 
 
-trio.run(main)
+asyncio.run(main())

@@ -3,7 +3,7 @@
 import pytest
 import trio
 from prices import Prices
-from shop import serve
+from shop import Shop
 
 import iris.testing
 
@@ -13,34 +13,31 @@ pytestmark = pytest.mark.trio
 async def test_a_changed_price_reaches_every_member(autojump_clock):
     async with (
         iris.testing.open_network() as network,
-        trio.open_nursery() as nursery,
         network.open_node("prices") as one,
         network.open_node("prices") as other,
         network.open_node("desk") as desk,
+        one.join("prices", Shop()),
+        other.join("prices", Shop()),
     ):
-        await nursery.start(serve, one)
-        await nursery.start(serve, other)
         await desk.wait_for("prices", members=2)
         await desk.publish("prices.tea", {"price": 4.0})
         await desk.publish("prices.tea", "9.9")  # no price: a member ignores it
         await trio.sleep(1)
         replies = {(await Prices.client(desk).look_up("tea")).price for _ in range(20)}
         assert replies == {4.0}
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_member_that_crashes_fails_no_request(autojump_clock):
-    async with iris.testing.open_network() as network, trio.open_nursery() as nursery:
-        async with (
-            network.open_node("prices", host="a") as one,
-            network.open_node("prices", host="b") as other,
-            network.open_node("desk") as desk,
-        ):
-            await nursery.start(serve, one)
-            await nursery.start(serve, other)
-            await desk.wait_for("prices", members=2)
-            network.memory.crash("a")
-            for _ in range(20):
-                offer = await Prices.client(desk, options=iris.RequestOptions(idempotent=True)).look_up("tea")
-                assert offer.price == 3.5
-            nursery.cancel_scope.cancel()
+    async with (
+        iris.testing.open_network() as network,
+        network.open_node("prices", host="a") as one,
+        network.open_node("prices", host="b") as other,
+        network.open_node("desk") as desk,
+        one.join("prices", Shop()),
+        other.join("prices", Shop()),
+    ):
+        await desk.wait_for("prices", members=2)
+        network.memory.crash("a")
+        for _ in range(20):
+            offer = await Prices.client(desk, options=iris.RequestOptions(idempotent=True)).look_up("tea")
+            assert offer.price == 3.5

@@ -12,24 +12,32 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, TypeVar
 
 import trio
+from msgspec import structs
 
 from iris.aio.guest import Guest, is_serving
 from iris.aio.handles import Tunnel
+from iris.patterns.messages import OwnNode, Request
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 
 T = TypeVar("T")
 
 
-def served_by_asyncio(service: Service, guest: Guest) -> Service:
-    """Return a service with the same handlers, for trio: those that are awaited run in ``guest``'s event loop."""
-    if not isinstance(service, Service):
-        return service  # joining says what is wrong with it
+def served_by_asyncio(service: Service, guest: Guest, node: OwnNode) -> Service:
+    """Return a service with the same handlers, for trio: those that are awaited run in ``guest``'s event loop.
+
+    Their requests show ``node``.
+    """
     return service._adapted(
-        request=lambda handler: partial(_handle, guest, handler),
+        request=lambda handler: partial(_handle_request, guest, node, handler),
         broadcast=lambda handler: partial(_handle, guest, handler),
         tunnel=lambda handler: partial(_handle_tunnel, guest, handler),
     )
+
+
+async def _handle_request(guest: Guest, node: OwnNode, handler: Callable[[Request], Any], request: Request) -> Any:
+    structs.force_setattr(request, "_node", node)  # it was made for this call
+    return await _handle(guest, handler, request)
 
 
 async def _handle(guest: Guest, handler: Callable[[T], Any], given: T) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +28,10 @@ from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
+from iris.patterns.messages import OwnNode
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Service
+from iris.patterns.service import Limits, Provision, Service, lifespan_entered
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 
@@ -45,10 +46,12 @@ T = TypeVar("T")
 
 
 @final
-class Node(Handle[TrioNode]):
+class Node(Handle[TrioNode], OwnNode):
     """See ``iris.Node``.  Made by ``iris.aio.open_node``; for use in its event loop."""
 
     __slots__ = ()
+
+    _shown_as = "iris.aio.Node"
 
     id = Shown[NodeId]()
     name = Shown[str]()
@@ -147,6 +150,11 @@ class Node(Handle[TrioNode]):
         """See ``iris.Node.watch_losses``."""
         return LossWatch(self._inner.watch_losses(pattern, every=every), self._guest)
 
+    @staticmethod
+    def _opened_by(opening: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> AbstractAsyncContextManager[Node]:
+        """Return a block of a node in the running event loop that ``opening`` opens with trio."""
+        return _OpenNode(opening)
+
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""
         return Block(self._guest, partial(opening, self._inner), lambda opened, _: opened)
@@ -160,9 +168,50 @@ class Node(Handle[TrioNode]):
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AbstractAsyncContextManager[ClusterMembership]:
         """See ``iris.Node.join``.  An ``async def`` handler runs in this event loop, in a task of its own."""
-        served = served_by_asyncio(service, self._guest)
-        entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+        if not isinstance(service, Service):
+            return self._joined(cluster, service, limits, credential)  # which says what is wrong with it
+        service._check_front("asyncio")
+        if service._needs_nothing:
+            return self._joined(cluster, served_by_asyncio(service, self._guest, self), limits, credential)
+        return self._join_with(service, cluster, limits, credential)
+
+    def _joined(
+        self,
+        cluster: str,
+        service: Service,
+        limits: Limits | None,
+        credential: Credential | CredentialWatch | Path | str | None,
+    ) -> AbstractAsyncContextManager[ClusterMembership]:
+        entered = partial(self._inner.join, cluster, service, limits=limits, credential=credential)
         return Block(self._guest, entered, ClusterMembership, "join")
+
+    @asynccontextmanager
+    async def _join_with(
+        self,
+        service: Service,
+        cluster: str,
+        limits: Limits | None,
+        credential: Credential | CredentialWatch | Path | str | None,
+    ) -> AsyncIterator[ClusterMembership]:
+        """Join a cluster, with what the handlers of a service need."""
+        async with lifespan_entered(service.name, service._lifespan, self) as state, AsyncExitStack() as stack:
+            others: dict[type[OwnNode], OwnNode] = {}
+            for kind in service._nodes_needed():
+                opening = kind._for_threads(self._inner)
+                if opening is not None:
+                    others[kind] = await stack.enter_async_context(Block(self._guest, partial(_same, opening), _opened))
+            provided = service._with(Provision(service.name, self, others, state))
+            served = served_by_asyncio(provided, self._guest, self)
+            async with self._joined(cluster, served, limits, credential) as membership:
+                yield membership
+
+
+def _same(block: T) -> T:
+    return block
+
+
+def _opened(node: T, _: Guest) -> T:
+    return node
 
 
 def _opening(

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import os
 import re
 import resource
-import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +18,7 @@ import click
 
 import iris.aio
 from iris.cli.connection import NodeOptions, connected, listen_at, metrics_option, tls_of, url_of
+from iris.cli.event_loop import Interrupted, until_interrupted
 from iris.cli.terminal import note
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def door(
     _raise_descriptors()
     clients = door_clients.Clients(tokens, time.time)
 
-    async def serve(interrupted: Callable[[], Awaitable[None]]) -> None:
+    async def serve(interrupted: Interrupted) -> None:
         async with contextlib.AsyncExitStack() as stack:
             node = await stack.enter_async_context(
                 iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
@@ -121,7 +120,7 @@ def door(
             gc.freeze()  # else all that is loaded is looked at again each time that garbage is: 20 ms for every client
             await interrupted()
 
-    return asyncio.run(_until_interrupted(serve))
+    return asyncio.run(until_interrupted(serve))
 
 
 def _raise_descriptors() -> None:
@@ -160,31 +159,3 @@ async def _following(clients: door_clients.Clients) -> AsyncGenerator[None]:
         following = tasks.create_task(clients.follow())
         yield
         following.cancel()
-
-
-async def _until_interrupted(serve: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> int:
-    """Serve until SIGINT or SIGTERM, and return the exit status; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    come, waiting = asyncio.Event(), asyncio.Event()
-    task = asyncio.current_task()
-    assert task is not None
-
-    def interrupt(number: int) -> None:
-        if come.is_set():
-            os._exit(128 + number)
-        come.set()
-        if not waiting.is_set():
-            task.cancel()
-
-    async def interrupted() -> None:
-        waiting.set()
-        await come.wait()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt, number)
-    try:
-        await serve(interrupted)
-    except asyncio.CancelledError:
-        if not come.is_set():
-            raise
-    return 0

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 import sys
+import sysconfig
 import traceback
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
 import iris
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
+from iris.cli.readiness import Readiness
+from iris.cli.serving import Serving
 from iris.cli.supervision.places import options_at
 from iris.cli.supervision.verb import reload_workers, run_workers
 from iris.cli.supervision.worker import GRACE, Invocation
-from iris.cli.terminal import POSITIVE, note
+from iris.cli.terminal import POSITIVE
+from iris.kernel.shapes import is_group
+from iris.patterns.service import is_of_lifespan, noted_mend
 
-_IRIS = Path(iris.__file__).parent
+_log: Final = logging.getLogger("iris")
+
+_OTHERS: Final = (
+    Path(iris.__file__).parent,
+    *map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}),
+)
+"""Where code is that users have not written."""
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:SERVICE")
+@click.argument("targets", metavar="MODULE:SERVICE...", nargs=-1, required=True)
 @click.option("--cluster", metavar="NAME", help="The cluster to serve; the service's own name if not given.")
 @click.option(
     "--drain-timeout",
@@ -43,7 +58,7 @@ _IRIS = Path(iris.__file__).parent
 def run(
     connection: NodeOptions,
     invocation: Invocation,
-    target: str,
+    targets: tuple[str, ...],
     cluster: str | None,
     drain_timeout: float,
     workers: int | None,
@@ -51,7 +66,9 @@ def run(
 ) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
 
-    The module is looked for in the current directory first.
+    The module is looked for in the current directory first. Several services share one node.
+
+    An iris.aio.Service runs in an asyncio event loop (uvloop, where it is installed), an iris.Service in trio.
 
     Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
     begun is finished, within the drain time. A second one ends it at once.
@@ -63,29 +80,37 @@ def run(
         raise click.UsageError("--reload is for development, with one process: give it or --workers")
     worker = invocation.worker
     if worker is None and reload:
-        return reload_workers(invocation.arguments, drain_timeout)
+        return reload_workers(invocation.arguments, drain_timeout, Readiness(os.environ))
     if worker is None and workers is not None:
-        return run_workers(invocation.arguments, connection, workers, drain_timeout)
+        return run_workers(invocation.arguments, connection, workers, drain_timeout, Readiness(os.environ))
     if worker is not None:
         worker.follow(drain_timeout)
         connection = options_at(connection, worker.place, drain_timeout + GRACE)
-    service = load_service(target)
-    name = cluster or service.name
+    if cluster is not None and len(targets) > 1:
+        raise click.UsageError("--cluster names the cluster of one service: leave it out, or give one service")
+    services = [(cluster or service.name, service) for service in map(load_service, targets)]
+    names = [name for name, _ in services]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise click.UsageError(f"two services are of the cluster {twice[0]}: one node serves a cluster once")
     config = iris.Config(drain_timeout=drain_timeout)
+    serving = Serving(services, drain_timeout, worker or Readiness(os.environ))
+    opening = partial(connection.open, names[0], config, member=True)
 
-    async def serve(interruption: Interruption) -> None:
-        async with connection.open(name, config, member=True) as node, node.join(name, service) as membership:
-            where = ", ".join(node.addresses) or "this machine"
-            note(f"{node.id} serves {name} at {where}")
-            if worker is not None:
-                worker.serving()
-            await interruption.wait()
-            at_work = membership.statistics().at_work
-            if at_work:
-                hint = "" if worker else "; interrupt again to leave at once"
-                note(f"{at_work} at work: leaving within {drain_timeout:g} s{hint}")
+    async def serve_in_trio(interruption: Interruption) -> None:
+        async with opening() as node:
+            await serving.serve_in_trio(node, interruption.wait)
 
-    return run_until_interrupted(serve, supervised=worker is not None)
+    try:
+        if serving.is_of_asyncio:
+            from iris.cli.event_loop import serve_in_asyncio
+
+            return serve_in_asyncio(serving, opening, supervised=worker is not None)
+        return run_until_interrupted(serve_in_trio, supervised=worker is not None)
+    except Exception as error:
+        if (cause := _of_lifespan(error)) is None:
+            raise
+        _log.info("%s", cause.__notes__[0], exc_info=cause, extra={"cause": "lifespan"})
+        raise click.ClickException("; ".join((_where(cause), *cause.__notes__))) from None
 
 
 def load_service(target: str) -> iris.Service:
@@ -118,11 +143,26 @@ def load_service(target: str) -> iris.Service:
     return service
 
 
-def _where(error: Exception) -> str:
-    """Return what happened and the line of the user's code where it did."""
+def _of_lifespan(error: BaseException) -> BaseException | None:
+    """Return the error that the lifespan of a service has raised, alone or among others; None if it is another one."""
+    if is_of_lifespan(error):
+        noted_mend(error)
+        return error
+    return next(filter(None, map(_of_lifespan, error.exceptions)), None) if is_group(error) else None
+
+
+def _where(error: BaseException) -> str:
+    """Return what happened and the line of the user's code where it did, or of what that has called."""
+    while is_group(error):
+        (error, *_) = error.exceptions
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_IRIS)]
-    frame = own[-1] if isinstance(error, iris.IrisError) and own else frames[-1]
+    own = [frame for frame in frames if _is_own(Path(frame.filename))]
+    frame = own[-1] if own else frames[-1]
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+
+
+def _is_own(file: Path) -> bool:
+    """Return whether a file is the user's: not of Iris, of Python or installed, and there."""
+    return file.is_file() and not any(file.is_relative_to(other) for other in _OTHERS)

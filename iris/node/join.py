@@ -24,7 +24,7 @@ from iris.cluster.swim import ClusterEntry
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.tasks import run_in_thread
 from iris.node.environment import Environment
-from iris.patterns.service import Limits, PauseFlag, Server, Service, ServiceStatistics
+from iris.patterns.service import Role, Server, ServiceStatistics
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity, PeerIdentity
 
@@ -146,17 +146,11 @@ class Joined:
         self,
         serving: Server,
         cluster: str,
-        service: Service,
-        limits: Limits,
-        flag: PauseFlag | None,
+        role: Role,
         credential: Credential | CredentialWatch | Path | str | None,
     ) -> AsyncIterator[ClusterMembership]:
-        """Be a member of a cluster until the block ends; see ``Node.join``.
-
-        Args:
-            flag: flag that pauses the service.  None if it is never paused.
-        """
-        async with serving.serve(cluster, service, limits, flag) as membership:
+        """Be a member of a cluster until the block ends; see ``Node.join``."""
+        async with serving.serve(cluster, role) as membership:
             try:
                 await self.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership)

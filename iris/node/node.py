@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -31,13 +31,14 @@ from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
 from iris.patterns.books import Books, LossWatch, matching
+from iris.patterns.messages import OwnNode
 from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Service, callers
+from iris.patterns.service import Limits, Provision, Role, Service, callers, lifespan_entered
 from iris.patterns.state import MAX_BYTES, DocumentSettings, SharedState
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
@@ -54,7 +55,7 @@ else:
 
 
 @final
-class Node:
+class Node(OwnNode):
     """A node that is up.  Made by ``iris.open_node``; all its methods are for use inside that block, in one trio run.
 
     After it they raise ``trio.ClosedResourceError``, as do those that wait then, and what is iterated over ends; only
@@ -779,7 +780,9 @@ class Node:
 
         Raises:
             ConfigError: this node is a member already, has no right to the name, or has not opened the document that
-                pauses the service.
+                pauses the service; something that a handler needs is not there; or the service is of another kind of
+                program, as an ``iris.aio.Service`` is.
+            Whatever the service's lifespan raises.
 
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
@@ -788,8 +791,17 @@ class Node:
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._states.flag(check_is(service, Service, "service").paused_by)
-        async with self._joined.open(self._serving, cluster, service, limits, flag, credential) as membership:
-            yield membership
+        service._check_front("trio")
+        async with lifespan_entered(service.name, service._lifespan, self) as state, AsyncExitStack() as stack:
+            others: dict[type[OwnNode], OwnNode] = {}
+            for kind in service._nodes_needed():
+                opening = kind._for_threads(self)
+                if opening is not None:
+                    others[kind] = await stack.enter_async_context(opening)
+            provided = service._with(Provision(service.name, self, others, state))
+            role = Role(provided, limits, flag, self)
+            async with self._joined.open(self._serving, cluster, role, credential) as membership:
+                yield membership
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""

@@ -33,6 +33,7 @@ from iris.node.report import (
 from iris.node.statistics import DRAIN, NODES, RESERVED
 from iris.patterns.messages import Request
 from iris.patterns.payloads import converted_reply, reply_converter
+from iris.patterns.service import Role
 
 if TYPE_CHECKING:
     from iris.node.node import Node
@@ -91,7 +92,7 @@ async def answer_operators(node: Node, task_status: trio.TaskStatus[trio.CancelS
 
     serving = node._serving
     with trio.CancelScope() as scope:
-        async with serving.serve(NODES, nodes, LIMITS), serving.serve(DRAIN, drains, LIMITS):
+        async with serving.serve(NODES, Role(nodes, LIMITS)), serving.serve(DRAIN, Role(drains, LIMITS)):
             task_status.started(scope)
             await trio.sleep_forever()
 

@@ -59,7 +59,8 @@ class RunGuard:
             )
         raise RuntimeError(
             f"this node belongs to a trio run in another thread: call it from here with {_FROM_THREAD}, or open a node "
-            "of this thread's own in a trio.run, or with iris.sync.open_node"
+            "of this thread's own in a trio.run, or with iris.sync.open_node; a handler with thread=True gets one for "
+            "threads as a parameter of type iris.sync.Node, or as the node of an iris.sync.Request"
         )
 
     @property

@@ -6,11 +6,36 @@ They are structs of msgspec: a frozen dataclass takes 2 us to make, which is a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, final
 
 from msgspec import Struct
 
 from iris.kernel.names import NodeId
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    N = TypeVarWithDefault("N", bound="OwnNode", default="OwnNode")
+else:
+    N = TypeVar("N")
+
+
+class OwnNode:
+    """A node of whichever kind of program: a handler's parameter of such a type gets the node that it runs at.
+
+    Attributes:
+        _shown_as: name of the class in programs.
+    """
+
+    __slots__ = ()
+
+    _shown_as: ClassVar[str] = "iris.Node"
+
+    @classmethod
+    def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Self] | None:
+        """Open a node like this in the run of a trio node, for its worker threads; None if this is none for threads."""
+        return None
 
 
 @final
@@ -68,8 +93,11 @@ class Outbox:
 
 
 @final
-class Request(Struct, frozen=True, kw_only=True):
+class Request(Struct, Generic[N], frozen=True, kw_only=True):
     """One request, as its handler gets it.  The caller is ``sender.cluster``; ``cluster`` is the one that is asked.
+
+    Type checkers know the ``node`` of an ``iris.Request`` as an ``iris.Node``; ``iris.aio.Request`` and
+    ``iris.sync.Request`` are this class with the nodes of those.
 
     Attributes:
         payload: value that the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict.
@@ -96,6 +124,22 @@ class Request(Struct, frozen=True, kw_only=True):
     attempt: int = 1
     undoes: str | None = None
     outbox: Outbox | None = None
+    _node: N | None = None
+
+    @property
+    def node(self) -> N:
+        """The node that the handler runs at: to ask others, publish, open documents and the like.
+
+        It acts with the rights of this member, and not with those of the caller.  In a handler of trio it is an
+        ``iris.Node``, of asyncio an ``iris.aio.Node``, of ``iris.sync`` an ``iris.sync.Node``; a handler with
+        ``thread=True`` has the last one where its parameter is an ``iris.sync.Request``.
+
+        Raises:
+            RuntimeError: the request was made by hand, and not by a node.
+        """
+        if self._node is None:
+            raise RuntimeError("this request was made by hand, and has no node")
+        return self._node
 
 
 @final

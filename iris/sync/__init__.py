@@ -19,6 +19,8 @@ Not here: a limit in time for what has none with trio, like ``receive``: close t
 ``Lease.left``.
 """
 
+from typing import TypeAlias
+
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.sync.handles import (
@@ -27,10 +29,14 @@ from iris.sync.handles import (
 )  # fmt: skip
 from iris.sync.node import Node, open_node
 from iris.sync.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
+from iris.patterns.messages import Request as _Request
+
+Request: TypeAlias = _Request[Node]
+"""An ``iris.Request`` whose ``node`` is an ``iris.sync.Node``."""
 
 __all__ = (
     "Answers", "Bridge", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents",
-    "Consumer", "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedCounter",
-    "SharedMap", "SharedSet", "SharedState", "StateWatch", "Subscription", "Tunnel",
+    "Consumer", "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Request", "Saga",
+    "SharedCounter", "SharedMap", "SharedSet", "SharedState", "StateWatch", "Subscription", "Tunnel",
     "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

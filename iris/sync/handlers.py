@@ -7,21 +7,27 @@ from functools import partial
 from typing import Any, cast
 
 from iris.kernel.errors import ConfigError
+from iris.patterns.messages import OwnNode
 from iris.patterns.service import InThread, Service, handler_name, is_async
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 from iris.sync.handles import Tunnel
-from iris.sync.portal import Portal, handler_deadline
+from iris.sync.portal import Portal
 
 
-def served_by_threads(service: Service, portal: Portal) -> Service:
-    """Return a service for trio with these handlers in worker threads; raise ConfigError for an ``async def``."""
-    if not isinstance(service, Service):
-        return service  # joining says what is wrong with it
-    return service._adapted(
-        request=lambda handler: partial(_handle, InThread(_checked(handler), "request")),
+def served_by_threads(service: Service, portal: Portal, node: OwnNode) -> Service:
+    """Return a service for trio with these handlers in worker threads; raise ConfigError for an ``async def``.
+
+    Their requests show ``node``.
+    """
+    served = service._adapted(
+        request=lambda handler: partial(_handle, InThread(_checked(handler), "request").showing(node)),
         broadcast=lambda handler: partial(_handle, InThread(_checked(handler), "broadcast")),
         tunnel=lambda handler: partial(_handle_tunnel, InThread(_checked(handler), "tunnel"), portal),
     )
+    for name, handler in service.requests.items():
+        if isinstance(handler, InThread):
+            served.requests[name] = handler.showing(node)
+    return served
 
 
 def _checked(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -31,7 +37,6 @@ def _checked(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 async def _handle(in_thread: InThread, given: object) -> Any:
-    token = handler_deadline.set(Portal.deadline_here())
     try:
         return await in_thread(given)
     except (SystemExit, BaseExceptionGroup) as error:
@@ -39,8 +44,6 @@ async def _handle(in_thread: InThread, given: object) -> Any:
         if _only_exits(error):
             raise RuntimeError("the handler raised SystemExit, which ends no program from its thread") from error
         raise
-    finally:
-        handler_deadline.reset(token)
 
 
 def _only_exits(error: BaseException) -> bool:

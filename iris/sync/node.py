@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +20,9 @@ from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
+from iris.patterns.messages import OwnNode
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Service
+from iris.patterns.service import Limits, Provision, Service, lifespan_of_threads
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
@@ -30,7 +37,7 @@ from iris.sync.handles import (
     Tunnel,
     Watch,
 )
-from iris.sync.portal import Portal
+from iris.sync.portal import OwnRun, SharedRun
 from iris.sync.queues import Bridge
 
 if TYPE_CHECKING:
@@ -44,10 +51,16 @@ T = TypeVar("T")
 
 
 @final
-class Node(Handle[TrioNode]):
-    """See ``iris.Node``.  Made by ``iris.sync.open_node``; for use by any thread."""
+class Node(Handle[TrioNode], OwnNode):
+    """See ``iris.Node``.  Made by ``iris.sync.open_node``; for use by any thread.
+
+    Handlers with ``thread=True`` have one as well, whatever the program is written with: as a parameter of this type,
+    or as the node of an ``iris.sync.Request``.
+    """
 
     __slots__ = ()
+
+    _shown_as = "iris.sync.Node"
 
     id = Shown[NodeId]()
     name = Shown[str]()
@@ -126,9 +139,52 @@ class Node(Handle[TrioNode]):
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AbstractContextManager[ClusterMembership]:
         """See ``iris.Node.join``.  Its handlers are plain functions, and run in worker threads."""
-        served = served_by_threads(service, self._portal)
-        entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+        if not isinstance(service, Service):
+            return self._joined(cluster, service, limits, credential)  # which says what is wrong with it
+        service._check_front("threads")
+        if service._needs_nothing:
+            return self._joined(cluster, served_by_threads(service, self._portal, self), limits, credential)
+        return self._join_with(service, cluster, limits, credential)
+
+    def _joined(
+        self,
+        cluster: str,
+        service: Service,
+        limits: Limits | None,
+        credential: Credential | CredentialWatch | Path | str | None,
+    ) -> AbstractContextManager[ClusterMembership]:
+        entered = partial(self._inner.join, cluster, service, limits=limits, credential=credential)
         return Block(self._portal, entered, ClusterMembership, "join")
+
+    @contextmanager
+    def _join_with(
+        self,
+        service: Service,
+        cluster: str,
+        limits: Limits | None,
+        credential: Credential | CredentialWatch | Path | str | None,
+    ) -> Iterator[ClusterMembership]:
+        """Join a cluster, with what the handlers of a service need."""
+        with ExitStack() as stack:
+            state: tuple[object] | None = None
+            if service._lifespan is not None:
+                state = (stack.enter_context(lifespan_of_threads(service.name, service._lifespan, self)),)
+            provided = service._with(Provision(service.name, self, {}, state))
+            served = served_by_threads(provided, self._portal, self)
+            yield stack.enter_context(self._joined(cluster, served, limits, credential))
+
+    @classmethod
+    def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Node]:
+        """See ``OwnNode``."""
+        assert isinstance(_node, TrioNode)
+        return _in_shared_run(_node)
+
+
+@asynccontextmanager
+async def _in_shared_run(node: TrioNode) -> AsyncIterator[Node]:
+    portal = SharedRun()
+    async with portal.opened():
+        yield Node(node, portal)
 
 
 def _opening(
@@ -149,7 +205,7 @@ class _OpenNode(MustEnter, AbstractContextManager[Node]):
 
     def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
         super().__init__("open_node", "with")
-        self._portal = Portal()
+        self._portal = OwnRun()
         self._function = function
 
     def __enter__(self) -> Node:

@@ -1,4 +1,4 @@
-"""Portal: a thread in which trio runs, and calls into it from all other threads."""
+"""Portal: calls into a trio run from other threads: into one with a thread of its own, or the one of a node."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import os
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from math import inf
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from threading import get_ident
 from typing import Any, Final, TypeVar, final
 
 import trio
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
 
 T = TypeVar("T")
-
-handler_deadline: Final[ContextVar[float]] = ContextVar("handler_deadline", default=inf)
-"""Deadline of the handler that a thread runs, on the clock of ``time.monotonic``: each trio run has its own."""
 
 
 @final
@@ -47,60 +43,19 @@ class Waiter:
             self._lock.acquire()
 
 
-@final
 class Portal:
-    """A trio run in a thread of its own, from ``open`` to ``close``.
+    """Calls into a trio run from all other threads.
 
     Attributes:
-        calls: the tasks that run there for other threads; None once it has ended.
+        calls: the tasks that run there for other threads; None before it takes calls, and after it.
     """
 
     def __init__(self) -> None:
         self._process: Final = os.getpid()
-        self._scope: Final = trio.CancelScope()
-        self._began: Final = Waiter()
-        self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
-        self._is_closing = False
-        self._failure: OSError | None = None
-        """Error for which the run could not begin.  None if it has not failed."""
+        self._runs_in: int | None = None
+        """Number of the thread in which the run is.  None before it begins."""
         self.calls: CallTasks | None = None
-
-    def open(self) -> None:
-        """Begin the run, once.
-
-        Raises:
-            RuntimeError: gevent has replaced what it needs.
-            ConfigError: no thread or descriptor is left for it.
-        """
-        check_not_patched("iris.sync")
-        atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
-        try:
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                raise ConfigError(f"a node cannot be opened: {error}: raise the limit of processes") from None
-            self._began.wait()
-            if self._failure is not None:
-                reason = str(self._failure.strerror or self._failure).lower()
-                raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)")
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self, *, wait: bool = True) -> None:
-        """End the run, and wait for its end.  Ctrl-C ends the wait."""
-        atexit.unregister(self.close)
-        self._is_closing = True  # also for a run that has not begun yet
-        if not self.is_forked and self.was_opened:
-            self.do(self._scope.cancel)
-            if wait:
-                self._thread.join()
-
-    @property
-    def was_opened(self) -> bool:
-        """True once the run has begun; it may have ended."""
-        return self._thread.ident is not None
 
     @property
     def is_forked(self) -> bool:
@@ -109,8 +64,8 @@ class Portal:
 
     @property
     def is_over(self) -> bool:
-        """True once the run has ended, in this process."""
-        return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
+        """True once the run takes no calls any more, in this process."""
+        return self._token is not None and self.calls is None and not self.is_forked
 
     def check(self) -> None:
         """Check that calls can be made from here.
@@ -125,18 +80,13 @@ class Portal:
             )
         if self.calls is None:
             raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
-        if get_ident() == self._thread.ident:
+        if get_ident() == self._runs_in:
             raise RuntimeError("this is the thread of the node itself, where nothing may wait: call it from another")
 
     @staticmethod
     def new_call(function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
-        return OutsideCall(function, ended, handler_deadline.get())
-
-    @staticmethod
-    def deadline_here() -> float:
-        """Return the deadline of this task of a run, for ``handler_deadline``."""
-        return time.monotonic() + (trio.current_effective_deadline() - trio.current_time())
+        return OutsideCall(function, ended, thread_deadline.get())
 
     def begin(self, call: OutsideCall) -> None:
         """Begin a call, after ``check``; it may be over at once, because the run has ended."""
@@ -188,6 +138,65 @@ class Portal:
         return result
 
     def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Call as ``call`` does, for what a handle still holds."""
+        return self.call(function)
+
+
+@final
+class OwnRun(Portal):
+    """A trio run in a thread of its own, from ``open`` to ``close``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scope: Final = trio.CancelScope()
+        self._began: Final = Waiter()
+        self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
+        self._is_closing = False
+        self._failure: OSError | None = None
+        """Error for which the run could not begin.  None if it has not failed."""
+
+    def open(self) -> None:
+        """Begin the run, once.
+
+        Raises:
+            RuntimeError: gevent has replaced what it needs.
+            ConfigError: no thread or descriptor is left for it.
+        """
+        check_not_patched("iris.sync")
+        atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
+        try:
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise ConfigError(f"a node cannot be opened: {error}: raise the limit of processes") from None
+            self._began.wait()
+            if self._failure is not None:
+                reason = str(self._failure.strerror or self._failure).lower()
+                raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the run, and wait for its end.  Ctrl-C ends the wait."""
+        atexit.unregister(self.close)
+        self._is_closing = True  # also for a run that has not begun yet
+        if not self.is_forked and self.was_opened:
+            self.do(self._scope.cancel)
+            if wait:
+                self._thread.join()
+
+    @property
+    def was_opened(self) -> bool:
+        """True once the run has begun; it may have ended."""
+        return self._thread.ident is not None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the run has ended, in this process."""
+        return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
+
+    def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
             return self.call(function)
@@ -195,7 +204,7 @@ class Portal:
             if not self._is_closing and self.calls is not None:
                 raise
         self._thread.join()
-        portal = Portal()
+        portal = OwnRun()
         portal.open()
         try:
             return portal.call(function)
@@ -213,7 +222,7 @@ class Portal:
             self._began.notify()
 
     async def _run(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self._token, self._runs_in = trio.lowlevel.current_trio_token(), get_ident()
         if self._is_closing:
             return
         with self._scope:
@@ -224,3 +233,19 @@ class Portal:
                     await trio.sleep_forever()
                 finally:
                     self.calls = None  # before the last of the calls ends: then the nursery takes none any more
+
+
+@final
+class SharedRun(Portal):
+    """The trio run that this is made in, for the worker threads of a handler."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Take calls for the length of the block.  Those that are not done at its end are cancelled."""
+        async with open_background() as nursery:
+            self._token, self._runs_in = trio.lowlevel.current_trio_token(), get_ident()
+            self.calls = CallTasks(nursery)
+            try:
+                yield
+            finally:
+                self.calls = None

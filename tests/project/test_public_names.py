@@ -103,7 +103,8 @@ def classes_in(hint: Any) -> Iterator[type]:
 
 
 def test_every_type_in_a_public_signature_has_a_public_name() -> None:
-    public = [(name, getattr(iris, name)) for name in iris.__all__ if getattr(iris, name) not in OPAQUE]
+    named = [(name, getattr(iris, name)) for name in iris.__all__ if name != "FromLifespan"]  # no class, but an alias
+    public = [(name, value) for name, value in named if value not in OPAQUE]
     missing = {
         f"{where}: {kind.__module__}.{kind.__name__}"
         for name, value in public

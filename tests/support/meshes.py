@@ -28,7 +28,7 @@ from iris.node.environment import Environment
 from iris.patterns.books import PatternStatistics, Tally
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import WorkerPool, WorkerPools
+from iris.patterns.service.worker_pool import Role, WorkerPool, WorkerPools
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
 from tests.support.admission import TestAdmission
@@ -201,7 +201,7 @@ class MeshNode:
     async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[WorkerPool]:
         """Be a member of the service's cluster, known to everybody at once."""
         limits = Limits(concurrency=concurrency, queue=queue)
-        async with self.serving.serve(service.name, service, limits) as membership:
+        async with self.serving.serve(service.name, Role(service, limits)) as membership:
             self.memberships.append(membership)
             self.directory.add(service.name, self.id)
             yield membership

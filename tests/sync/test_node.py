@@ -433,11 +433,11 @@ def run_late(main):  # Ctrl-C comes when the thread has begun, and trio has not
     interrupted.wait(10)
     run(main)
 
-def closing(self, *, wait=True, close=portal.Portal.close):
+def closing(self, *, wait=True, close=portal.OwnRun.close):
     interrupted.set()
     close(self, wait=wait)
 
-trio.run, portal.Portal.close = run_late, closing
+trio.run, portal.OwnRun.close = run_late, closing
 with iris.sync.open_node():
     pass
 """

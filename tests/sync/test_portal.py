@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from iris.kernel.tasks import OutsideCall
-from iris.sync.portal import Portal, Waiter
+from iris.sync.portal import OwnRun, Portal, Waiter
 
 
 def begin_after(steps: int, portal: Portal, call: OutsideCall) -> None:
@@ -17,7 +17,7 @@ def begin_after(steps: int, portal: Portal, call: OutsideCall) -> None:
 @pytest.mark.parametrize("steps", range(8))
 def test_a_call_that_comes_while_the_run_ends_ends_as_well(steps: int) -> None:
     for _ in range(4):  # trio runs the tasks of one step in any order
-        portal = Portal()
+        portal = OwnRun()
         portal.open()
         portal.call(trio.lowlevel.checkpoint)  # its task is kept for the next call, and ends with the run
         ended = Waiter()

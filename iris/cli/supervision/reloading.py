@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from iris.cli.printable import write_note
+from iris.cli.readiness import Readiness
 from iris.cli.supervision.processes import Ended, Failed, start_worker
 from iris.cli.supervision.source_files import SourceFiles
 from iris.cli.supervision.worker import Place
@@ -31,20 +32,21 @@ _NAMED: Final = 3
 """Changed files that are named; of more there is the number."""
 
 
-async def reload(command: Sequence[str], files: SourceFiles, patience: float) -> int:
+async def reload(command: Sequence[str], files: SourceFiles, patience: float, readiness: Readiness) -> int:
     """Run a worker until SIGINT or SIGTERM, a new one after each change, and return the exit status.
 
     Args:
         command: the command line of the worker.
         files: what is looked at.
         patience: seconds after which a worker that is to leave is killed.
+        readiness: told when the first one serves.
     """
     async with trio.open_nursery() as nursery:
         scope = trio.CancelScope()
         await nursery.start(_cancel_by_signal, scope)
         with scope:
             while True:
-                await _run_once(command, files, patience)
+                await _run_once(command, files, patience, readiness)
         nursery.cancel_scope.cancel()
     return 0
 
@@ -60,7 +62,7 @@ async def _cancel_by_signal(
             scope.cancel()
 
 
-async def _run_once(command: Sequence[str], files: SourceFiles, patience: float) -> None:
+async def _run_once(command: Sequence[str], files: SourceFiles, patience: float, readiness: Readiness) -> None:
     """Run a worker until a file changes.  Cancelling has it leave, and waits for that."""
     process = await start_worker(command, Place(0, 0, follows=False), interactive=True)
     leaving, ended = trio.Event(), trio.Event()
@@ -70,6 +72,8 @@ async def _run_once(command: Sequence[str], files: SourceFiles, patience: float)
             while not isinstance(news := await process.wait_news(), Ended):
                 if isinstance(news, Failed):
                     write_note(news.error, logging.ERROR)
+                else:
+                    readiness.announce()
             if not leaving.is_set():
                 write_note(f"worker {process.pid} {describe_end(news.status)}; waiting for a change", logging.WARNING)
             ended.set()

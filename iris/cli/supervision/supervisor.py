@@ -16,8 +16,9 @@ from typing import Final, assert_never, final
 import trio
 
 from iris.cli.printable import write_note
+from iris.cli.readiness import Readiness
 from iris.cli.supervision.processes import START_FAILED, Ended, Failed, News, Served, WorkerProcess, start_worker
-from iris.cli.supervision.workforce import Effect, Finish, Kill, Say, Start, Terminate, Worker, Workforce
+from iris.cli.supervision.workforce import Announce, Effect, Finish, Kill, Say, Start, Terminate, Worker, Workforce
 
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -34,9 +35,11 @@ class Supervisor:
     Args:
         command: the command line.
         workforce: decides what is to be done.
+        readiness: told when all workers serve.
     """
 
-    def __init__(self, command: Sequence[str], workforce: Workforce) -> None:
+    def __init__(self, command: Sequence[str], workforce: Workforce, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._command = command
         self._workforce = workforce
         self._processes: dict[Worker, WorkerProcess] = {}
@@ -100,6 +103,8 @@ class Supervisor:
                     self._processes[worker].kill()
                 case Say(text=text, wrong=wrong):
                     write_note(text, logging.WARNING if wrong else logging.INFO)
+                case Announce():
+                    self._readiness.announce()
                 case Finish(status=status):
                     return status
                 case _:

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from iris.cli.connection import NodeOptions
+from iris.cli.readiness import Readiness
 from iris.cli.supervision.places import options_at
 from iris.cli.supervision.processes import command_of
 from iris.cli.supervision.reloading import reload
@@ -17,7 +18,9 @@ from iris.cli.supervision.worker import GRACE, Place
 from iris.cli.supervision.workforce import Workforce
 
 
-def run_workers(arguments: Sequence[str], options: NodeOptions, count: int, drain_timeout: float) -> int:
+def run_workers(
+    arguments: Sequence[str], options: NodeOptions, count: int, drain_timeout: float, readiness: Readiness
+) -> int:
     """Run workers until SIGINT or SIGTERM, and return the exit status.
 
     Args:
@@ -25,15 +28,17 @@ def run_workers(arguments: Sequence[str], options: NodeOptions, count: int, drai
         options: see ``places``.
         count: how many.
         drain_timeout: see ``Config.drain_timeout``.
+        readiness: told when all serve.
 
     Raises:
         ConfigError: the ports of the last place would be too high.
     """
     options_at(options, Place(count, count - 1, follows=False), 0.0)  # the highest ports
-    return trio.run(Supervisor(command_of(arguments), Workforce(count, drain_timeout, GRACE)).run)
+    workforce = Workforce(count, drain_timeout, GRACE)
+    return trio.run(Supervisor(command_of(arguments), workforce, readiness).run)
 
 
-def reload_workers(arguments: Sequence[str], drain_timeout: float) -> int:
+def reload_workers(arguments: Sequence[str], drain_timeout: float, readiness: Readiness) -> int:
     """Run one worker after the other until SIGINT or SIGTERM, and return the exit status."""
     files = SourceFiles(Path.cwd())
-    return trio.run(reload, command_of(arguments), files, drain_timeout + GRACE)
+    return trio.run(reload, command_of(arguments), files, drain_timeout + GRACE, readiness)

@@ -64,8 +64,8 @@ class Worker:
         self._supervisor = supervisor
         self._serving = False
 
-    def serving(self) -> None:
-        """Say that this process serves: it has joined every cluster that it is for."""
+    def announce(self) -> None:
+        """Say that this process serves: all of its services are joined."""
         self._serving = True
         self._say(SERVING)
 

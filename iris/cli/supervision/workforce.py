@@ -125,7 +125,12 @@ class Finish:
     status: int
 
 
-Effect = Start | Terminate | Kill | Say | Finish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """Tell whoever has started the supervisor that all workers serve."""
+
+
+Effect = Announce | Start | Terminate | Kill | Say | Finish
 
 
 @final
@@ -195,7 +200,8 @@ class Workforce:
                 effects += self._leave(old, now)
         if not self._complete and all(seat.worker and seat.worker.state is State.SERVING for seat in self._seats):
             self._complete = True
-            effects.append(Say(text=f"supervisor: {_workers(self.count)} {'serves' if self.count == 1 else 'serve'}"))
+            text = f"supervisor: {_workers(self.count)} {'serves' if self.count == 1 else 'serve'}"
+            effects += [Say(text=text), Announce()]
         return [*effects, *self._replace_next(now)]
 
     def failed(self, worker: Worker, error: str) -> None:

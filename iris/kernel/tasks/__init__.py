@@ -12,11 +12,11 @@ from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
 from iris.kernel.tasks.interrupts import interruptible, protected_context
 from iris.kernel.tasks.must_enter import MustEnter
 from iris.kernel.tasks.patched import check_not_patched
-from iris.kernel.tasks.threads import ThreadRunner, run_in_thread
+from iris.kernel.tasks.threads import ThreadRunner, deadline_for_threads, run_in_thread, thread_deadline
 from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "CallTasks", "HeldBlock", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
-    "check_not_patched", "close_locked", "first_of", "interruptible", "open_background", "protected_context",
-    "run_in_thread", "try_lock",
+    "check_not_patched", "close_locked", "deadline_for_threads", "first_of", "interruptible", "open_background",
+    "protected_context", "run_in_thread", "thread_deadline", "try_lock",
 )  # fmt: skip

@@ -8,12 +8,19 @@ node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from typing import Final, Protocol, TypeVar
 
 import trio
 
 T = TypeVar("T")
+
+thread_deadline: Final[ContextVar[float]] = ContextVar("thread_deadline", default=inf)
+"""Deadline of the handler that a thread runs, on the clock of ``time.monotonic``: each trio run has its own."""
 
 _log: Final = logging.getLogger("iris")
 
@@ -22,6 +29,16 @@ _LONGEST: Final = 1.0
 """Seconds between attempts to have a thread: the first pause, and the longest of the doubled ones."""
 
 _wanting: Final[trio.lowlevel.RunVar[bool]] = trio.lowlevel.RunVar("iris wants threads", default=False)
+
+
+@contextmanager
+def deadline_for_threads() -> Iterator[None]:
+    """Show threads that begin in the block the deadline of this task, as ``thread_deadline``."""
+    token = thread_deadline.set(time.monotonic() + (trio.current_effective_deadline() - trio.current_time()))
+    try:
+        yield
+    finally:
+        thread_deadline.reset(token)
 
 
 class ThreadRunner(Protocol):

@@ -6,17 +6,22 @@ fails is logged here.  A request with an idempotency key has one outcome at
 whichever member, which a bridge keeps.  Not here: what a handler has done outside of Iris when its member was lost.
 """
 
+from iris.patterns.service.dependencies import (
+    FromLifespan, Lifespan, Provision, is_of_lifespan, lifespan_entered, lifespan_of_threads,
+)  # fmt: skip
 from iris.patterns.service.handlers import InThread, is_async
+from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import (
     KeyClaims, Outcomes,
 )  # fmt: skip
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
-from iris.patterns.service.service import DESCRIBE, Limits, Requester, Service, callers
+from iris.patterns.service.service import DESCRIBE, Front, Limits, Requester, Service, callers
 from iris.patterns.service.tunnels import Tunnels
-from iris.patterns.service.worker_pool import PauseFlag, ServiceStatistics, WorkerPools
+from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics, WorkerPools
 
 __all__ = (
-    "DESCRIBE", "InThread", "KeyClaims", "Limits", "Outcomes", "PauseFlag", "Requester", "Server", "Service",
-    "ServiceStatistics", "Tunnels", "WorkerPools", "callers", "handler_name", "is_async",
+    "DESCRIBE", "FromLifespan", "Front", "InThread", "KeyClaims", "Lifespan", "Limits", "Outcomes", "PauseFlag",
+    "Provision", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels", "WorkerPools", "callers",
+    "handler_name", "is_async", "is_of_lifespan", "lifespan_entered", "lifespan_of_threads", "noted_mend",
 )  # fmt: skip

@@ -12,14 +12,16 @@ import math
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, final
 
 import trio
+from msgspec import structs
 
 from iris.kernel.errors import ConfigError, IrisError, RemoteError, summary_of, text_of
 from iris.kernel.shapes import is_group
-from iris.kernel.tasks import run_in_thread
-from iris.patterns.messages import Request
+from iris.kernel.tasks import deadline_for_threads, run_in_thread
+from iris.patterns.messages import OwnNode, Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
@@ -75,6 +77,10 @@ class InThread:
         self._kind: HandlerKind = kind
         self._limiter = trio.CapacityLimiter(_THREADS)
 
+    def showing(self, node: OwnNode) -> InThread:
+        """Return a handler of requests like this one, which sees ``node`` as the node of its requests."""
+        return InThread(partial(_showing, node, self._handler), self._kind)
+
     async def __call__(self, given: Any) -> object:
         """Wait for the result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
         token, log = trio.lowlevel.current_trio_token(), serving_log.get()
@@ -96,12 +102,18 @@ class InThread:
                 raise
 
         try:
-            return await run_in_thread(call_and_report, abandon_on_cancel=True, limiter=self._limiter)
+            with deadline_for_threads():
+                return await run_in_thread(call_and_report, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             abandoned = True
             for error in errors:  # it came with the cancellation
                 note_late(error)
             raise
+
+
+def _showing(node: OwnNode, handler: Callable[[Any], object], request: Request) -> object:
+    structs.force_setattr(request, "_node", node)  # it was made for this call
+    return handler(request)
 
 
 _ENDS: Final = (KeyboardInterrupt, SystemExit)

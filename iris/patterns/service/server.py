@@ -39,8 +39,8 @@ from iris.patterns.request import (
 )
 from iris.patterns.service.outcomes import not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
-from iris.patterns.service.service import DESCRIBE, Limits, Service
-from iris.patterns.service.worker_pool import PauseFlag, PendingRequest, WorkerPool, WorkerPools
+from iris.patterns.service.service import DESCRIBE, Service
+from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool, WorkerPools
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -104,13 +104,8 @@ class Server(PeerObserver):
         relays.register(kinds.Cancel, self._receive_cancel)
 
     @asynccontextmanager
-    async def serve(
-        self, cluster: str, service: Service, limits: Limits, flag: PauseFlag | None = None
-    ) -> AsyncIterator[WorkerPool]:
+    async def serve(self, cluster: str, role: Role) -> AsyncIterator[WorkerPool]:
         """Accept requests and broadcasts for a cluster until the block ends.
-
-        Args:
-            flag: flag that pauses the service.  None if it is never paused.
 
         Raises:
             ConfigError: this node serves the cluster already.
@@ -118,7 +113,7 @@ class Server(PeerObserver):
         self._check_free(cluster)
         async with open_background() as nursery:
             self._check_free(cluster)  # another task may have joined it meanwhile
-            membership = WorkerPool(cluster, service, limits, nursery, self, flag)
+            membership = WorkerPool(cluster, role, nursery, self)
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership

@@ -7,28 +7,33 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast, final, overload
+from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol, Self, TypeVar, cast, final, overload
 
 from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.numerals import as_whole, shown
-from iris.patterns.messages import Message, Request
+from iris.patterns.messages import Message, OwnNode, Request
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import asyncapi
+from iris.patterns.service.dependencies import Lifespan, Provision
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
 from iris.patterns.service.outcomes import Outcomes
-from iris.patterns.service.signatures import Signature, fields_of, signature_of
+from iris.patterns.service.signatures import Signature, fields_of, handler_name, needs_of, signature_of
 from iris.security.identity import PeerIdentity
 
 BroadcastHandler = Callable[[Message], Awaitable[None] | None]
 TunnelHandler = Callable[[Any], Awaitable[None] | None]
 """Function that is called with the ``Tunnel`` of its kind of program: ``iris``, ``iris.aio`` or ``iris.sync``."""
 
+Front = Literal["trio", "asyncio", "threads"]
+"""The kinds of programs that serve: ``iris``, ``iris.aio`` and ``iris.sync``."""
+
 _R = TypeVar("_R", bound=Callable[..., object])
-_T = TypeVar("_T", bound=TunnelHandler)
-_B = TypeVar("_B", bound=BroadcastHandler)
+_Heard = Callable[..., Awaitable[None] | None]
+_T = TypeVar("_T", bound=_Heard)
+_B = TypeVar("_B", bound=_Heard)
 _H = TypeVar("_H", bound=Callable[..., object])
 _P = TypeVar("_P")
 
@@ -68,7 +73,9 @@ def _version() -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves; its reply is what ``Service.describe`` returns."""
 _OURS: Final = "iris."
-_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "outcomes", "paused_by", "requests", "tracebacks", "tunnels")
+_ATTRIBUTES: Final = (
+    "allow", "broadcasts", "lifespan", "name", "outcomes", "paused_by", "requests", "tracebacks", "tunnels",
+)  # fmt: skip
 
 
 class Requester(Protocol):
@@ -208,12 +215,18 @@ class Service:
             the document open refuse requests, broadcasts and tunnels at once; callers get ``RemoteError`` with the code
             ``paused``.
         outcomes: rules by which outcomes of requests with an idempotency key are kept; None: such requests are refused.
+        lifespan: function that is called with the member's node and returns a context manager, an asynchronous one but
+            with ``iris.sync``.  It is entered before the service joins a cluster, and left after it has drained; a
+            handler's parameter of type ``FromLifespan[T]`` gets what it gives.  What it raises ends ``join``.  None:
+            the method ``lifespan`` of a class of its own, if there is one.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
     """
 
     _cluster: ClassVar[str | None] = None
+    _is_of_asyncio: ClassVar[bool] = False
+    """True if its handlers are written with asyncio, whoever runs them."""
 
     def __init_subclass__(cls, *, cluster: str | None = None) -> None:
         super().__init_subclass__()
@@ -231,6 +244,7 @@ class Service:
         tracebacks: bool = False,
         paused_by: str | None = None,
         outcomes: Outcomes | None = None,
+        lifespan: Lifespan | None = None,
     ) -> None:
         if name is None and self._cluster is None:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
@@ -245,11 +259,17 @@ class Service:
         if outcomes is not None and not isinstance(outcomes, Outcomes):
             raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
         self.outcomes: Outcomes | None = outcomes
+        lifespan = getattr(self, "lifespan", None) if lifespan is None else lifespan  # a method of a class of its own
+        if lifespan is not None and not callable(lifespan):
+            raise ConfigError(f"lifespan is {lifespan!r}: use a function that returns an asynchronous context manager")
+        self._lifespan: Final[Lifespan | None] = lifespan
         self.requests: Final[dict[str | None, RequestHandler]] = {}
         self.tunnels: Final[dict[str | None, TunnelHandler]] = {}
         self.broadcasts: Final[list[BroadcastHandler]] = []
         self._described: Final[dict[str, tuple[Signature, str]]] = {}
         """Signature and first paragraph of the docstring of each operation by name, "" for the one without a name."""
+        self._provided: Final[dict[str | None, _Provided]] = {}
+        """Handlers that get something besides what callers send, or say of which class their node is, by operation."""
         for attribute, options in operations_of(type(self)):
             name, method = check_name(options.name or attribute, "operation"), getattr(self, attribute)
             _register(self.name, self.requests, name, self._preparing(name, options.thread, operation=True))(method)
@@ -368,7 +388,10 @@ class Service:
     ) -> Callable[[Callable[..., object]], RequestHandler]:
         def prepare(handler: Callable[..., object]) -> RequestHandler:
             signature = signature_of(handler, operation=operation)
-            made = prepared(handler, signature, thread=thread)
+            make = partial(prepared, signature=signature, thread=thread)
+            made = make(handler)
+            if signature.needs or signature.shows is not None:
+                self._provided[name] = _Provided(handler, signature, make)
             doc = (
                 (inspect.getdoc(inspect.unwrap(getattr(handler, "func", handler))) or "")
                 .partition("\n\n")[0]
@@ -386,6 +409,37 @@ class Service:
     def tunnel(self, operation: str | _T | None = None) -> _T | Callable[[_T], _T]:
         """Register the handler of tunnels that are opened to this cluster; the tunnel closes when it returns."""
         return _register(self.name, self.tunnels, operation, lambda handler: handler)
+
+    @property
+    def _needs_nothing(self) -> bool:
+        """True if this service has no lifespan, and its handlers get only what callers send."""
+        handlers = (*self.broadcasts, *self.tunnels.values())
+        return self._lifespan is None and not self._provided and not any(needs_of(handler)[0] for handler in handlers)
+
+    def _nodes_needed(self) -> set[type[OwnNode]]:
+        """Return the classes of nodes that handlers of this service ask for."""
+        needs = [
+            need for one in self._provided.values() for need in (*one.signature.needs.values(), one.signature.shows)
+        ]
+        for handler in (*self.broadcasts, *self.tunnels.values()):
+            needs.extend(needs_of(handler)[0].values())
+        return {need for need in needs if need is not None}
+
+    def _with(self, provision: Provision) -> Service:
+        """Return a service like this one whose handlers have what they need; this one if they need nothing.
+
+        Raises:
+            ConfigError: something that a handler needs is not there.
+        """
+        if self._needs_nothing:
+            return self
+        given = partial(_given, provision)
+        service = self._adapted(request=lambda handler: handler, broadcast=given, tunnel=given)
+        service.requests.update({name: one.bound(provision) for name, one in self._provided.items()})
+        return service
+
+    def _check_front(self, front: Front) -> None:
+        """Raise ConfigError, with what to do, if this service is none for the programs of ``front``."""
 
     def broadcast(self, handler: _B) -> _B:
         """Register a handler of broadcasts, a ``def`` or an ``async def``; several are called one after the other.
@@ -417,6 +471,36 @@ class Service:
         service.broadcasts.extend(map(broadcast, self.broadcasts))
         service._described.update(self._described)
         return service
+
+
+@final
+class _Provided(Struct, frozen=True):
+    """A handler of requests that gets something besides what callers send, or says of which class its node is.
+
+    Attributes:
+        handler: the handler as it was registered.
+        prepare: makes the function that members call of it.
+    """
+
+    handler: Callable[..., object]
+    signature: Signature
+    prepare: Callable[[Callable[..., object]], RequestHandler]
+
+    def bound(self, provision: Provision) -> RequestHandler:
+        """Return the function that members call, with what it needs."""
+        signature, name = self.signature, handler_name(self.handler)
+        values = provision.arguments(name, signature.needs, signature.optional)
+        made = self.prepare(partial(self.handler, **values) if values else self.handler)
+        if signature.shows is None:
+            return made
+        node = provision.node_of(signature.shows, name, only_own=not isinstance(made, InThread))
+        return made.showing(node) if isinstance(made, InThread) else made
+
+
+def _given(provision: Provision, handler: _Heard) -> _Heard:
+    """Return a handler of broadcasts or tunnels with what it needs."""
+    needs, optional = needs_of(handler)
+    return partial(handler, **provision.arguments(handler_name(handler), needs, optional)) if needs else handler
 
 
 def _callable(service: str, handler: _H) -> _H:

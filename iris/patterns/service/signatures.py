@@ -2,7 +2,8 @@
 
 A handler takes one of four things: the ``Request`` itself; one typed value, which the payload is converted to; several
 typed values by name, for which the payload is a map; or nothing, and then the payload is empty.  The second and third
-may have one more parameter for the ``Request``.
+may have one more parameter for the ``Request``.  What it needs beside that (see ``iris.patterns.service.dependencies``)
+is no part of what callers see.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.shapes import is_map
 from iris.kernel.tasks import interruptible
-from iris.patterns.messages import Request
+from iris.patterns.messages import OwnNode, Request
 from iris.patterns.payloads import Converter, Mismatch, converter, lacks
+from iris.patterns.service.dependencies import Need, need_of, node_shown_by
 
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
@@ -68,7 +70,10 @@ class Signature(Struct, frozen=True):
         returns: annotation of the reply; ``EMPTY`` if there is none.
         by_name: True if the payload is a map of the arguments, and not the only one.
         in_order: True if the handler is called with the value, and then the request, by their places.
-        is_empty: True if the handler has no parameter at all.
+        is_empty: True if the handler has no parameter at all, but for what it needs.
+        needs: parameters that are no caller's to give, and what each is to get.
+        optional: those of them that have a default.
+        shows: class of ``request.node`` that the annotation of the request names.  None if it names none.
     """
 
     arguments: tuple[Argument, ...]
@@ -77,6 +82,9 @@ class Signature(Struct, frozen=True):
     by_name: bool = False
     in_order: bool = True
     is_empty: bool = False
+    needs: Mapping[str, Need] = {}
+    optional: frozenset[str] = frozenset()
+    shows: type[OwnNode] | None = None
 
     def __str__(self) -> str:
         """Return it as it is written in Python."""
@@ -120,7 +128,7 @@ class Signature(Struct, frozen=True):
         if self.is_empty:
             return partial(_with_nothing, handler)
         if not self.arguments:
-            return handler
+            return handler if self.in_order or self.request is None else partial(_with_request, handler, self.request)
         converters: dict[str, Converter] = {}
         for one in self.arguments:
             try:
@@ -153,8 +161,46 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
             text = f"{handler_name(handler)} is a method and takes no self: give it that parameter"
             raise ConfigError(text) from None
         return Signature((), None, EMPTY)  # a builtin: it has to take the request
-    parameters = [one for one in found.parameters.values() if one.kind in (*_BY_POSITION, one.KEYWORD_ONLY)]
     returns = _resolved(handler, found.return_annotation, EMPTY)
+    needs, optional = needs_of(handler, found)
+    if any(found.parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY for name in needs):
+        raise ConfigError(f"{handler_name(handler)}: what is given by its name cannot be positional-only")
+    return structs.replace(_of_callers(handler, found, returns, needs, operation), needs=needs, optional=optional)
+
+
+def needs_of(
+    handler: Callable[..., object], found: inspect.Signature | None = None
+) -> tuple[dict[str, Need], frozenset[str]]:
+    """Return the parameters of a handler that are no caller's to give and what each is to get, and who has a default.
+
+    Args:
+        handler: a function, or what can be called like one.
+        found: its signature; None to look here.  Of what has none, nothing is needed.
+    """
+    if found is None:
+        try:
+            found = inspect.signature(handler)
+        except (TypeError, ValueError):
+            return {}, frozenset()
+    needs: dict[str, Need] = {}
+    for one in found.parameters.values():
+        if one.annotation is not EMPTY and one.kind in (*_BY_POSITION, one.KEYWORD_ONLY):
+            need = need_of(_resolved(handler, one.annotation, EMPTY))
+            if need is not None:
+                (needs[one.name],) = need
+    return needs, frozenset(name for name in needs if found.parameters[name].default is not EMPTY)
+
+
+def _of_callers(
+    handler: Callable[..., object],
+    found: inspect.Signature,
+    returns: object,
+    needs: Mapping[str, Need],
+    operation: bool,
+) -> Signature:
+    """Read the part of a signature that callers see."""
+    every = [one for one in found.parameters.values() if one.kind in (*_BY_POSITION, one.KEYWORD_ONLY)]
+    parameters = [one for one in every if one.name not in needs]
     if not parameters:
         if any(one.kind is one.VAR_POSITIONAL for one in found.parameters.values()):
             return Signature((), None, returns)
@@ -168,8 +214,9 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
             )
     unannotated = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
     alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
-    if alone and types[first.name] in unannotated:
-        return Signature((), None, returns)
+    if alone and (types[first.name] in unannotated or _is_typed_request(types[first.name])):
+        shows, leads = node_shown_by(types[first.name]), first is every[0]
+        return Signature((), None if leads else first.name, returns, in_order=leads, shows=shows)
     for one in others:
         types[one.name] = _resolved(handler, one.annotation)
     requests = [name for name, kind in types.items() if _is_request(kind)]
@@ -189,20 +236,29 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
         raise ConfigError(f"{handler_name(handler)}: one parameter gets the request, by its place or beside values")
     (value, *more) = arguments
     by_name = bool(more) or (value.by_keyword or (operation and not value.is_required))
-    taken = [one.name for one in parameters if one.kind in _BY_POSITION][: 1 + len(requests)]
+    taken = [one.name for one in every if one.kind in _BY_POSITION][: 1 + len(requests)]
     in_order = taken == [value.name, *requests]
     if (by_name or not in_order) and any(one.kind is one.POSITIONAL_ONLY for one in parameters):
         raise ConfigError(f"{handler_name(handler)}: what is given by its name cannot be positional-only")
-    return Signature(arguments, requests[0] if requests else None, returns, by_name, in_order)
+    shows = node_shown_by(types[requests[0]]) if requests else None
+    return Signature(arguments, requests[0] if requests else None, returns, by_name, in_order, shows=shows)
 
 
 def _is_request(annotation: object) -> bool:
-    return annotation is Request or Request in typing.get_args(annotation)
+    kinds = (annotation, *typing.get_args(annotation))
+    return any(kind is Request or _is_typed_request(kind) for kind in kinds)
+
+
+def _is_typed_request(annotation: object) -> bool:
+    """Return whether it is a ``Request`` whose kind of node is named, as ``iris.aio.Request`` is."""
+    return typing.get_origin(annotation) is Request
 
 
 def handler_name(handler: Callable[..., object]) -> str:
     """Return the name of a handler in errors."""
     original = original_of(handler)
+    while isinstance(original, partial):  # what it needs is bound to it
+        original = original.func
     return f"handler {getattr(original, '__qualname__', repr(original))}"
 
 
@@ -280,6 +336,11 @@ def _with_value(handler: Callable[..., object], convert: Converter, with_request
 
 
 @interruptible
+def _with_request(handler: Callable[..., object], name: str, request: Request) -> object:
+    return handler(**{name: request})
+
+
+@interruptible
 def _with_nothing(handler: Callable[..., object], request: Request) -> object:
     payload = request.payload
     if payload is not None and (payload or not isinstance(payload, bytes | str | dict)):
@@ -314,7 +375,7 @@ def _with_names(
     return handler(**values)
 
 
-_ADAPTERS: Final = (_with_nothing, _with_value, _with_names)
+_ADAPTERS: Final = (_with_nothing, _with_request, _with_value, _with_names)
 
 
 def _converted(convert: Converter, value: object, step: str = "") -> object:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -26,7 +26,7 @@ from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.bridge_protocol import Bridges
 from iris.patterns.latency import LatencyStatistics, LatencyTable
-from iris.patterns.messages import Message, Outbox, Request, Sender
+from iris.patterns.messages import Message, Outbox, OwnNode, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
@@ -49,6 +49,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
+from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
@@ -242,12 +243,28 @@ class WorkerPools(dict[str, "WorkerPool"]):
 
 
 @final
+class Role(NamedTuple):
+    """What a node does as a member of a cluster.
+
+    Attributes:
+        service: handlers, with what they need.
+        limits: limits on the work that it accepts.
+        flag: flag that pauses the service.  None if it is never paused.
+        node: the node that requests show their handlers.  None for handlers of Iris's own, which do not ask.
+    """
+
+    service: Service
+    limits: Limits
+    flag: PauseFlag | None = None
+    node: OwnNode | None = None
+
+
+@final
 class WorkerPool:
     """Worker pool of this node as a member of one cluster.
 
     Args:
         nursery: nursery of its workers; what it cancels is no longer answered.
-        flag: flag that pauses the service.  None if it is never paused.
 
     Attributes:
         broadcasts: queue of the broadcasts that wait.
@@ -257,8 +274,8 @@ class WorkerPool:
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
-        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_nursery", "_queue",
-        "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding", "_tunnels_cancelled",
+        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_node", "_nursery",
+        "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding", "_tunnels_cancelled",
         "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent", "_waiting", "_waits", "_workers",
         "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
@@ -266,12 +283,11 @@ class WorkerPool:
     def __init__(
         self,
         cluster: str,
-        service: Service,
-        limits: Limits,
+        role: Role,
         nursery: trio.Nursery,
         host: PoolHost,
-        flag: PauseFlag | None = None,
     ) -> None:
+        service, limits, self._flag, self._node = role
         config = host.config
         self.cluster: Final = cluster
         self.service: Final = service
@@ -283,7 +299,6 @@ class WorkerPool:
             else KeptOutcomes(service.outcomes, cluster, host.bridges, nursery)
         )
         self._host = host
-        self._flag = flag
         self._waits = QueueDelay()
         self._latency = LatencyTable()
         self._nursery = nursery
@@ -650,6 +665,7 @@ class WorkerPool:
                 attempt=attempt,
                 undoes=None if job.undoes is None else job.undoes.key,
                 outbox=outbox,
+                _node=self._node,
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
@@ -683,8 +699,11 @@ class WorkerPool:
         # That another service has refused says nothing of what this handler has done before it asked that.
         job.refused = isinstance(error, RemoteError) and not error.received
         self._latency.failed(self.cluster, job.operation, type(error).__name__)
+        mend = noted_mend(error)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
+        if mend is not None:
+            text = f"{text}; {mend}"
         return kinds.Failure(job.identifier, code, text, OF_HANDLER), len(text)
 
     def malformed(self, peer: Peer, identifier: int, error: RemoteProtocolError) -> tuple[Outcome, int]:
@@ -752,6 +771,7 @@ class WorkerPool:
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
                 raise
+            noted_mend(failure)
             self.failures.failed("broadcast", failure, None, message.sender)
             return False
         return True
@@ -783,6 +803,7 @@ class WorkerPool:
             if broken and is_only(failure, TunnelBroken):
                 self.failures.ended("tunnel", "ended with TunnelBroken", tunnel.operation, tunnel.sender)
             else:
+                noted_mend(failure)
                 self.failures.failed("tunnel", failure, tunnel.operation, tunnel.sender)
         else:
             self._tunnels_served += 1

@@ -32,7 +32,7 @@ def test_a_worker_takes_what_its_supervisor_gave_out_of_its_environment(monkeypa
     with ours, socket.socket(fileno=number):
         assert worker.failed("no\nbase " + "x" * 10_000)
         assert ours.recv(65_536) == b"failed no base " + b"x" * (LONGEST - 8) + b"\n"
-        worker.serving()
+        worker.announce()
         assert ours.recv(100) == b"serving\n"
         assert not worker.failed("later errors are of its own log")
         ours.setblocking(False)

@@ -15,6 +15,7 @@ from iris.cli.supervision.workforce import (
     HEALTHY,
     MAX_DELAY,
     SLOW,
+    Announce,
     Effect,
     Finish,
     Kill,
@@ -41,6 +42,7 @@ class Processes:
         self.killed: list[Worker] = []
         self.running: list[Worker] = []
         self.status: int | None = None
+        self.announced = 0
         self._pid = 100
         self.perform(self.workforce.begin(self.now))
 
@@ -57,6 +59,8 @@ class Processes:
                 case Kill(worker=worker):
                     assert worker in self.running
                     self.killed.append(worker)
+                case Announce():
+                    self.announced += 1
                 case Say(text=text):
                     self.lines.append(text)
                 case Finish(status=status):
@@ -98,6 +102,7 @@ def test_all_are_started_at_once_and_it_is_said_once_that_they_serve() -> None:
     assert [worker.place for worker in processes.running] == [(0, 0, False), (1, 1, False), (2, 2, False)]
     processes.serve(*processes.running)
     assert processes.lines == ["supervisor: starting 3 workers", "supervisor: 3 workers serve"]
+    assert processes.announced == 1
 
 
 def test_a_worker_that_was_healthy_is_started_again_at_once_at_its_place() -> None:

@@ -10,6 +10,8 @@ import click
 import pytest
 
 import iris
+import iris.aio
+from iris.cli.main import run_command
 from iris.cli.run import load_service
 
 Write = Callable[[str, str], None]
@@ -85,3 +87,24 @@ def test_the_services_that_are_there_are_named(write: Write) -> None:
     for attribute in ("databases", "number"):
         with pytest.raises(click.UsageError, match=f"no iris.Service called {attribute}; it has logs"):
             load_service(f"app_other:{attribute}")
+
+
+def test_a_service_of_asyncio_is_one(write: Write) -> None:
+    write("app_asyncio", "import iris.aio\nprices = iris.aio.Service('prices')\n")
+    assert isinstance(load_service("app_asyncio:prices"), iris.aio.Service)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "Missing argument 'MODULE:SERVICE...'"),
+        (("app_two:a", "app_two:b"), "two services are of the cluster shop: one node serves a cluster once"),
+        (("app_two:a", "app_two:c", "--cluster", "x"), "--cluster names the cluster of one service"),
+    ],
+)
+def test_services_that_cannot_share_a_node_are_refused(
+    write: Write, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], complaint: str
+) -> None:
+    write("app_two", "import iris\na = iris.Service('shop')\nb = iris.Service('shop')\nc = iris.Service('store')\n")
+    assert run_command(["run", *arguments]) == 2
+    assert complaint in capsys.readouterr().err

@@ -21,6 +21,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
+from iris.patterns.service import Role
 from iris.security.channel.session import Session
 from iris.testing import Rights
 from tests.support.federations import (
@@ -476,7 +477,7 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
         liar = await federation.gateway("ap", to=["eu-gateway"])
         thief = await federation.member("ap", echo("other"))
         await federation.enter(
-            federation.parts[thief.id].patterns.serving.serve("store", echo("store", "stolen"), iris.Limits())
+            federation.parts[thief.id].patterns.serving.serve("store", Role(echo("store", "stolen"), iris.Limits()))
         )
         shop = await federation.node("eu", "shop")
         await shop.wait_for("other")

@@ -17,6 +17,7 @@ from iris.node.operators import ask_report
 from iris.node.realm import RealmSurvey
 from iris.node.report import MOST, report_of
 from iris.patterns.payloads import encoded
+from iris.patterns.service import Role
 from iris.security.identity import Rights
 from iris.testing import open_network
 
@@ -166,7 +167,7 @@ async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], aut
             return {**shown, **told}
 
         async with (
-            liar_parts.patterns.serving.serve("iris.nodes", service, iris.Limits()),
+            liar_parts.patterns.serving.serve("iris.nodes", Role(service, iris.Limits())),
             network.open_node("operator") as operator,
         ):
             await trio.sleep(1)

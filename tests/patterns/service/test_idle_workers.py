@@ -20,7 +20,7 @@ from iris.patterns.observer import Observer
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
+from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool
 from tests.support.realms import TestRealm
 
 TRIALS = 32
@@ -64,7 +64,7 @@ async def test_a_request_may_come_at_the_moment_at_which_the_time_of_the_last_on
     handler = service.requests[None]
     peer = Peer(TestRealm().identity("store").public(), None, ("mem://store",), Config())
     async with trio.open_nursery() as nursery:
-        membership = WorkerPool("greeters", service, Limits(concurrency=1), nursery, host)
+        membership = WorkerPool("greeters", Role(service, Limits(concurrency=1)), nursery, host)
         now = trio.current_time()
         for identifier in range(TRIALS):
             deadline = now + 1.0

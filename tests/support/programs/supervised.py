@@ -20,6 +20,7 @@ def supervise(count: int, directory: Path) -> int:
     import trio
 
     from iris.cli.printable import write_log
+    from iris.cli.readiness import Readiness
     from iris.cli.supervision.reloading import reload
     from iris.cli.supervision.source_files import SourceFiles
     from iris.cli.supervision.supervisor import Supervisor
@@ -28,8 +29,8 @@ def supervise(count: int, directory: Path) -> int:
     write_log("text")
     command = [sys.executable, "-m", "tests.support.programs.supervised", str(directory)]
     if count == 0:
-        return trio.run(reload, command, SourceFiles(directory), DRAIN)
-    return trio.run(Supervisor(command, Workforce(count, DRAIN, DRAIN)).run)
+        return trio.run(reload, command, SourceFiles(directory), DRAIN, Readiness(os.environ))
+    return trio.run(Supervisor(command, Workforce(count, DRAIN, DRAIN), Readiness(os.environ)).run)
 
 
 def work(directory: Path) -> int:
@@ -48,7 +49,7 @@ def work(directory: Path) -> int:
     written = directory / f".{os.getpid()}"
     written.write_text(str(worker.place.listen))
     written.rename(directory / str(os.getpid()))
-    worker.serving()
+    worker.announce()
     while signal.sigwait(signals) != signal.SIGTERM or (directory / "stuck").exists():
         pass
     (directory / str(os.getpid())).unlink()

@@ -246,6 +246,7 @@ MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 LIAR: Final = """
 import sys, trio, iris
 from iris.node.report import report_of
+from iris.patterns.service import Role
 from msgspec import to_builtins
 
 MARKUP = sys.argv[1]
@@ -268,7 +269,7 @@ async def main():
             told["asked"] += 1
             return told
 
-        serving = node._serving.serve("iris.nodes", service, iris.Limits())
+        serving = node._serving.serve("iris.nodes", Role(service, iris.Limits()))
         async with serving, node.join("liar", iris.Service("liar")):
             await trio.sleep_forever()
 
