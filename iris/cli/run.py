@@ -85,7 +85,7 @@ def run(
         return run_workers(invocation.arguments, connection, workers, drain_timeout, Readiness(os.environ))
     if worker is not None:
         worker.follow(drain_timeout)
-        connection = options_at(connection, worker.place, drain_timeout + GRACE)
+        connection = options_at(connection, worker.place, drain_timeout + GRACE, os.environ)
     if cluster is not None and len(targets) > 1:
         raise click.UsageError("--cluster names the cluster of one service: leave it out, or give one service")
     services = [(cluster or service.name, service) for service in map(load_service, targets)]

@@ -1,11 +1,15 @@
 """The ports of workers that have one command line.
 
-For others each worker listens some ports above those of ``--listen``.  Of N workers there are N + 1 such places: one
-that replaces another one listens beside it until that has left.  For metrics there are N ports: who replaces another
-one has its port when that has left, so that each port stays that of one of the N.  A port 0 is a free one for each.
+For others each worker listens some ports above those of ``--listen`` or ``IRIS_LISTEN``.  Of N workers there are N + 1
+such places: one that replaces another one listens beside it until that has left.  For metrics there are N ports: who
+replaces another one has its port when that has left, so that each port stays that of one of the N.  A port 0 is a free
+one for each.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from msgspec import structs
 
@@ -14,24 +18,28 @@ from iris.cli.supervision.worker import Place
 from iris.cluster.addresses import split_url
 from iris.kernel.errors import ConfigError
 
-_HIGHEST = 65_535
+_HIGHEST: Final = 65_535
+
+_LISTEN: Final = "IRIS_LISTEN"
 
 
-def options_at(options: NodeOptions, place: Place, patience: float) -> NodeOptions:
+def options_at(options: NodeOptions, place: Place, patience: float, variables: Mapping[str, str]) -> NodeOptions:
     """Return the options of the worker at a place.
 
     Args:
         options: those of the command line.
         place: the place.
         patience: seconds in which the worker that it replaces has left.
+        variables: environment; ``IRIS_LISTEN`` is for command lines without ``--listen``.
 
     Raises:
         ConfigError: there is no such port.
     """
     metrics = options.metrics and (options.metrics[0], _port_at(options.metrics[1], place.metrics))
+    listen = options.listen or tuple(variables.get(_LISTEN, "").split())
     return structs.replace(
         options,
-        listen=tuple(_url_at(url, place.listen) for url in options.listen),
+        listen=tuple(_url_at(url, place.listen) for url in listen),
         metrics=metrics,
         metrics_patience=patience if place.follows else None,
     )

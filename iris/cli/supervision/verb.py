@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def run_workers(
     Raises:
         ConfigError: the ports of the last place would be too high.
     """
-    options_at(options, Place(count, count - 1, follows=False), 0.0)  # the highest ports
+    options_at(options, Place(count, count - 1, follows=False), 0.0, os.environ)  # the highest ports
     workforce = Workforce(count, drain_timeout, GRACE)
     return trio.run(Supervisor(command_of(arguments), workforce, readiness).run)
 

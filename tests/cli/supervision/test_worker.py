@@ -52,18 +52,25 @@ def test_a_variable_that_no_supervisor_has_set_is_named(
 def test_ports_are_those_of_the_command_line_and_the_place() -> None:
     urls = ("tcp://10.0.0.3:7000", "ws://[::]:7080/iris", "tcp://0.0.0.0:0", "ipc:///run/x")
     given = options(*urls, metrics=("::1", 9464))
-    assert options_at(given, Place(0, 0, follows=False), 15) == given
-    moved = options_at(given, Place(2, 1, follows=True), 15)
+    assert options_at(given, Place(0, 0, follows=False), 15, {}) == given
+    moved = options_at(given, Place(2, 1, follows=True), 15, {})
     assert moved.listen == ("tcp://10.0.0.3:7002", "ws://[::]:7082/iris", "tcp://0.0.0.0:0", "ipc:///run/x-2")
     assert moved.metrics == ("::1", 9465)
     assert moved.metrics_patience == 15
-    assert options_at(options(metrics=("", 0)), Place(5, 5, follows=False), 15).metrics == ("", 0)
+    assert options_at(options(metrics=("", 0)), Place(5, 5, follows=False), 15, {}).metrics == ("", 0)
+
+
+def test_where_the_environment_says_to_listen_is_shared_out_as_well() -> None:
+    variables = {"IRIS_LISTEN": "tcp://0.0.0.0:7000 ws://0.0.0.0:7080/iris"}
+    second = Place(1, 1, follows=False)
+    assert options_at(options(), second, 15, variables).listen == ("tcp://0.0.0.0:7001", "ws://0.0.0.0:7081/iris")
+    assert options_at(options("tcp://0.0.0.0:9000"), second, 15, variables).listen == ("tcp://0.0.0.0:9001",)
 
 
 @pytest.mark.parametrize("at", [options("tcp://127.0.0.1:65535"), options(metrics=("", 65535))])
 def test_ports_that_would_be_too_high_are_refused(at: NodeOptions) -> None:
     with pytest.raises(ConfigError, match="needs the ports 65535 to 65537"):
-        options_at(at, Place(2, 2, follows=False), 15)
+        options_at(at, Place(2, 2, follows=False), 15, {})
 
 
 def test_workers_and_reload_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
