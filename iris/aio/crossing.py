@@ -64,17 +64,12 @@ class Source(Handle[T], Generic[T, V]):
 
 
 def awaited(
-    method: Callable[Concatenate[Any, P], Awaitable[T]], at_once: Callable[..., bool] | None = None
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the method of a ``Handle`` that awaits one of what is in it.
-
-    ``at_once`` gets the same arguments first: if it returns True, all is done, and nothing has to be awaited.
-    """
+    """Return the method of a ``Handle`` that awaits one of what is in it."""
 
     @wraps(method)
     async def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        if at_once is not None and at_once(self._inner, *args, **kwargs):
-            return None
         return await self._guest.call(partial(method, self._inner, *args, **kwargs))
 
     return call

@@ -193,6 +193,10 @@ class Guest:
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
 
+    def runs_here(self) -> bool:
+        """Return whether this is code of the loop, in its thread; see ``check`` for calls from elsewhere."""
+        return asyncio.get_running_loop() is self.loop
+
     @property
     def deadline(self) -> float:
         """Time at which the current task's handler has no more time, on trio's clock; infinity without a limit."""

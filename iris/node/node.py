@@ -465,20 +465,28 @@ class Node(OwnNode):
         self._guard.check()
         self._pubsub.losses.check(check_topic(topic))
 
-    def _publish_at_once(self, topic: str, payload: object, **options: object) -> bool:
-        """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
+    def _publish_at_once(
+        self,
+        topic: str,
+        payload: object,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        expires: float | None,
+    ) -> bool:
+        """Publish as ``publish`` does if nothing has to be waited for; return whether the event is published.
+
+        For any code of the node's thread, in a task of trio or not.
+        """
         if (
-            options
-            or type(payload) is not bytes
+            get_ident() != self._guard.thread
+            or self._lookups is not None
+            or (self._tracing is not None and self._tracing.is_within)
             or (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
         ):
             return False
-        if self._lookups is not None:
-            return False
-        if self._tracing is not None and self._tracing.is_within:
-            return False
-        self._guard.check()
-        return self._publishing.extend(topic, payload, len(payload))
+        if expires is not None:
+            headers = with_expiry(headers, expires)
+        return self._publishing.publish_at_once(topic, payload, key, headers)
 
     def forget_retained(self, topic: str) -> bool:
         """Keep the last value of a topic no longer; return whether there was one."""

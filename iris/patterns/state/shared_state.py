@@ -235,7 +235,7 @@ class SharedState(SharedMap):
         """Wait until members have everything that this one has now.
 
         Args:
-            members: how many, this one included; None: all that are there now.
+            members: how many, this one included; None: all that are there now, but for those that leave meanwhile.
             timeout: seconds.
 
         Raises:
@@ -250,19 +250,23 @@ class SharedState(SharedMap):
             raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
         if not as_float(timeout) > 0:
             raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
-        needed = members if members is not None else len(self._members.others()) + 1
+        own = self._members.own
+        asked = frozenset(self._members.others())
         settled: set[NodeId] = set()
         deadline = trio.current_time() + as_float(timeout)
         with trio.move_on_at(deadline):
             while True:
                 self._document.check_open()
-                settled.add(self._members.own)
+                settled.add(own)
                 hidden = self._replica.hidden
-                if 1 < needed <= len(self._members.others()) + 1 and not self._replica.is_rewriting:
+                present = {own, *self._members.others()}
+                wanted = asked & present | {own} if members is None else present
+                needed = members or len(wanted)
+                if 1 < needed <= len(present) and not self._replica.is_rewriting:
                     settled |= await self._ask_reached(max(deadline - trio.current_time(), 0.001), needed)
                 if self._replica.hidden != hidden:  # another one has used the number: it is written anew
                     settled.clear()
-                elif len(settled) >= needed:
+                elif len(settled if members else settled & wanted) >= needed:
                     return
                 else:  # a member refused, for it does not know of this one yet, or was lost
                     with trio.move_on_after(_PATIENCE):

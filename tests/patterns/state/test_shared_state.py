@@ -132,6 +132,17 @@ async def test_settled_says_how_many_have_it(autojump_clock: MockClock, document
     assert two["a"] == 2
 
 
+async def test_settled_waits_for_nobody_who_has_left(autojump_clock: MockClock, documents: Documents) -> None:
+    one, _, _ = await documents.open("one", "two", "three")
+    documents.network.memory.partition(["one", "two"], ["three"])
+    one["a"] = 1
+    with pytest.raises(RequestTimeout, match="of 3 members"):
+        await one.settled(timeout=2)
+    began = trio.current_time()
+    await one.settled(timeout=60)
+    assert trio.current_time() - began < 55, "the third one is lost meanwhile"
+
+
 async def test_a_partition_ends_in_equal_documents(autojump_clock: MockClock, documents: Documents) -> None:
     states = await documents.open("a", "b", "c", "d")
     documents.network.memory.partition(["a", "b"], ["c", "d"])

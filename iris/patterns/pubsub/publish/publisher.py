@@ -311,8 +311,8 @@ class Publisher:
         """Topics by name; the one that was published on last stands last."""
         self._room = min(_MAX_RUN, config.max_payload)
         self._since_yield = 0
-        self._crowded = False
-        """True if a link had no room, so that the publisher is to wait."""
+        self._crowded: Topic | None = None
+        """Topic of which a link had no room, so that the publisher is to wait before the next event."""
         self._shards: Final = ShardMaps()
         self._rotations: dict[tuple[GroupId, tuple[NodeId, ...]], Rotation[NodeId]] = {}
         """Rotations by group, and by the set of its nodes that want the same topics."""
@@ -399,6 +399,37 @@ class Publisher:
                 return True
         return False
 
+    def publish_at_once(
+        self, topic: str, payload: object, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Publish an event if nothing has to be waited for before it; return whether it is published.
+
+        Any code of the node's thread may call it, a task or not.  Where the links were full, the next event waits.
+
+        Raises:
+            ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``Node.publish``.
+        """
+        if self._crowded is not None:
+            return False
+        plain = key is None and not headers
+        if plain and type(payload) is bytes and self.extend(topic, payload, len(payload)):
+            return True
+        if self._since_yield >= _YIELD_BYTES and not self.accounts.run.is_open:
+            return False
+        body = encoded(payload, self._config.max_payload)
+        size = wire.payload_size(body)
+        if plain and self.extend(topic, body, size):
+            return True
+        flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
+        check_key(key)
+        state = self.resolve(topic)
+        self.accounts.run.end()  # which counts what it has grown by
+        if self._since_yield >= _YIELD_BYTES or (state.resting and state.waits_for(key)):
+            return False
+        self._post_run(state, topic, key, flat, body, size)
+        self._since_yield += size + _EVENT_OVERHEAD
+        return True
+
     async def publish(
         self,
         topic: str,
@@ -408,27 +439,23 @@ class Publisher:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """See ``Node.publish``."""
-        body = encoded(payload, self._config.max_payload)
-        size = wire.payload_size(body)
-        if key is None and not headers and self.extend(topic, body, size):
-            return
-        flat = wire.encode_headers(headers, self._config.max_headers) if headers else None
-        check_key(key)
-        state = self.resolve(topic)
-        self.accounts.run.end()  # which counts what it has grown by
-        if self._since_yield >= _YIELD_BYTES:
-            # Before this event, and not after it: it would go alone, while the flusher now sends a batch that is full.
-            self._since_yield = 0
-            await trio.lowlevel.checkpoint()
-            await self._wait_room(state)
-            state = self.resolve(topic)
-        if state.resting and state.waits_for(key):
-            await self.wait_released(topic, key)
-            state = self.resolve(topic)
-        self._post_run(state, topic, key, flat, body, size)
-        self._since_yield += size + _EVENT_OVERHEAD
-        if self._crowded:
-            self._crowded = False
+        while not self.publish_at_once(topic, payload, key, headers):
+            if self._crowded is not None:
+                await self._wait_crowded()
+            elif self._since_yield >= _YIELD_BYTES:
+                # Before this event, and not after it: it would go alone, while the flusher now sends a full batch.
+                self._since_yield = 0
+                await trio.lowlevel.checkpoint()
+                await self._wait_room(self.resolve(topic))
+            else:
+                await self.wait_released(topic, key)
+        if self._crowded is not None:
+            await self._wait_crowded()
+
+    async def _wait_crowded(self) -> None:
+        """Wait until the links that had no room for the last event have some, or stand still."""
+        state, self._crowded = self._crowded, None
+        if state is not None:
             await self._wait_room(state)
 
     def _post_run(
@@ -562,7 +589,7 @@ class Publisher:
             if link.is_stalled(STALLED) and (state is None or link not in state.patient or link.node in self._still):
                 self._lose(link, message.topic, "subscriber stalled", count)
                 return False
-            self._crowded = True
+            self._crowded = state or self._crowded
         elif self._still:
             self._still.discard(link.node)
         try:
