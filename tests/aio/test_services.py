@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,31 @@ def test_a_handler_of_asyncio_in_trio_gets_an_error_that_says_the_mend(what: str
                 await node.request("shop")
 
     trio.run(main)
+
+
+def test_a_block_of_trio_with_a_nursery_that_asyncio_cancels_ends_as_cancelled() -> None:
+    """A lifespan of trio has one where it runs a task; several tasks that are cancelled at once come as a group."""
+
+    @contextlib.asynccontextmanager
+    async def life(_: iris.Node) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            yield
+
+    shop = iris.Service("shop", lifespan=life)
+
+    async def be_member(node: iris.aio.Node, joined: asyncio.Event) -> None:
+        async with node._enter(partial(iris.Node.join, cluster="shop", service=shop)):
+            joined.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with iris.aio.open_node("shop") as node:
+            joined = asyncio.Event()
+            member = asyncio.create_task(be_member(node, joined))
+            await joined.wait()
+            member.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await member
+
+    asyncio.run(main())

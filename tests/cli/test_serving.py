@@ -65,6 +65,13 @@ async def sleeping(node):
     await asyncio.sleep(0)
     yield
 
+@contextlib.asynccontextmanager
+async def endless(node):
+    print("waiting", flush=True)
+    await asyncio.sleep(3600)
+    yield
+
+unready = iris.aio.Service("unready", lifespan=endless)
 unstarted = iris.aio.Service("unstarted", lifespan=broken)
 unended = iris.aio.Service("unended", lifespan=leaking)
 unlooped = iris.Service("unlooped", lifespan=sleeping)
@@ -118,6 +125,15 @@ def test_a_lifespan_that_fails_at_its_end_is_one_line_and_a_failure(terminal: Te
         assert interrupt(member, signal.SIGTERM) == 1
         assert member.stderr is not None
         assert b"ValueError: not closed; raised in the lifespan of service 'unended'\n" in member.stderr.read()
+
+
+def test_a_program_that_is_told_to_end_while_it_starts_ends_in_order(terminal: Terminal) -> None:
+    with terminal.started("run", "app:names", "app:unready") as member:
+        assert member.stdout is not None
+        assert member.stdout.readline() == b"waiting\n"
+        assert interrupt(member, signal.SIGTERM) == 0
+        assert member.stderr is not None
+        assert member.stderr.read() == b""
 
 
 def test_a_parent_reads_a_line_when_the_services_are_joined(terminal: Terminal) -> None:

@@ -18,6 +18,7 @@ import outcome
 import trio
 
 from iris.kernel.errors import RequestTimeout
+from iris.kernel.shapes import is_group
 
 _T = TypeVar("_T")
 
@@ -91,7 +92,10 @@ class OutsideCall:
         except trio.Cancelled:
             self._is_late = scope.cancel_called and not self.is_cancelled
             raise
-        except BaseException as error:  # noqa: BLE001 -- it is the caller's
+        except BaseException as error:
+            if is_group(error) and error.split(trio.Cancelled)[1] is None:  # as a nursery raises it
+                self._is_late = scope.cancel_called and not self.is_cancelled
+                raise
             self.outcome = outcome.Error(error)
         finally:
             self._scope = None
