@@ -58,5 +58,6 @@ def _url_at(url: str, place: int) -> str:
 
 def _port_at(port: int, place: int) -> int:
     if port and port + place > _HIGHEST:
-        raise ConfigError(f"--workers needs the ports {port} to {port + place}, and {_HIGHEST} is the highest")
+        ports = f"{port} to {port + place}"
+        raise ConfigError(f"--workers needs the ports {ports}, and {_HIGHEST} is the highest: give lower ones")
     return port + place if port else 0

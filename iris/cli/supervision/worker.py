@@ -129,5 +129,5 @@ def worker_of_environment() -> Worker | None:
             raise ValueError(number)
         os.set_inheritable(number, False)
     except (OSError, ValueError, OverflowError):
-        raise ConfigError(f"{VARIABLE} is set to {value!r}; only 'iris run --workers' sets it") from None
+        raise ConfigError(f"{VARIABLE} is {value!r}: remove it, 'iris run --workers' alone sets it") from None
     return Worker(number, Place(listen, metrics, bool(follows)))

@@ -46,7 +46,7 @@ def test_a_variable_that_no_supervisor_has_set_is_named(
 ) -> None:
     monkeypatch.setenv(VARIABLE, value)
     assert run_command(["run", "app:store"]) == 2
-    assert capsys.readouterr().err == f"iris: {VARIABLE} is set to {value!r}; only 'iris run --workers' sets it\n"
+    assert capsys.readouterr().err == f"iris: {VARIABLE} is {value!r}: remove it, 'iris run --workers' alone sets it\n"
 
 
 def test_ports_are_those_of_the_command_line_and_the_place() -> None:
