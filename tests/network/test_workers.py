@@ -25,9 +25,9 @@ def _log(directory: Path) -> Path:
     return directory / "log.txt"
 
 
-def _supervisor(directory: Path, count: int, metrics: int) -> Child:
+def _supervisor(directory: Path, program: str, count: int, metrics: int) -> Child:
     options = ("--workers", str(count), "--metrics", str(metrics))
-    command = [sys.executable, "-m", "iris", "run", "tests.support.programs.restarted:ledger", *options]
+    command = [sys.executable, "-m", "iris", "run", f"tests.support.programs.{program}:ledger", *options]
     environment = {"IRIS_LEDGER": str(directory / "ledger"), "PYTHONUNBUFFERED": "1"}
     ready = f"{count} {'worker serves' if count == 1 else 'workers serve'}"
     return Child(command, ready=ready, log=_log(directory), environment=environment)
@@ -45,15 +45,20 @@ async def _wait_said(directory: Path, text: str, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "rolls", "kills"),
-    [(1, 1, 0), pytest.param(1, 8, 0, marks=pytest.mark.long), pytest.param(2, 4, 8, marks=pytest.mark.long)],
+    ("program", "count", "rolls", "kills"),
+    [
+        ("restarted_asyncio", 1, 1, 0),
+        pytest.param("restarted", 1, 8, 0, marks=pytest.mark.long),
+        pytest.param("restarted", 2, 4, 8, marks=pytest.mark.long),
+        pytest.param("restarted_asyncio", 2, 4, 8, marks=pytest.mark.long),
+    ],
 )
 async def test_nothing_fails_when_workers_are_replaced_and_nothing_idempotent_when_they_are_killed(
-    count: int, rolls: int, kills: int
+    program: str, count: int, rolls: int, kills: int
 ) -> None:
     with open_realm() as directory:
         metrics = free_port()
-        supervisor = _supervisor(directory, count, metrics)
+        supervisor = _supervisor(directory, program, count, metrics)
         try:
             async with iris.open_node() as node:
                 await trio.to_thread.run_sync(supervisor.start)
