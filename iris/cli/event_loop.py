@@ -24,7 +24,7 @@ Interrupted = Callable[[], Awaitable[None]]
 """Waits for the first SIGINT or SIGTERM.  Before it is called, the signal cancels the work, which is not up yet."""
 
 
-def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]], *, supervised: bool) -> int:
+def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]], *, supervised: bool = False) -> int:
     """Run ``work``, which serves others until it is interrupted, and return its exit status.
 
     The event loop is uvloop's if that is installed, else asyncio's own; the log says which (INFO).  A second signal
