@@ -11,9 +11,8 @@ restart)
     ${COMPOSE:-podman compose} up --detach --build prices
     ;;
 renew) # a file that is mounted by itself stays the old one until the container is started again
-    cp --preserve=mode,ownership --attributes-only secrets/prices secrets/prices.new
-    cat "$2" > secrets/prices.new
-    mv secrets/prices.new secrets/prices
+    install -m 444 "$2" secrets/prices.new
+    mv -f secrets/prices.new secrets/prices
     ${COMPOSE:-podman compose} restart prices
     ;;
 *)

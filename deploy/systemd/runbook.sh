@@ -4,7 +4,7 @@ set -eu
 
 case "${1:-}" in
 doctor)
-    iris doctor --credential /etc/iris/prices.json
+    iris doctor --unit iris@prices
     ;;
 restart)
     systemctl restart iris@prices

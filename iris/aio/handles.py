@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -45,13 +46,24 @@ class Tunnel(Source[TrioTunnel, Any]):
     is_closed = Shown[bool]()
     is_broken = Shown[bool]()
     was_finished_by_peer = Shown[bool]()
-    send = awaited(TrioTunnel.send)
     send_eof = awaited(TrioTunnel.send_eof)
     send_file = awaited(TrioTunnel.send_file)
     receive_file = awaited(TrioTunnel.receive_file)
     aclose = awaited(TrioTunnel.aclose)
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
+
+    async def send(self, payload: Any) -> None:
+        """See ``iris.Tunnel.send``."""
+        if not (self._guest.runs_here() and self._inner._send_at_once(payload)):
+            await self._guest.call(partial(self._inner.send, payload))
+
+    async def __anext__(self) -> Any:
+        if not self._arrived and self._guest.runs_here():
+            message = self._inner._receive_at_once()
+            if message is not None:
+                return message[0]
+        return await super().__anext__()
 
     async def receive(self) -> Any:
         """See ``iris.Tunnel.receive``."""

@@ -241,6 +241,7 @@ def _read_address(_: click.Context, __: click.Parameter, given: str | None) -> t
 
 metrics_option = click.option(
     "--metrics",
+    envvar="IRIS_METRICS",
     metavar="[HOST:]PORT",
     callback=_read_address,
     help="Serve /metrics for Prometheus and /healthz there; this machine only if there is no HOST.",

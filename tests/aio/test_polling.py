@@ -18,6 +18,9 @@ import iris.aio
 from iris.aio import guest as guests
 from iris.aio.guest import enter_guest
 
+TOGETHER = 0.02
+"""Seconds between the ends of waits that a machine which is late ends at one time."""
+
 RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
 
@@ -104,7 +107,9 @@ def test_a_wait_ends_neither_early_nor_late(run: Callable[[Coroutine[Any, Any, N
         finally:
             await guest.leave()
         assert all(seconds <= took[seconds] for seconds in took)
-        assert list(took) == [0.05, 0.1, 0.2]
+        # Where the machine lets this thread run late, several are due at one time, and end in any order.
+        assert took[0.05] < took[0.1] + TOGETHER
+        assert took[0.1] < took[0.2] + TOGETHER
 
     run(main())
 

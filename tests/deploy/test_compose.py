@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployments import DEPLOY, Place, documents, end, open_place
+from tests.support.deployments import DEPLOY, Place, documents, end, missing, open_place
 from tests.support.ports import free_port
 
 FILE = DEPLOY / "compose" / "compose.yaml"
@@ -71,16 +71,60 @@ def test_a_container_has_more_time_to_end_than_its_work() -> None:
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to give files to the user of the containers needs root")
-def test_the_script_makes_a_credential_for_each_service_that_only_the_containers_user_reads(tmp_path: Path) -> None:
-    shutil.copy(FILE.parent / "make-secrets.sh", tmp_path)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run(
-        ["sh", tmp_path / "make-secrets.sh"], check=True, capture_output=True, env={**os.environ, "PATH": path}
-    )
-    made = {file.name: file.stat() for file in (tmp_path / "secrets").iterdir()}
-    assert made.keys() == SERVICES.keys()
-    assert {(status.st_uid, status.st_mode & 0o777) for status in made.values()} == {(10001, 0o400)}
+class Repository:
+    """A repository of git with the files of Compose in it, and a home beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.project = folder / "project"
+        self.compose = self.project / "compose"
+        self.home.mkdir()
+        shutil.copytree(FILE.parent, self.compose, ignore=shutil.ignore_patterns("secrets"))
+        self.git("init", "--quiet")
+
+    def git(self, *arguments: str) -> str:
+        kept = {"PATH": os.environ["PATH"], "HOME": str(self.home), "GIT_CONFIG_NOSYSTEM": "1"}
+        command = ["git", "-C", str(self.project), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=kept).stdout
+
+    def make_secrets(self, **variables: str) -> subprocess.CompletedProcess[str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": str(self.home), **variables}
+        command = ["sh", str(self.compose / "make-secrets.sh")]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.skipif(bool(missing("git")), reason=missing("git"))
+def test_git_takes_neither_the_key_of_the_realm_nor_a_credential(tmp_path: Path) -> None:
+    place = Repository(tmp_path)
+    done = place.make_secrets()
+    assert done.returncode == 0, done.stderr
+    realm = place.home / ".config" / "iris" / "shop.realm"
+    assert realm.stat().st_mode & 0o777 == 0o600
+    secrets = place.compose / "secrets"
+    assert secrets.stat().st_mode & 0o777 == 0o700
+    made = {file.name: file.stat().st_mode & 0o777 for file in secrets.iterdir() if file.name != ".gitignore"}
+    assert made == dict.fromkeys(SERVICES, 0o444)
+    place.git("add", "-A")
+    assert place.git("ls-files").split() == ["compose/compose.yaml", "compose/make-secrets.sh", "compose/runbook.sh"]
+    before = {name: (secrets / name).read_bytes() for name in SERVICES}
+    (secrets / "report").unlink()
+    assert place.make_secrets().returncode == 0
+    assert {name for name in SERVICES if (secrets / name).read_bytes() != before[name]} == {"report"}
+
+
+@pytest.mark.skipif(bool(missing("git")), reason=missing("git"))
+def test_a_key_of_a_realm_in_a_repository_is_refused_unless_git_passes_it_over(tmp_path: Path) -> None:
+    place = Repository(tmp_path)
+    inside = place.project / "realm.key"
+    done = place.make_secrets(IRIS_REALM=str(inside))
+    assert done.returncode == 1
+    assert f"{inside} is in a repository of git" in done.stderr
+    assert not inside.exists()
+    (place.project / ".gitignore").write_text("realm.key\n")
+    assert place.make_secrets(IRIS_REALM=str(inside)).returncode == 0
+    place.git("add", "-A")
+    assert "realm.key" not in place.git("ls-files").split()
 
 
 def test_the_shop_runs_and_what_it_publishes_is_on_the_bridges_disk(tmp_path: Path) -> None:

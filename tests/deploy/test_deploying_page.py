@@ -25,7 +25,7 @@ def test_the_folders_that_it_names_are_those_that_there_are() -> None:
 
 
 def test_containers_ask_for_more_memory_than_was_measured_and_have_room_beside() -> None:
-    measured = {"bridge": 183, "prices": 46, "gateway": 46}
+    measured = {"bridge": 183, "prices": 46, "gateway": 46, "web": 76}
     for one in CONTAINERS:
         assert f"{measured[one['name']]} MiB" in PAGE
         requested = int(one["resources"]["requests"]["memory"].removesuffix("Mi"))

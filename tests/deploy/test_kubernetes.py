@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
+from urllib.request import urlopen
 
 import kubernetes_validate
 import pytest
@@ -15,6 +17,8 @@ from tests.support.ports import free_port
 
 OBJECTS = manifests()
 WORKLOADS = {name: one for (kind, name), one in OBJECTS.items() if kind in ("StatefulSet", "Deployment")}
+SERVING = [name for name in WORKLOADS if name != "web"]
+POLICIES = {name: one["spec"] for (kind, name), one in OBJECTS.items() if kind == "NetworkPolicy"}
 VERSIONS = ("1.28", "1.31", "1.34")
 
 
@@ -52,7 +56,7 @@ def test_no_container_has_more_rights_than_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_secrets_volumes_ports_and_probes_fit_together(name: str) -> None:
+def test_secrets_and_volumes_fit_together(name: str) -> None:
     pod, container = WORKLOADS[name]["spec"]["template"]["spec"], container_of(name)
     environment = {one["name"]: one.get("value") for one in container["env"]}
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
@@ -61,6 +65,11 @@ def test_secrets_volumes_ports_and_probes_fit_together(name: str) -> None:
     assert set(mounts) == set(volumes) | claims
     assert environment["IRIS_CREDENTIAL"] == f"{mounts['credential']}/credential"
     assert volumes["credential"]["secret"] == {"secretName": name, "defaultMode": 0o440}
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_ports_and_probes_fit_together(name: str) -> None:
+    container = container_of(name)
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
     for option, port in (("metrics", "metrics"), ("listen", "sites" if name == "gateway" else "iris")):
@@ -78,6 +87,56 @@ def test_seeds_are_headless_services_whose_pods_listen_there(name: str) -> None:
         assert [one["port"] for one in service["ports"]] == [int(port)]
         labels = WORKLOADS[host]["spec"]["template"]["metadata"]["labels"]
         assert service["selector"].items() <= labels.items()
+
+
+def test_the_web_application_is_probed_where_it_listens() -> None:
+    container = container_of("web")
+    (port,) = [one["containerPort"] for one in container["ports"]]
+    assert f"--port={port}" in container["args"]
+    assert OBJECTS["Service", "web"]["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"]
+    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert probes == {
+        "startup": {"path": "/livez", "port": "http"},
+        "liveness": {"path": "/livez", "port": "http"},
+        "readiness": {"path": "/readyz", "port": "http"},
+    }
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Say whether a label selector matches, as Kubernetes has it: NotIn matches what has no such label, too."""
+    wanted = selector.get("matchLabels", {})
+    unwanted = selector.get("matchExpressions", ())
+    assert all(one["operator"] == "NotIn" for one in unwanted)
+    return wanted.items() <= labels.items() and all(labels.get(one["key"]) not in one["values"] for one in unwanted)
+
+
+def entered(source: str, target: str) -> set[int]:
+    """Return the ports at which the policies let the pods of one workload connect to those of another."""
+    labels = {name: WORKLOADS[name]["spec"]["template"]["metadata"]["labels"] for name in (source, target)}
+
+    def let(way: str, at: str, other: str, side: str) -> set[int] | None:
+        """Return the ports of what applies to a pod; None if nothing does, and all is let through."""
+        applied = [
+            one for one in POLICIES.values() if way in one["policyTypes"] and selects(one["podSelector"], labels[at])
+        ]
+        rules = [rule for one in applied for rule in one.get(way.lower(), ())]
+        fitting = [
+            rule for rule in rules
+            if side not in rule or any(selects(peer["podSelector"], labels[other]) for peer in rule[side])
+        ]  # fmt: skip
+        ports = {port["port"] for rule in fitting for port in rule["ports"] if port["protocol"] == "TCP"}
+        return ports if applied else None
+
+    into, out = let("Ingress", target, source, "from"), let("Egress", source, target, "to")
+    assert into is not None
+    return into if out is None else into & out
+
+
+def test_a_caller_reaches_those_that_serve_and_nobody_of_the_realm_reaches_it() -> None:
+    for name in SERVING:
+        assert entered("web", name) == {7000}
+        assert entered(name, "web") == {8080}
+        assert {7000, 9464} <= entered("prices", name)
 
 
 def test_a_pod_has_more_time_to_end_than_its_work() -> None:
@@ -106,6 +165,13 @@ def test_the_containers_run_as_the_manifests_have_them_become_ready_and_drain(tm
         assert (done.returncode, done.stdout) == (0, b"295\n"), done.stderr
         for one in (first, *others):
             assert is_healthy(one.ports["9464"])
+        web = run_container(place, tmp_path, "web", seed)
+        assert is_healthy(web.ports["8080"], "/livez")
+        assert is_healthy(web.ports["8080"], "/readyz")
+        with urlopen(f"http://127.0.0.1:{web.ports['8080']}/prices/tea", timeout=10) as answer:
+            assert answer.read() == b"295"
+        assert end(web.process, web.grace) in (0, -SIGTERM)  # uvicorn ends by the signal, once it has finished
+        for one in (first, *others):
             assert end(one.process, one.grace) == 0
 
 
@@ -126,6 +192,8 @@ def run_container(place: Place, tmp_path: Path, name: str, environment: dict[str
     values = {"POD_IP": "127.0.0.1", "SHARD": "0"}
     arguments = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], one) for one in container["args"]]
     arguments = [re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{ports[m[2]]}", one) for one in arguments]
+    arguments = [re.sub(r"=8080$", f"={ports.get('8080')}", one) for one in arguments]
+    arguments = [re.sub(r"^--host=0\.0\.0\.0$", "--host=127.0.0.1", one) for one in arguments]
     home = tmp_path / name
     home.mkdir()
     home.chmod(0o777)  # as a volume with fsGroup is
@@ -138,5 +206,5 @@ def run_container(place: Place, tmp_path: Path, name: str, environment: dict[str
         **environment,
     }
     entry = ["/bin/sh", str(DEPLOY / "container" / "entrypoint.sh")]
-    process = place.start([*entry, *arguments], variables)
+    process = place.start([*entry, *arguments], variables, DEPLOY / ("web" if name == "web" else "shop"))
     return Running(process, ports, spec["terminationGracePeriodSeconds"])

@@ -91,9 +91,9 @@ def test_compose_restarts_and_examines_a_service_of_the_file(tmp_path: Path, cre
     secret = desk.deploy / "compose" / compose["secrets"]["prices"]["file"]
     secret.parent.mkdir()
     secret.write_text("an old one")
-    secret.chmod(0o600)
+    secret.chmod(0o444)
     assert desk.run("compose", "renew", str(credential)) == ["podman compose restart prices"]
-    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("a new credential", 0o600)
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("a new credential", 0o444)
     assert list(secret.parent.iterdir()) == [secret]
 
 
@@ -104,7 +104,7 @@ def test_systemd_gets_the_credential_that_its_unit_loads(tmp_path: Path, credent
         f"install -m 600 {credential} /etc/iris/prices.json",
         "systemctl restart iris@prices",
     ]
-    assert desk.run("systemd", "doctor") == ["iris doctor --credential /etc/iris/prices.json"]
+    assert desk.run("systemd", "doctor") == ["iris doctor --unit iris@prices"]
     assert unit(DEPLOY / "systemd" / "iris@.service")["LoadCredential"] == ["credential:/etc/iris/%i.json"]
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 IRIS = f"{Path(sys.executable).parent}/iris"
 
-STARTED = re.compile(r" (serves|is a gateway of) ")
+STARTED = re.compile(r" (serves|is a gateway of) |Uvicorn running on")
 """Text on standard error or standard output of a node that is up."""
 
 
@@ -95,9 +95,9 @@ def open_place() -> Generator[Place]:
         yield Place(terminal, stack)
 
 
-def is_healthy(port: int) -> bool:
-    """Ask the address of a readiness probe."""
-    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+def is_healthy(port: int, path: str = "/healthz") -> bool:
+    """Ask the address of a probe."""
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
         return bool(answer.status == 200)
 
 

@@ -105,15 +105,40 @@ class Tunnel:
 
         If it is cancelled, the message was not queued and nothing of it is sent; if it returns, all of it was.
         """
+        data, packed = self._encoded(payload)
+        await self._send_encoded(data, packed=packed)
+
+    def _send_at_once(self, payload: object) -> bool:
+        """Send as ``send`` does if it would wait for nothing; return whether the message is queued.
+
+        For any code of the node's thread, in a task of trio or not.
+        """
+        end = self._end
+        if self._work >= _TURN or not end.has_room(1):
+            return False
+        data, packed = self._encoded(payload)
+        self._check_sendable()
+        if not end.has_room(len(data)):
+            return False
+        end.machine.send(data, packed=packed)
+        end.offer()
+        self._work += 1 + (len(data) >> 12)
+        return True
+
+    def _encoded(self, payload: object) -> tuple[bytes | memoryview, bool]:
+        """Return a message encoded, and whether it is a packed value.
+
+        Raises:
+            PayloadTooLarge, LocalProtocolError: see ``send``.
+        """
         limit = self.max_message
         try:
-            data, packed = wire.split_payload(encoded(payload, limit))
+            return wire.split_payload(encoded(payload, limit))
         except PayloadTooLarge:
             raise PayloadTooLarge(
                 f"a message of more than {limit} bytes to cluster {self.cluster!r}: send larger things with "
                 "as_stream() or send_file()"
             ) from None
-        await self._send_encoded(data, packed=packed)
 
     async def _send_encoded(self, data: bytes | memoryview, *, packed: bool) -> None:
         """Send an encoded message as ``send`` does, also when cancelled.  What a view shows must not change."""
@@ -179,7 +204,27 @@ class Tunnel:
 
         If it is cancelled, no message is lost: the next call returns it.
         """
-        data, packed = await self._read(pieces=False)
+        return self._decoded(await self._read(pieces=False))
+
+    def _receive_at_once(self) -> tuple[Any] | None:
+        """Return the next message as ``receive`` does, in a tuple, if it is here; else None, and nothing has happened.
+
+        For any code of the node's thread, in a task of trio or not.
+
+        Raises:
+            TunnelBroken: it cannot be decoded.
+        """
+        if self._receiving or self._closed or self._work >= _TURN:
+            return None
+        message = self._end.machine.read()
+        if message is None:
+            return None
+        self._end.offer()
+        self._work += 1 + (len(message[0]) >> 12)
+        return (self._decoded(message),)
+
+    def _decoded(self, message: tuple[bytes, bool]) -> Any:
+        data, packed = message
         try:
             return wire.decode_payload_untrusted(wire.join_payload(data, packed=packed))
         except RemoteProtocolError as error:

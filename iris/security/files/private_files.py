@@ -4,10 +4,17 @@ Refused, with one line that says how to mend it: a file that others can read, th
 is reached through a symbolic link (links that only root could have made are followed: /tmp on some systems is one).
 Written whole or not at all: to a fresh file of mode 0600 beside it, synced, then renamed.
 
-A *mounted secret* is what Kubernetes, Docker and systemd give to a program: a file on a read-only mount in memory
-(tmpfs or ramfs), which root has made for this container or service alone.  It may belong to root, be readable by all,
-and be a link of root's.  It may not be writable by anybody else.  Elsewhere such a file is refused: a temporary
-directory in memory is not mounted read-only, and a read-only disk is there for all users.
+A *mounted secret* is what root has put before this program alone, and what this program cannot change:
+
+- Kubernetes, Docker Swarm and systemd: a file on a read-only mount in memory (tmpfs or ramfs).  It may belong to root
+  or to this user, be readable by all, and be a link of root's.
+- Docker Compose and Podman: a file that is a read-only mount by itself.  Only who may mount has named this very file,
+  so it may belong to anybody and be readable by all: who reads it outside, the directory around it decides, which is
+  not seen here.
+
+Nobody but its owner may write to it.  Elsewhere such a file is refused: a temporary directory in memory is not mounted
+read-only, a read-only disk is there for all users, and so is the memory of the whole machine (``/run``, ``/tmp``),
+which systemd mounts read-only for a unit with ``ProtectSystem=strict``.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -42,6 +50,11 @@ _WRITABLE: Final = 0o022
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+_DESCRIPTORS: Final = Path("/proc/self/fdinfo")
+_OF_THE_MACHINE: Final = re.compile(r"/|/dev/shm|/run|/run/lock|/run/user/\d+|/tmp|/var/tmp")
+"""Where a file system in memory is that of all programs of the machine, or of all of a user."""
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+"""Blanks and backslashes in ``mountinfo``."""
 
 _SWAPS: Final = 5
 """Attempts to open what a link leads to: Kubernetes replaces all files of a secret at once, by a link in between."""
@@ -113,20 +126,22 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
         ConfigError: it is missing, too large, not a plain file, or not private; the message says how to mend it.
             ``UnreadableFile``: the system does not let it be opened or read.
     """
-    linked = _check_links(path, what, mounted=mounted)
+    linked = _check_links(path, what, end=mounted)
     descriptor = _open_private(path, what, linked=linked)
     try:
         # Of the open file and not of the path: a user who may write the directory can put another file there meanwhile.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
-        read_only = mounted and bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
-        if read_only and _file_system(status.st_dev) in _IN_MEMORY:
-            _check_mounted(path, status, what)
+        mount = _mount_of(descriptor) if mounted else None
+        if mount is not None and mount.is_read_only and _is_alone(mount, path, linked=linked):
+            _check_mounted(path, status, what, owners=None)
+        elif mount is not None and mount.is_read_only and mount.is_apart_in_memory:
+            _check_mounted(path, status, what, owners=(0, os.geteuid()))
         elif linked:
             raise ConfigError(_symlink(path, what))
         else:
-            _check_private(path, status, what, "600", read_only=read_only)
+            _check_private(path, status, what, "600", mount=mount)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
@@ -218,14 +233,13 @@ def make_private_directory(path: Path, what: str, instead: str = "") -> Path:
     Raises:
         ConfigError: it cannot be made, or it exists and is not private to this user.
     """
-    _check_links(path, what)
+    # Its end may be a link if root has made it for another user, as systemd does for a unit with DynamicUser=.
+    _check_links(path, what, end=os.geteuid() != 0)
     try:
         make_directories(path)
-        status = path.lstat()
+        status = path.stat()
     except OSError as error:
         raise ConfigError(f"{what} {path}: cannot be made: {error.strerror}") from None
-    if stat.S_ISLNK(status.st_mode):
-        raise ConfigError(_symlink(path, what))
     if not stat.S_ISDIR(status.st_mode):
         raise ConfigError(f"{what} {path}: not a directory; move away what stands there")
     _check_private(path, status, what, "700", instead)
@@ -287,13 +301,16 @@ def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
         time.sleep(_LOCK_PAUSE)
 
 
-def _check_links(path: Path, what: str, *, mounted: bool = False) -> bool:
+def _check_links(path: Path, what: str, *, end: bool = False) -> bool:
     """Refuse a path with a symbolic link in it that anybody but root has made.
 
-    Its end may be no link at all, but for a mounted secret.
+    Args:
+        path: the path.
+        what: names it in errors.
+        end: True if its end may be a link of root's, too.
 
     Returns:
-        Whether it is one.
+        Whether its end is one.
     """
     linked = False
     for part in (path, *path.absolute().parents):
@@ -301,15 +318,64 @@ def _check_links(path: Path, what: str, *, mounted: bool = False) -> bool:
             status = part.lstat()
             if stat.S_ISLNK(status.st_mode):
                 linked = linked or part == path
-                if status.st_uid != 0 or (part == path and not mounted):
+                if status.st_uid != 0 or (part == path and not end):
                     raise ConfigError(_symlink(part, what))
     return linked
 
 
-def _check_mounted(path: Path, status: os.stat_result, what: str) -> None:
-    """Check a file on a read-only mount in memory: all that is left is who else could write to it elsewhere."""
+@final
+class _Mount:
+    """The mount through which a file was opened.
+
+    Args:
+        kind: type of its file system.
+        point: the path where it is.
+        is_read_only: True if nothing on it can be changed through it.
+    """
+
+    __slots__ = ("is_apart_in_memory", "is_in_memory", "is_read_only", "point")
+
+    def __init__(self, kind: str, point: str, *, is_read_only: bool) -> None:
+        self.point = point
+        self.is_read_only = is_read_only
+        self.is_in_memory = kind in _IN_MEMORY
+        self.is_apart_in_memory = self.is_in_memory and _OF_THE_MACHINE.fullmatch(point) is None
+        """True if it is in memory, and none that is there for all programs of a machine."""
+
+
+def _mount_of(descriptor: int) -> _Mount | None:
+    """Return the mount through which a file was opened; None where that cannot be known (other systems than Linux)."""
+    try:
+        opened = (_DESCRIPTORS / str(descriptor)).read_text()
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    number = re.search(r"^mnt_id:\s*(\d+)$", opened, re.MULTILINE)
+    for line in mounts.splitlines():
+        # proc(5): 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        fields, _, source = line.partition(" - ")
+        parts = fields.split(" ")
+        if number is not None and parts[0] == number[1] and len(parts) > 5:
+            point = _ESCAPED.sub(lambda digits: chr(int(digits[1], 8)), parts[4])
+            # Of the file system or of this mount of it: either keeps this program from writing.
+            read_only = bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
+            return _Mount(source.partition(" ")[0], point, is_read_only=read_only)
+    return None
+
+
+def _is_alone(mount: _Mount, path: Path, *, linked: bool) -> bool:
+    """Return whether a file is a mount by itself, and not in a directory that is mounted."""
+    return not linked and mount.point == os.path.realpath(path)
+
+
+def _check_mounted(path: Path, status: os.stat_result, what: str, owners: tuple[int, int] | None) -> None:
+    """Check a mounted secret: all that is left is who else could write to it elsewhere.
+
+    Args:
+        owners: users that it may belong to; None: any.
+    """
     user = os.geteuid()
-    if status.st_uid not in (0, user):
+    if owners is not None and status.st_uid not in owners:
         raise ConfigError(
             f"{what} {path}: a mounted secret that belongs to user {status.st_uid}: mount it so that it belongs to "
             f"root or to user {user}"
@@ -321,32 +387,27 @@ def _check_mounted(path: Path, status: os.stat_result, what: str) -> None:
         )
 
 
-def _file_system(device: int) -> str:
-    """Return the type of the file system that a device number stands for; nothing where that cannot be known."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        mounts = _MOUNTS.read_text(errors="replace")
-    except OSError:  # not Linux
-        return ""
-    for line in mounts.splitlines():
-        # proc(5): 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-        fields, _, source = line.partition(" - ")
-        if fields.split(" ")[2:3] == [number]:
-            return source.partition(" ")[0]
-    return ""
-
-
 def _check_private(
-    path: Path, status: os.stat_result, what: str, mode: str, instead: str = "", *, read_only: bool = False
+    path: Path, status: os.stat_result, what: str, mode: str, instead: str = "", *, mount: _Mount | None = None
 ) -> None:
     user = os.geteuid()
     quoted = shlex.quote(str(path))
-    if read_only and (status.st_uid != user or status.st_mode & _OTHERS):
+    if status.st_uid == user and not status.st_mode & _OTHERS:
+        return
+    if mount is not None and mount.is_read_only:
         raise ConfigError(
             f"{what} {path}: of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, on a read-only "
-            "mount that is not in memory and may be there for others, too: mount it as a secret (of Kubernetes, of a "
-            f"Docker service, by LoadCredential= of systemd), or copy it to a file of user {user} with mode 0400 "
+            "mount that may be there for others, too: mount the file by itself, mount it as a secret (of Kubernetes, "
+            f"of a Docker service, by LoadCredential= of systemd), or copy it to a file of user {user} with mode 0400 "
             "before the program starts"
+        )
+    if mount is not None and mount.is_apart_in_memory:
+        raise ConfigError(
+            f"{what} {path}: of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}, in memory that "
+            f"others write to: have it written for user {user} alone, with mode 0400 (Vault's injector: "
+            f'annotations vault.hashicorp.com/agent-run-as-same-user: "true" and '
+            f'vault.hashicorp.com/agent-inject-perms-{path.name}: "0400"; Vault\'s agent: user and perms in its '
+            "template)"
         )
     if status.st_uid != user:
         belongs = f"{what} {path}: belongs to user {status.st_uid}, not to user {user}"
@@ -356,10 +417,9 @@ def _check_private(
                 f"{instead or 'use another path'}, or have root remove it: rm -r {quoted}"
             )
         raise ConfigError(f"{belongs}: run as root: chown {user} {quoted}")
-    if status.st_mode & _OTHERS:
-        raise ConfigError(
-            f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run: chmod {mode} {quoted}"
-        )
+    raise ConfigError(
+        f"{what} {path}: open to others (mode {stat.S_IMODE(status.st_mode):04o}): run: chmod {mode} {quoted}"
+    )
 
 
 def _anybody_writes(directory: Path) -> bool:

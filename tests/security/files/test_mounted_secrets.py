@@ -1,4 +1,4 @@
-"""Credentials as Kubernetes, Docker and systemd mount them, and what only looks like that.
+"""Credentials as Kubernetes, Docker, Compose and systemd mount them, as Vault writes them, and what only looks like it.
 
 With real mounts, in a namespace of their own; a user who may not make any sees only how mounts are distinguished.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from iris.security.files import private_files
-from iris.security.files.private_files import _file_system
 
 _MAY_MOUNT = (
     os.geteuid() == 0
@@ -34,6 +33,7 @@ from iris.kernel.errors import ConfigError
 from iris.security.authority import issuing
 from iris.security.files.credential_file import encode_credential, load_credential
 from iris.security.files.credential_file import CredentialWatch
+from iris.security.files.private_files import make_private_directory
 
 USER, GROUP, OTHER = 1000, 2000, 3000
 top = Path(sys.argv[1])
@@ -107,6 +107,34 @@ def writable_link():
     return inside / "credential"
 
 
+def compose(mode, owner=0, read_only=True):
+    "As Compose and Podman do it: the file of the host, mounted by itself."
+    number = len(list(top.iterdir()))
+    host, seen = top / f"{number}-host", top / f"{number}-seen"
+    host.mkdir(0o700)
+    put(host / "credential", mode, owner)
+    seen.touch()
+    run("mount", "--bind", str(host / "credential"), str(seen))
+    if read_only:
+        run("mount", "-o", "remount,bind,ro", str(seen))
+    return seen
+
+
+def vault(mode, owner):
+    "As Vault's injector does it: memory of the pod, in which the agent writes."
+    inside, _ = mount(mode=0o777)
+    put(inside / "credential", mode, owner)
+    return inside / "credential"
+
+
+def memory_of_the_machine():
+    "As ProtectSystem=strict shows it to a unit."
+    run("mount", "-t", "tmpfs", "memory", "/var/tmp")
+    put(Path("/var/tmp/credential"), 0o444)
+    run("mount", "-o", "remount,bind,ro", "/var/tmp")
+    return Path("/var/tmp/credential")
+
+
 def anothers_link():
     inside, seen = mount(mode=0o1777)
     put(inside / "real", 0o444)
@@ -132,6 +160,15 @@ cases = {
     "docker for a user": plain("tmpfs", 0o400, USER),
     "systemd": systemd(0o400, USER),
     "systemd of root": systemd(0o440, 0, GROUP),
+    "compose": compose(0o444),
+    "compose, of the host's user": compose(0o644, OTHER),
+    "compose, own": compose(0o400, USER),
+    "compose, writable by a group": compose(0o664, OTHER),
+    "mounted alone, not read-only": compose(0o444, OTHER, read_only=False),
+    "vault": vault(0o644, 100),
+    "vault, for this user alone": vault(0o400, USER),
+    "vault, for this user, open": vault(0o644, USER),
+    "memory of the machine": memory_of_the_machine(),
     "in memory, not read-only": writable(0o444),
     "a link in memory, not read-only": writable_link(),
     "read-only, not in memory": plain("disk", 0o444),
@@ -156,6 +193,22 @@ def load_all(user):
             told[name] = str(error).replace(str(path), "FILE")
 
 
+state = top / "state"
+state.mkdir(mode=0o700)
+os.chown(state, USER, USER)
+for link, owner in (("of root", 0), ("of another user", OTHER), ("of this user", USER)):
+    os.symlink("state", top / link)
+    os.chown(top / link, owner, owner, follow_symlinks=False)
+
+
+def make_homes():
+    for link in ("of root", "of another user", "of this user"):
+        try:
+            told[f"a home behind a link {link}"] = str(make_private_directory(top / link, "home").name)
+        except ConfigError as error:
+            told[f"a home behind a link {link}"] = str(error).partition(": ")[2]
+
+
 if sys.argv[2] == "root":
     load_all(0)
 else:
@@ -163,6 +216,7 @@ else:
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, 0)
     load_all(USER)
+    make_homes()
     watch = CredentialWatch(seen / "credential")
     told["unchanged"] = watch.poll()
     os.seteuid(0)
@@ -196,7 +250,10 @@ def place() -> Path:
     return Path(tempfile.mkdtemp())
 
 
-SAFE = ["kubernetes", "kubernetes with a group", "docker", "docker for a user", "systemd", "systemd of root"]
+SAFE = [
+    *("kubernetes", "kubernetes with a group", "docker", "docker for a user", "systemd", "systemd of root"),
+    *("compose", "compose, of the host's user", "compose, own", "vault, for this user alone"),
+]
 
 
 @needs_mounts
@@ -208,18 +265,36 @@ def test_a_program_reads_its_secrets_as_they_are_mounted_and_nothing_that_only_l
     assert {name: told[name] for name in SAFE} == dict.fromkeys(SAFE, "shop")
     assert told["own, read-only, not in memory"] == "shop"
     assert told["kubernetes without the group"] == "credential FILE: Permission denied to user 1000"
-    assert told["in memory, not read-only"] == (
-        "credential FILE: belongs to user 0, not to user 1000, and anybody could have put it there: do not take it "
-        "over; use another path, or have root remove it: rm -r FILE"
+    for name, owner, mode in (
+        ("in memory, not read-only", 0, "0444"),
+        ("vault", 100, "0644"),
+        ("vault, for this user, open", 1000, "0644"),
+    ):
+        assert told[name] == (
+            f"credential FILE: of user {owner} with mode {mode}, in memory that others write to: have it written for "
+            "user 1000 alone, with mode 0400 (Vault's injector: annotations "
+            'vault.hashicorp.com/agent-run-as-same-user: "true" and vault.hashicorp.com/agent-inject-perms-credential: '
+            '"0400"; Vault\'s agent: user and perms in its template)'
+        )
+    assert told["mounted alone, not read-only"] == (
+        "credential FILE: belongs to user 3000, not to user 1000: run as root: chown 1000 FILE"
     )
     assert "is a symbolic link" in str(told["a link in memory, not read-only"])
-    for name, owner in (("read-only, not in memory", 0), ("own and open, read-only, not in memory", 1000)):
+    for name, owner in (
+        ("read-only, not in memory", 0),
+        ("own and open, read-only, not in memory", 1000),
+        ("memory of the machine", 0),
+    ):
         assert told[name] == (
-            f"credential FILE: of user {owner} with mode 0444, on a read-only mount that is not in memory and may be "
-            "there for others, too: mount it as a secret (of Kubernetes, of a Docker service, by LoadCredential= of "
-            "systemd), or copy it to a file of user 1000 with mode 0400 before the program starts"
+            f"credential FILE: of user {owner} with mode 0444, on a read-only mount that may be there for others, "
+            "too: mount the file by itself, mount it as a secret (of Kubernetes, of a Docker service, by "
+            "LoadCredential= of systemd), or copy it to a file of user 1000 with mode 0400 before the program starts"
         )
-    for name, mode in (("writable by all", "0666"), ("writable by a group", "0460")):
+    for name, mode in (
+        ("writable by all", "0666"),
+        ("writable by a group", "0460"),
+        ("compose, writable by a group", "0664"),
+    ):
         assert told[name] == (
             f"credential FILE: a mounted secret that others can write to (mode {mode}): mount it with mode 0400, 0440 "
             "or 0444"
@@ -230,6 +305,9 @@ def test_a_program_reads_its_secrets_as_they_are_mounted_and_nothing_that_only_l
     )
     assert "is a symbolic link" in str(told["a link of another user"])
     assert "is a symbolic link" in str(told["a link that leads to a disk"])
+    assert told["a home behind a link of root"] == "of root"
+    for link in ("of another user", "of this user"):
+        assert str(told[f"a home behind a link {link}"]).startswith("is a symbolic link: give the real path")
     assert (told["unchanged"], told["replaced"], told["taken"]) == (False, True, True)
 
 
@@ -240,7 +318,8 @@ def test_root_in_a_container_reads_them_too(place: Path) -> None:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     taken = {name for name, outcome in told.items() if outcome == "shop"}
-    assert taken == {*SAFE, "kubernetes without the group"} - {"docker for a user", "systemd"}
+    users = {"docker for a user", "systemd", "vault, for this user alone"}
+    assert taken == {*SAFE, "kubernetes without the group"} - users
     for name in ("docker for a user", "systemd"):
         assert told[name] == (
             "credential FILE: a mounted secret that belongs to user 1000: mount it so that it belongs to root or to "
@@ -252,29 +331,39 @@ MOUNTS = """\
 22 1 0:21 / / rw,relatime - ext4 /dev/root rw
 65 22 0:39 / /run/secrets ro,relatime shared:7 master:1 - tmpfs tmpfs rw,size=4k
 66 22 0:40 / /a\\040place ro,relatime - ramfs - rw
+67 22 0:22 / /run rw,relatime - tmpfs tmpfs rw
 a line of another form
 """
 
 
 @pytest.mark.parametrize(
-    ("device", "kind"), [((0, 39), "tmpfs"), ((0, 40), "ramfs"), ((0, 21), "ext4"), ((0, 3), ""), ((8, 1), "")]
+    ("number", "point", "apart"),
+    [(65, "/run/secrets", True), (66, "/a place", True), (22, "/", False), (67, "/run", False)],
 )
-def test_the_file_system_of_a_device_is_found_among_the_mounts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: tuple[int, int], kind: str
+def test_the_mount_of_an_open_file_is_found_among_the_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, point: str, *, apart: bool
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
+    (tmp_path / "0").write_text(f"pos:\t0\nflags:\t02\nmnt_id:\t{number}\nino:\t3\n")
     monkeypatch.setattr(private_files, "_MOUNTS", tmp_path / "mountinfo")
-    assert _file_system(os.makedev(*device)) == kind
+    monkeypatch.setattr(private_files, "_DESCRIPTORS", tmp_path)
+    mount = private_files._mount_of(0)
+    assert mount is not None
+    assert (mount.point, mount.is_apart_in_memory) == (point, apart)
 
 
 def test_where_mounts_are_not_known_nothing_is_a_mounted_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private_files, "_MOUNTS", tmp_path / "absent")
-    assert _file_system(tmp_path.stat().st_dev) == ""
+    with (tmp_path / "file").open("w") as file:
+        assert private_files._mount_of(file.fileno()) is None
 
 
 def test_the_mounts_of_this_system_are_read() -> None:
     if not private_files._MOUNTS.exists():
         pytest.skip("only Linux tells them")
-    assert _file_system(Path("/proc").stat().st_dev) == "proc"
+    with Path("/proc/version").open() as file:
+        mount = private_files._mount_of(file.fileno())
+        assert mount is not None
+        assert mount.point == "/proc"

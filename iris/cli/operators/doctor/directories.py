@@ -103,8 +103,13 @@ def _mode(path: Path) -> int:
 def _not_private(
     code: Literal["home-private", "runtime-private"], what: str, path: Path, user: int
 ) -> Diagnosis | None:
-    """Return what is wrong with a directory that is to be private to this user."""
+    """Return what is wrong with a directory that is to be private to this user.
+
+    A link of root's is followed for another user: systemd makes one for a unit with ``DynamicUser=``.
+    """
     status, quoted = path.lstat(), shlex.quote(str(path))
+    if stat.S_ISLNK(status.st_mode) and status.st_uid == 0 != user:
+        status = path.stat()
     if stat.S_ISLNK(status.st_mode):
         return problem(code, f"{what} {path}: is a symbolic link", f"rm {quoted}")
     if status.st_uid != user:

@@ -26,6 +26,7 @@ from iris.cli.operators.doctor.lan import examine_multicast
 from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
 from iris.cli.operators.doctor.realms import examine_realms
+from iris.cli.operators.doctor.scraping import examine_metrics
 from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.shapes import is_map
@@ -66,6 +67,7 @@ class Setup(Struct, frozen=True, kw_only=True):
         site: the site of the node.
         dial_only: it listens nowhere.
         dial_networks: networks that it connects to.
+        metrics: address and port at which it serves its metrics; None: it does not.
         environment: variables.
     """
 
@@ -76,6 +78,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     site: str | None
     dial_only: bool
     dial_networks: tuple[str, ...]
+    metrics: tuple[str, int] | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -153,6 +156,7 @@ class _Examination:
         if not self._examine_runtime(realm.fingerprint):
             return
         usable = await self._examine_listening(self._setup.listen)
+        await self._examine_metrics(None)
         try:
             async with iris.open_node(
                 listen=[url for url in usable if url],
@@ -210,6 +214,7 @@ class _Examination:
     async def _examine_network(self, path: Path, credential: Credential, now: float, *, on_time: bool) -> bool:
         """Look at the ports, the seeds and the members; return True if this machine's clock is shown to be wrong."""
         usable = await self._examine_listening(self._setup.listen)
+        await self._examine_metrics(credential.name)
         addresses = await self._resolve((*credential.seeds, *self._setup.seeds))
         listen = tuple(filter(None, usable)) or await _way_back(addresses)
         date = now if on_time else _date_within(credential, now)
@@ -348,6 +353,10 @@ class _Examination:
                     self._report(finding)
                 usable.append("")
         return usable
+
+    async def _examine_metrics(self, own: str | None) -> None:
+        if self._setup.metrics is not None:
+            self._report(await examine_metrics(*self._setup.metrics, own))
 
     async def _examine_members(self, node: iris.Node) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -20,8 +20,11 @@ from iris.cli.operators.doctor.firewall import examine_firewall
 from iris.cli.operators.doctor.lan import examine_multicast
 from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import examine_listening
+from iris.cli.operators.doctor.scraping import examine_metrics
 from iris.cli.operators.doctor.seeds import resolve
+from iris.cli.operators.doctor.unit import as_unit
 from iris.cli.operators.doctor.versions import _BOUND, examine_packages, examine_python, examine_versions
+from iris.kernel.errors import ConfigError
 from iris.security.identity import CLOCK_TOLERANCE, NodeDelegation
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -234,3 +237,65 @@ def test_the_command_in_an_error_is_told_from_its_cause() -> None:
     )
     assert split_remedy("x: belongs to user 1: run as root: chown 0 x", "") == ("x: belongs to user 1", "chown 0 x")
     assert split_remedy("nothing to do", "ls") == ("nothing to do", "ls")
+
+
+async def test_metrics_are_served_at_an_address_of_this_machine_that_no_other_program_has() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        taken = await examine_metrics("127.0.0.1", port, "prices")
+    assert (taken.code, taken.level) == ("metrics-taken", "problem")
+    assert taken.cause == (
+        f"another program listens at 127.0.0.1:{port}: each service of a machine needs a port of its own for metrics"
+    )
+    assert (await examine_metrics("127.0.0.1", port, "prices")).code == "metrics-ok"
+    assert (await examine_metrics("192.0.2.1", 9464, "prices")).code == "metrics-absent"
+
+
+UNIT = {
+    "User": "iris-prices",
+    "DynamicUser": True,
+    "PrivateNetwork": False,
+    "SupplementaryGroups": [],
+    "LimitNOFILE": 65536,
+    "UMask": 0o77,
+    "StateDirectory": ["iris-prices"],
+    "RuntimeDirectory": ["iris-prices"],
+    "Environment": [
+        "IRIS_CREDENTIAL=/run/credentials/iris@prices.service/credential",
+        "XDG_RUNTIME_DIR=/run/iris-prices",
+        'GREETING=100 % "well"',
+    ],
+    "EnvironmentFiles": [["/etc/iris/prices.env", True], ["/etc/iris/all.env", False]],
+    "LoadCredential": [["credential", "/etc/iris/prices.json"]],
+}
+
+
+def as_started(path: str, *arguments: str) -> list[str]:
+    started = [[path, [path, *arguments], False, 0, 0, 0, 0, 0, 0, 0]]
+    return as_unit("iris@prices.service", UNIT | {"ExecStart": started}, ["-q"])
+
+
+def test_a_unit_is_examined_with_its_settings_and_directories_but_for_those_that_end_with_a_service() -> None:
+    command = as_started("/opt/iris/bin/iris", "run", "prices:service", "$IRIS_ARGUMENTS")
+    own = f"iris-doctor-{os.getpid()}"
+    assert [one.removeprefix("--property=") for one in command if one.startswith("--property=")] == [
+        *(
+            "User=iris-prices",
+            "DynamicUser=yes",
+            "LimitNOFILE=65536",
+            "StateDirectory=iris-prices",
+            "PrivateNetwork=no",
+        ),
+        *("UMask=0077", "EnvironmentFile=-/etc/iris/prices.env", "EnvironmentFile=/etc/iris/all.env"),
+        *("LoadCredential=credential:/etc/iris/prices.json", f"RuntimeDirectory={own}"),
+        f'Environment="IRIS_CREDENTIAL=/run/credentials/{own}.service/credential"',
+        f'Environment="XDG_RUNTIME_DIR=/run/{own}"',
+        r'Environment="GREETING=100 %% \"well\""',
+    ]
+    assert command[-5:] == ["doctor", "-q", "run", "prices:service", "$IRIS_ARGUMENTS"]
+
+
+def test_a_unit_of_a_program_of_its_own_is_examined_by_the_command_beside_it() -> None:
+    assert as_started("/opt/shop/bin/python", "shop.py")[-3:] == ["/opt/shop/bin/iris", "doctor", "-q"]
+    with pytest.raises(ConfigError, match="starts no program"):
+        as_unit("a.target", {}, [])

@@ -112,3 +112,46 @@ def test_a_site_without_nodes_names_those_that_have_some(terminal: Terminal) -> 
             ("no other node of this machine is at the site olso; nodes are at: oslo", "iris doctor --site oslo")
         ]
         assert b"site-empty" not in terminal.run("doctor", "-o", "json", "--site", "oslo").stdout
+
+
+def test_the_command_of_a_node_has_its_options(terminal: Terminal, seed: str) -> None:
+    listen = f"tcp://127.0.0.1:{free_port()}"
+    command = ("run", "app:databases", "--credential", "databases", "--seeds", seed, "--listen", listen)
+    done = terminal.run("doctor", "-o", "json", *command, "--drain-timeout", "3")
+    found = {finding["code"]: finding["cause"] for finding in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 0
+    assert "databases: cluster databases of realm" in found["credential-ok"]
+    assert found["listen-ok"] == f"{listen}: can listen there"
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (("run", "app:databases", "--drain-timeout", "long"), b"Invalid value for '--drain-timeout'"),
+        (("nodes",), b"'iris nodes' is no command of a node"),
+        (("serve",), b"'iris serve' is no command of a node"),
+        (("--unit", "iris@prices", "run", "app:databases"), b"a unit has a command of its own"),
+    ],
+)
+def test_a_command_that_is_none_of_a_node_or_is_wrong_is_refused(
+    terminal: Terminal, command: tuple[str, ...], error: bytes
+) -> None:
+    done = terminal.run("doctor", *command)
+    assert done.returncode == 2
+    assert error in done.stderr
+
+
+def test_who_has_the_port_of_the_metrics_is_named_and_a_free_one(terminal: Terminal) -> None:
+    port = str(free_port())
+    serve = ("run", "app:databases", "--credential", "databases", "--metrics", port, *LISTEN)
+    with terminal.started(*serve, announces="serves databases"):
+        own, other = (
+            terminal.run("doctor", "-o", "json", "--credential", name, "--metrics", port, *LISTEN)
+            for name in ("databases", "askers")
+        )
+    codes = {finding["code"]: finding for finding in map(json.loads, own.stdout.splitlines())}
+    assert codes["metrics-running"]["cause"] == f"a node of cluster databases serves its metrics at 127.0.0.1:{port}"
+    codes = {finding["code"]: finding for finding in map(json.loads, other.stdout.splitlines())}
+    assert (codes["metrics-taken"]["level"], other.returncode) == ("problem", 1)
+    assert codes["metrics-taken"]["cause"].startswith("a node of cluster databases serves its metrics at")
+    assert codes["metrics-taken"]["remedy"].startswith("export IRIS_METRICS=127.0.0.1:94")
