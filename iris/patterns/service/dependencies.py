@@ -200,10 +200,9 @@ def _no_block(block: object, expected: str, decorator: str) -> str:
     return f"its lifespan returns {type(block).__name__}, and not {expected}: decorate it with {decorator}"
 
 
-def lifespan_of_threads(service: str, lifespan: Lifespan, node: OwnNode) -> AbstractContextManager[object]:
+def lifespan_of_threads(lifespan: Lifespan, node: OwnNode) -> AbstractContextManager[object]:
     """Return the lifespan of a service whose program has no event loop; raise ConfigError if it is none for that."""
     block = _opened(lifespan, node)
     if not isinstance(block, AbstractContextManager):
-        text = _no_block(block, "a context manager", "contextlib.contextmanager")
-        raise ConfigError(f"service {service!r}: {text}")
+        raise ConfigError(_no_block(block, "a context manager", "contextlib.contextmanager"))
     return block
