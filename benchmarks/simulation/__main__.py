@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.simulation.workload import mixed
 from iris.testing.faults import CALM, CHAOS, Schedule
 from iris.testing.running import run_once
-from iris.testing.simulate import OPTIONS, SimulationFailed, check_run
+from iris.testing.simulation import OPTIONS, SimulationFailed, check_run
 
 
 def one(seed: int, *, hours: float, calm: bool) -> tuple[int, str, int, int, float, str]:

@@ -8,7 +8,7 @@ import iris.aio
 
 
 async def main() -> None:
-    async with iris.aio.open_node(credential="desk.iris", listen=["tcp://127.0.0.1:0"]) as node:
+    async with iris.aio.open_node(credential="desk.iris") as node:
         offer = await Prices.client(node, wait=5).look_up("tea")
         print(f"{offer.price}, asked by {node.name}")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, 
 
 import outcome
 
-from iris.aio.guest import Guest, Waiter
+from iris.aio.guest import Guest, Waiter, enter_guest
 from iris.kernel.tasks import HeldBlock, MustEnter
 
 T = TypeVar("T")
@@ -179,3 +179,37 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
     def _has_failed(self) -> bool:
         """Return True if a block that nobody has left has ended by an error of its own, or of the whole run."""
         return isinstance(self._call.outcome, outcome.Error) or not self._guest.is_closing
+
+
+@final
+class Opening(MustEnter, AbstractAsyncContextManager[W]):
+    """A block of the trio API that no handle has made, with the trio run of its event loop; see ``Block``."""
+
+    __slots__ = ("_block", "_guest", "_handle", "_opened")
+
+    def __init__(
+        self, block: Callable[[], AbstractAsyncContextManager[T]], handle: Callable[[T, Guest], W], opener: str
+    ) -> None:
+        super().__init__(opener, "async with")
+        self._block = block
+        self._handle: Callable[[Any, Guest], W] = handle
+        self._guest: Guest | None = None
+
+    async def __aenter__(self) -> W:
+        self._enters()
+        self._guest = await enter_guest()
+        self._opened = Block(self._guest, self._block, self._handle, self._opener)
+        try:
+            return await self._opened.__aenter__()
+        except BaseException:
+            await self._guest.leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._guest is not None
+        try:
+            return await self._opened.__aexit__(kind, error, traceback)
+        finally:
+            await self._guest.leave()

@@ -105,7 +105,7 @@ class Guest:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin the run.
+        """Begin the run: on the clock of a loop that has one for trio (``trio_clock``), as in tests.
 
         Raises:
             RuntimeError: trio runs in this thread already.
@@ -164,6 +164,7 @@ class Guest:
                     run_sync_soon_not_threadsafe=soon,
                     done_callback=self._end,
                     host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+                    clock=getattr(loop, "trio_clock", None),
                 )
             )
         except OSError as error:
@@ -394,3 +395,9 @@ async def enter_guest() -> Guest:
             continue
         await guest.enter()
         return guest
+
+
+def has_guest(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return True if a trio run is the guest of this loop, as it is while a node is open."""
+    guest: Guest | None = getattr(_owner(loop), "guest", None)
+    return guest is not None and guest.loop is loop

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
-from iris.aio.crossing import Block, Handle, awaited, block, direct
-from iris.aio.guest import Guest, Waiter, enter_guest
+from iris.aio.crossing import Block, Handle, Opening, awaited, block, direct
+from iris.aio.guest import Guest, Waiter
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import (
     Answers,
@@ -24,7 +23,6 @@ from iris.aio.handles import (
 )
 from iris.aio.queues import Bridge
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
@@ -167,7 +165,7 @@ class Node(Handle[TrioNode], OwnNode):
     @staticmethod
     def _opened_by(opening: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> AbstractAsyncContextManager[Node]:
         """Return a block of a node in the running event loop that ``opening`` opens with trio."""
-        return _OpenNode(opening)
+        return Opening(opening, Node, "open_node")
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""
@@ -233,40 +231,9 @@ def _opening(
 ) -> Callable[P, AbstractAsyncContextManager[Node]]:
     @wraps(function)
     def open_node(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[Node]:
-        return _OpenNode(partial(function, *args, **kwargs))
+        return Opening(partial(function, *args, **kwargs), Node, "open_node")
 
     return open_node
-
-
-@final
-class _OpenNode(MustEnter, AbstractAsyncContextManager[Node]):
-    """A node, and the trio run of its event loop, for one block."""
-
-    __slots__ = ("_block", "_function", "_guest")
-
-    def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
-        super().__init__("open_node", "async with")
-        self._function = function
-        self._guest: Guest | None = None
-
-    async def __aenter__(self) -> Node:
-        self._enters()
-        self._guest = await enter_guest()
-        self._block = Block(self._guest, self._function, Node, "open_node")
-        try:
-            return await self._block.__aenter__()
-        except BaseException:
-            await self._guest.leave()
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        assert self._guest is not None
-        try:
-            return await self._block.__aexit__(kind, error, traceback)
-        finally:
-            await self._guest.leave()
 
 
 open_node = _opening(open_trio_node)

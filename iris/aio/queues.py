@@ -117,7 +117,7 @@ class Consumer(Source[TrioConsumer, LogBatch]):
 
     _has_left = False  # a bridge gives it to another one
 
-    group = Shown[str]()
+    group = Shown[str | None]()
     lag = Shown[int]()
 
     async def _fetch(self) -> None:
@@ -133,5 +133,6 @@ class Bridge(Handle[TrioBridge]):
     name = Shown[str]()
     queue = block(TrioBridge.queue, WorkQueue)
     consume = block(TrioBridge.consume, Consumer)
+    drop_group = awaited(TrioBridge.drop_group)
     lease = block(TrioBridge.lease, Lease)
     saga = block(TrioBridge.saga, Saga)

@@ -24,12 +24,15 @@ from iris.cli.bridge_log import (
     verify,
 )
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
-from iris.cli.terminal import POSITIVE, note
+from iris.cli.terminal import POSITIVE, Finite, note
 from iris.kernel.config import Config
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
+DAY = 86_400.0
 HOUR = 3600.0
 MINUTE = 60.0
+GROUP_DAYS = 30.0
+"""``GROUP_IDLE`` of ``iris.spark_bridge.log``, which is not imported for the help of the command."""
 _PRIMARY = (
     *(
         "topics",
@@ -42,6 +45,7 @@ _PRIMARY = (
         "keep_hours",
         "keep_mib",
         "keep_unread",
+        "keep_groups",
         "rules",
     ),
     "min_copies",
@@ -95,6 +99,14 @@ MIB = 1024 * 1024
 @click.option("--keep-hours", type=POSITIVE, metavar="N", help="Let older events go.")
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
+@click.option(
+    "--keep-groups",
+    type=Finite(1),
+    default=GROUP_DAYS,
+    show_default=True,
+    metavar="DAYS",
+    help="Forget a group of readers that nobody has used for so long.",
+)
 @click.option(
     "--retain",
     "rules",
@@ -154,6 +166,7 @@ def bridge(
     keep_hours: float | None,
     keep_mib: float | None,
     keep_unread: bool,
+    keep_groups: float,
     rules: tuple[str, ...],
     tier: str | None,
     tier_minutes: float | None,
@@ -190,6 +203,7 @@ def bridge(
         max_age=None if keep_hours is None else keep_hours * HOUR,
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
         keep_unread=keep_unread,
+        group_idle=keep_groups * DAY,
         rules=tuple(map(parse_rule, rules)),
     )
 

@@ -79,9 +79,10 @@ def needing_bridge() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _client(
+async def open_client(
     connection: NodeOptions, name: str, timeout: float, *, speaking_for: str | None = None
 ) -> AsyncIterator[BridgeClient]:
+    """Ask a bridge, from a node that is open in the block."""
     with needing_bridge():
         from iris.spark_bridge.client import BridgeClient
     async with connection.open(speaking_for) as node:
@@ -99,7 +100,7 @@ def status(connection: NodeOptions, name: str, timeout: float, output: str) -> i
     async def ask() -> None:
         with needing_bridge():
             from iris.spark_bridge.admin import read_status
-        async with _client(connection, name, timeout) as client:
+        async with open_client(connection, name, timeout) as client:
             before = await read_status(client)
             began = trio.current_time()
             await trio.sleep(SECOND)
@@ -272,7 +273,7 @@ def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool 
         with needing_bridge():
             from iris.spark_bridge.admin import read_events
         async with (
-            _client(connection, name, timeout) as client,
+            open_client(connection, name, timeout) as client,
             open_lines() as lines,
             aclosing(read_events(client, **chosen)) as events,
         ):
@@ -319,7 +320,7 @@ def trim(connection: NodeOptions, name: str, timeout: float, shard: int, before:
     async def remove() -> None:
         with needing_bridge():
             from iris.spark_bridge.admin import trim as trim_log
-        async with _client(connection, name, timeout, speaking_for=name) as client:
+        async with open_client(connection, name, timeout, speaking_for=name) as client:
             note(f"{await trim_log(client, shard, before)} events are gone from shard {shard}")
 
     return run_until_done(remove)
@@ -368,7 +369,7 @@ def drop(
         with needing_bridge():
             from iris.spark_bridge.admin import drop_copy, drop_group, drop_query, drop_shard
             from iris.spark_bridge.copies import split_followed
-        async with _client(connection, name, timeout, speaking_for=name) as client:
+        async with open_client(connection, name, timeout, speaking_for=name) as client:
             if group is not None:
                 await drop_group(client, group)
                 note(f"group {group} is forgotten")
@@ -404,7 +405,7 @@ def transfer(
     async def give() -> None:
         with needing_bridge():
             from iris.spark_bridge.admin import transfer as transfer_to
-        async with _client(connection, name, timeout, speaking_for=name) as client:
+        async with open_client(connection, name, timeout, speaking_for=name) as client:
             await transfer_to(client, kind, what, owner)
             note(f"{kind} {what} belongs to cluster {owner}")
 
@@ -459,7 +460,7 @@ def grow(connection: NodeOptions, name: str, of: int, timeout: float) -> int:
     async def do() -> None:
         with needing_bridge():
             from iris.spark_bridge.server.growth import grow as grow_bridge
-        async with _client(connection, name, timeout, speaking_for=name) as client:
+        async with open_client(connection, name, timeout, speaking_for=name) as client:
             done = await grow_bridge(client, of)
         note(f"bridge {name} has {done.of} shards" + (f", and had {done.before}" if done.before < done.of else ""))
         for shard, mark in done.marks.items():

@@ -304,7 +304,7 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
     @click.option(
         "--dial-only",
         is_flag=True,
-        help="Listen nowhere, as behind NAT or a firewall, and dial nodes that listen at ws:// addresses.",
+        help="Listen nowhere, not even to serve: for members behind NAT or a firewall.",
     )
     @click.option(
         "--dial-networks",

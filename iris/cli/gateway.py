@@ -51,7 +51,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     multiple=True,
     metavar="URL",
     help="Where gateways of other sites reach this one, ws://HOST:PORT/PATH or tcp://HOST:PORT; may be repeated. "
-    "Without it this one only dials out, to peers at ws:// addresses.",
+    "Without it this one only dials out.",
 )
 @click.option(
     "--peer",

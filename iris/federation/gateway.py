@@ -554,7 +554,7 @@ async def open_gateway(
     Args:
         node: a node at a named site, whose certificate permits it to be a gateway.
         listen: URLs at which gateways of other sites reach this one.  None: it dials both directions of each link, as
-            behind NAT or a firewall, and its ``peers`` have to listen at ``ws://`` addresses.
+            behind NAT or a firewall.
         peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
             Before that of a gateway of another realm stands what the realm is called here: ``REALM/URL``.
         policy: rules for exports and imports; by default nothing is exported.
@@ -600,6 +600,7 @@ async def open_gateway_parts(
         trusted_id(parts.mesh.identity, alias)
     if not urls:
         check_dialled([url for _, url in dialled])
+    await parts.reception.serve()  # nodes of the site come here, those that only dial out included
     neighbours = PeerTable()
     gateway_parts = GatewayParts(parts, parts.sites, neighbours, policy or Policy(), rate)
     transport = environment.transport(parts.config)
@@ -619,7 +620,7 @@ async def open_gateway_parts(
         entropy=environment.entropy,
         wall_clock=environment.wall_clock,
         tag=SiteTag(site=node.site, between=True),
-        dial_only=not urls,
+        dials_both=not urls,
         rules=parts.mesh.rules,
     )
     async with (

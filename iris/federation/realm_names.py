@@ -91,7 +91,7 @@ def check_dialled(urls: list[str]) -> None:
         raise ConfigError("a gateway that neither listens nor dials reaches nobody: give listen or peers")
     for url in urls:
         if not is_two_way(url):
-            raise ConfigError(f"a gateway that listens nowhere reaches others at ws:// addresses; {url} is none")
+            raise ConfigError(f"a gateway that listens nowhere reaches others at tcp:// or ws://, which {url} is not")
 
 
 def trusted_id(identity: NodeIdentity, alias: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractAsyncContextManager
 from random import Random
-from typing import Final, Protocol, final
+from typing import Final, Literal, Protocol, final
 
 from iris.kernel.names import check_name
 from iris.node.arguments import check_between, check_flags, check_timeout
@@ -20,6 +20,7 @@ from iris.patterns.pubsub.queues import (
     Consumer,
     Start,
     WorkQueue,
+    drop_group,
     open_consumer,
     open_work_queue,
 )
@@ -122,11 +123,12 @@ class Bridge:
     def consume(
         self,
         *topics: str,
-        group: str,
+        group: str | None = None,
         start: Start = "earliest",
+        until: Literal["now"] | None = None,
         replay: bool = False,
     ) -> AbstractAsyncContextManager[Consumer]:
-        """Read the bridge's log in batches, from where the group was.
+        """Read the bridge's log in batches: from where a group was, or without one to have a look.
 
         Example::
 
@@ -136,14 +138,26 @@ class Bridge:
                         for event in batch:
                             print(event.topic, event.payload)
 
+        and what the log holds now, from an hour ago on::
+
+            hour = datetime.now(UTC) - timedelta(hours=1)
+            async with bridge.consume("orders.>", start=hour, until="now") as orders:
+                found = [event async for batch in orders for event in batch]
+
         At least once: what was not committed comes again when the group goes on.  In the order of each shard.
 
         Args:
             topics: patterns.
             group: the consumers that read together; the cluster that has used a group first owns it.  At each member of
-                the bridge one consumer of a group reads at a time; others wait, and go on when it is gone.
-            start: the start of a new group: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
-            replay: begin there although the group is known.
+                the bridge one consumer of a group reads at a time; others wait, and go on when it is gone.  A group
+                that nobody uses for 30 days is forgotten, if the bridge was not started otherwise.  None: the bridge
+                keeps no place and writes nothing, ``commit`` does nothing, and any number may read side by side.  After
+                a bridge has grown, events of a key whose shard has moved may come in another order then.
+            start: where a new group, or a look, begins: ``earliest``, ``latest``, a ``datetime``, or an offset in every
+                shard.
+            until: ``"now"`` ends the iteration after what each member's log held when it was reached; members that are
+                away are waited for.  None: the iteration goes on with what arrives.
+            replay: begin at ``start`` although the group is known.
 
         Raises:
             ConfigError: an argument is malformed.
@@ -154,7 +168,28 @@ class Bridge:
         self._guard.check()
         check_flags(replay=replay)
         members = BridgeMembers(self.name, self._node)
-        return open_consumer(topics, members, group=group, start=start, replay=replay)
+        return open_consumer(topics, members, group=group, start=start, until=until, replay=replay)
+
+    async def drop_group(self, group: str) -> None:
+        """Forget a group of readers: its place is gone, its name is free, and the bridge keeps no events for it.
+
+        Only for nodes that speak for the bridge's own cluster, as ``iris bridge drop --group`` does.  Groups that
+        nobody uses for 30 days are forgotten anyway, if the bridge was not started otherwise.
+
+        Args:
+            group: the name of the group, as ``iris bridge status`` shows it; that of a queue is ``queue/NAME``.
+
+        Raises:
+            NotAllowed: this node speaks for another cluster.
+            ConfigError: no member of the bridge knows the group.
+            RemoteError: a consumer of the group is there (``bad_request``), or the bridge has no room to write.
+            NoSuchCluster, RequestTimeout: a member of the bridge is away.  Others may have forgotten the group: call it
+                again.
+
+        Cancelling leaves it open which members have forgotten the group.
+        """
+        self._guard.check()
+        await drop_group(group, BridgeMembers(self.name, self._node), self._bridges)
 
     def lease(
         self,

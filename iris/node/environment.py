@@ -46,5 +46,5 @@ class Environment(Struct, frozen=True, kw_only=True):
     descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
     """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE``; see ``open_node``."""
+    """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_LISTEN``; see ``open_node``."""
     random: random.Random = field(default_factory=random.Random)

@@ -18,6 +18,7 @@ from typing import Final, Protocol, final
 
 from msgspec import structs
 
+from iris.cluster.discovery import ReturnAddress
 from iris.cluster.membership import Membership, proof_of, serves_by_right
 from iris.cluster.mesh import Mesh
 from iris.cluster.swim import ClusterEntry
@@ -36,6 +37,7 @@ RENEWAL_MARGIN: Final = 8 * 3600.0
 
 CREDENTIAL: Final = "IRIS_CREDENTIAL"
 SEEDS: Final = "IRIS_SEEDS"
+LISTEN: Final = "IRIS_LISTEN"
 _WRAPPED: Final = "IRIS_PASSPHRASE"
 
 
@@ -119,6 +121,7 @@ class Joined:
 
     Args:
         revoked: nodes and clusters that are revoked.
+        reception: has this node listen before it serves.
     """
 
     def __init__(
@@ -127,7 +130,9 @@ class Joined:
         membership: Membership,
         revoked: NewestRevocations,
         environment: Environment,
+        reception: ReturnAddress,
     ) -> None:
+        self._reception = reception
         self._mesh = mesh
         self._membership = membership
         self._revoked = revoked
@@ -152,6 +157,7 @@ class Joined:
         """Be a member of a cluster until the block ends; see ``Node.join``."""
         async with serving.serve(cluster, role) as membership:
             try:
+                await self._reception.serve()
                 await self.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership)
                 self.drained.discard(cluster)  # it leaves: nobody has it work again

@@ -129,7 +129,7 @@ class Node(OwnNode):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The URLs really bound.  Without ``listen`` they follow the address of the machine."""
+        """The URLs really bound.  Without ``listen`` no port until it serves; then the machine's address."""
         return self._mesh.listening
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import trio
 
 from iris.cluster.address_rules import AddressRules, check_listening
-from iris.cluster.addresses import is_loopback
+from iris.cluster.addresses import is_loopback, split_url
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
 from iris.cluster.discovery import (
@@ -26,7 +26,6 @@ from iris.cluster.discovery import (
     Registry,
     ReturnAddress,
     Sources,
-    way_back,
 )
 from iris.cluster.membership import (
     LOCAL_LOOK,
@@ -47,7 +46,7 @@ from iris.node.arguments import check_flags, check_is, check_lists
 from iris.node.build import build_cluster, build_patterns, lay_foundation
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
-from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
+from iris.node.join import CREDENTIAL, LISTEN, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.operators import answer_operators
@@ -123,8 +122,12 @@ async def open_node(
             ``IRIS_CREDENTIAL`` names in the environment (with the passphrase in ``IRIS_PASSPHRASE``, if it is wrapped),
             and if that is not set or empty, the local realm.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
-            Without any, a free port of the address from which the first seed is reached; when that is another one, as
-            after a change of networks, the node listens there as well within 2 s, and notifies the others.
+            Without any the node opens no port: it dials both directions of each link, to nodes that listen, and with
+            others that listen nowhere it speaks through one of those (docs/howto/realms/nat.md).  When it begins to
+            serve (``join``, a gateway), it listens where ``IRIS_LISTEN`` says, and if that is not set, at a free port
+            of the address from which the others are reached.  When that is another one, as after a change of networks,
+            it listens there as well within 2 s, and notifies the others.  On one machine nodes of one user meet by
+            sockets in a directory in any case.
         seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
             names, with blanks between them.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
@@ -138,15 +141,14 @@ async def open_node(
             is in force within seconds, in every node of the realm; an older one is refused.  By default it is
             ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
-            and if the node listens at an address that others can reach.
+            and if ``listen`` names an address that others can reach.
         operators: answer nodes that the owner has given the right to ask (``iris top``): counters, latencies, host,
             process and version, docs/howto/operate/look.md.  Clients answer nobody.
         client: be no member: link to one node, and to those that are asked, when they are.  Other nodes do not hear of
             it.  It can request, broadcast, survey, open tunnels, take jobs and consume a bridge's log, at its own site;
             to serve, to publish and to subscribe it has to be a member.  Same encryption and rights.
-        dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
-            links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
-            one of those.  Only with a credential, and with seeds, because nobody can dial it.
+        dial_only: listen nowhere, not on this machine and not when it serves either: for members behind NAT or a
+            firewall.  Only with a credential, and with seeds, because nobody can dial it.
         dial_networks: networks in CIDR notation (``10.0.0.0/8``, ``2001:db8::/32``); the node connects to IP addresses
             in these only, no matter who names them.  By default to any: members tell each other where they are, and a
             stranger with the gate secret says where to answer.
@@ -207,7 +209,7 @@ async def open_parts(
     if not isinstance(revocations, Path | str | None):
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
-    seeds = tuple(map(environment.check_url, seeds)) or _seeds_of(environment)
+    seeds = tuple(map(environment.check_url, seeds)) or _urls_of(environment, SEEDS)
     networks = tuple(dial_networks)
     AddressRules(networks=networks)  # checks them
     if site is not None:
@@ -219,7 +221,11 @@ async def open_parts(
     local, is_given = given is None, credential is not None
     if dial_only:
         _check_dial_only(local, listen)
-    credential = await _credential(name, given, listen, environment, is_given=is_given)
+    dials_both = not local and not listen
+    later: tuple[str, ...] | None = None
+    if not (listen or client or dial_only):
+        later = _urls_of(environment, LISTEN) or (None if local else ())
+    credential = await _credential(name, given, listen or later or (), environment, is_given=is_given)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     # All that decides who may be linked is there before anybody can dial this node.
@@ -227,29 +233,26 @@ async def open_parts(
     path, revoked = await environment.in_thread(partial(_revocations, revocations, credential, keeps=keeps))
     registry: Registry | None = None
     place: MeetingPlace | None = None
-    follows = False
     sockets: str | None = None
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
         directory = await environment.in_thread(make)
         registry = Registry(directory, site or "", environment.random)
         place = MeetingPlace(registry, make, identity.node_id)
-        follows = not local and not listen
-        listen = listen or await way_back(seeds, environment.source)
         listen = (f"ipc://{directory}/{identity.node_id}", *listen)
         sockets = str(directory)
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
         verifier = ProofVerifier(identity, environment.wall_clock, revoked)
-        record = _record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only))
+        record = _record(identity, site or "", own_addresses(identity.node_id, bound, dials_both=dials_both))
         base = lay_foundation(record, verifier, revoked, environment, config, client=client)
         setting = MeshSetting(
             config=config,
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
             tag=SiteTag(site=site or "", client=client),
-            dial_only=dial_only,
+            dials_both=dials_both,
             rules=AddressRules(networks=networks, sockets=sockets),
         )
     except BaseException:
@@ -265,7 +268,14 @@ async def open_parts(
         revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
         cluster = build_cluster(mesh, base, nursery, order, environment)
         membership, lookups, sites = cluster.membership, cluster.lookups, cluster.sites
-        joined = Joined(mesh, membership, revoked, environment)
+
+        def announce_addresses() -> None:
+            membership.renew_addresses(mesh.advertised)
+            if place is not None:
+                place.move(mesh.advertised)
+
+        reception = ReturnAddress(mesh, transport, seeds, environment.source, announce_addresses, later)
+        joined = Joined(mesh, membership, revoked, environment, reception)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
@@ -296,6 +306,7 @@ async def open_parts(
             sites=sites,
             lookups=lookups,
             revoking=revoking,
+            reception=reception,
             joined=joined,
             patterns=patterns,
             environment=environment,
@@ -308,19 +319,13 @@ async def open_parts(
         # Who is notified of a peer, in this order.  Connections through others end first, which others then see; the
         # patterns come last: what they ask of a member that is gone, membership knows by then.
         mesh.observe(cluster.forwarder, *watches, revoking, membership, *filter(None, (sites,)), *patterns.observers)
+        mesh.observe(reception)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
-        if not dial_only and not local:
-
-            def announce_addresses() -> None:
-                membership.renew_addresses(mesh.advertised)
-                if place is not None:
-                    place.move(mesh.advertised)
-
-            returning = ReturnAddress(mesh, transport, seeds, environment.source, announce_addresses, follows=follows)
-            nursery.start_soon(returning.run)
+        if not local:
+            nursery.start_soon(reception.run)
         if lookups is not None:
             nursery.start_soon(lookups.run)
         elif place is not None:
@@ -369,11 +374,13 @@ async def open_parts(
                 await mesh.disconnect_all("the node was closed", _GOODBYE)
 
 
-def _seeds_of(environment: Environment) -> tuple[str, ...]:
+def _urls_of(environment: Environment, variable: str) -> tuple[str, ...]:
+    """Return the URLs in a variable of the environment, with blanks between them."""
     try:
-        return tuple(map(environment.check_url, environment.variables.get(SEEDS, "").split()))
+        urls = tuple(map(environment.check_url, environment.variables.get(variable, "").split()))
+        return tuple(map(check_listening, urls)) if variable == LISTEN else urls
     except ConfigError as error:
-        raise ConfigError(f"{SEEDS}: {error}") from None
+        raise ConfigError(f"{variable}: {error}") from None
 
 
 def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
@@ -441,7 +448,7 @@ def _lan(
     environment: Environment | None, credential: Credential, mesh: Mesh, *, client: bool
 ) -> AbstractAsyncContextManager[LocalNetwork | None]:
     """Open the notice board of the local network, if there is a network and it is wanted.  Clients only read it."""
-    outside = tuple(url for url in mesh.advertised if not is_loopback(url))
+    outside = tuple(url for url in mesh.advertised if split_url(url) is not None and not is_loopback(url))
     if environment is None or environment.lan is None or not outside:
         return nullcontext()
     return environment.lan(credential.realm_id, environment.entropy(4).hex(), () if client else outside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
+from iris.cluster.discovery import ReturnAddress
 from iris.cluster.membership import Lookups, Membership, RevocationExchange
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, Sites
@@ -24,6 +25,7 @@ class NodeParts(NamedTuple):
         view: members as they are seen.
         sites: other sites as the node reaches them.  None if it is at no named site.
         lookups: search for members.  None if the node is no client.
+        reception: where the node listens, and has it listen before it serves.
     """
 
     mesh: Mesh
@@ -33,6 +35,7 @@ class NodeParts(NamedTuple):
     sites: Sites | None
     lookups: Lookups | None
     revoking: RevocationExchange
+    reception: ReturnAddress
     joined: Joined
     patterns: Patterns
     environment: Environment

@@ -97,7 +97,9 @@ class LinkReport(Struct, frozen=True, kw_only=True):
     site: str
     """Site of the other node; empty for none, and ``REALM/SITE`` in another realm."""
     kind: str
-    """``tcp``, ``ipc`` or ``ws``; ``gateway``: through the gateways of two sites; ``relay``: through a third node."""
+    """``tcp``, ``ipc`` or ``ws``; ``reverse``: the peer has dialled both directions, by ``tcp`` or ``ws``; ``gateway``:
+    through the gateways of two sites; ``relay``: through a third node.
+    """
     round_trip: float | None
     """Seconds from asking it whether it lives to its answer, the last time.  None: it was not asked yet."""
 

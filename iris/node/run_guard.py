@@ -101,20 +101,25 @@ def closed() -> trio.ClosedResourceError:
     return trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
 
 
-def check_trio() -> None:
-    """Raise RuntimeError, with what to do, unless a trio run is active."""
+def check_trio(opener: str = "iris.open_node") -> None:
+    """Raise RuntimeError, with what to do, unless a trio run is active, which ``opener`` needs."""
     try:
         trio.lowlevel.current_trio_token()
     except RuntimeError:
         if _is_in_asyncio():
-            raise RuntimeError(f"iris.open_node is for trio, and this is asyncio: {_FOR_ASYNCIO}") from None
+            raise RuntimeError(f"{opener} is for trio, and this is asyncio: {_for_asyncio(opener)}") from None
         raise RuntimeError(
-            "iris.open_node is for trio, and no trio run is in progress here: run the program with trio.run(main), or "
+            f"{opener} is for trio, and no trio run is in progress here: run the program with trio.run(main), or "
             "use iris.sync.open_node"
         ) from None
 
 
-_FOR_ASYNCIO: Final = "import iris.aio and use iris.aio.open_node; or run the program with trio.run(main)"
+def _for_asyncio(opener: str) -> str:
+    module, _, name = opener.replace("iris", "iris.aio", 1).rpartition(".")
+    return f"import {module} and use {module}.{name}; or run the program with trio.run(main)"
+
+
+_FOR_ASYNCIO: Final = _for_asyncio("iris.open_node")
 
 _FROM_THREAD: Final = (
     "trio.from_thread.run(node.request, CLUSTER, PAYLOAD), and trio_token=TOKEN if trio.to_thread did not start the "

@@ -110,7 +110,8 @@ class Permission(Struct, frozen=True):
     caller: Caller
     topics: Moved = "none"
     owns: Kind | None = None
-    """Kind of a name in the request that must belong to the caller's cluster; a free name belongs to it from now on."""
+    """Kind of a name in the request that must belong to the caller's cluster; a free name belongs to it from now on.
+    Only a consumer that looks names none."""
 
 
 class Ask(Struct, Generic[R_co], omit_defaults=True, kw_only=True):
@@ -481,10 +482,12 @@ class StartOffset(Struct, tag_field="at", tag="offset", frozen=True):
 Start = Literal["earliest", "latest"] | StartTime | StartOffset
 
 
-class Consuming(Struct, kw_only=True):
+class Consuming(Struct, omit_defaults=True, kw_only=True):
     """The first answer to a consumer, when no other one of its group is served here: where it begins."""
 
     at: Offsets
+    until: Offsets | None = None
+    """Offsets at which it ends, if it is to end."""
 
 
 class Consume(Ask[Consuming], kw_only=True):
@@ -494,13 +497,26 @@ class Consume(Ask[Consuming], kw_only=True):
     permission = Permission("subscriber", "wanted", owns="group")
     is_tunnel = True
 
-    group: Label
+    group: Label | None = None
+    """None: it only looks. No place is kept, and nothing is committed."""
     topics: Topics
     start: Start = "earliest"
-    """Start of a group that is new, or is to be replayed."""
+    """Start of a group that is new, or is to be replayed, and of a look."""
     replay: bool = False
     at: Offsets = {}
     """Offsets that this consumer has reached since it began."""
+    until: Literal["now"] | Offsets | None = None
+    """End of what is sent: that of the log now, or the one that was answered when this consumer began. None: it has
+    none."""
+
+
+class DropGroup(Ask[bool], kw_only=True):
+    """Forget a group; whether it was known.  ``Drop`` of ``iris.spark_bridge.protocol`` is the whole operation."""
+
+    operation = "drop"
+    permission = Permission("bridge")
+
+    group: Label
 
 
 class ConsumerReport(Struct, omit_defaults=True, kw_only=True):
@@ -543,11 +559,13 @@ class SentBatch(Struct, kw_only=True):
 
 
 class LogNews(Struct, omit_defaults=True, kw_only=True):
-    """Message of a bridge to a consumer: one of the two."""
+    """Message of a bridge to a consumer: one of the three."""
 
     committed: Offsets = {}
     """Offsets that the group has reached, on the disk."""
     batch: SentBatch | None = None
+    ended: bool = False
+    """True if everything up to ``until`` was sent."""
 
 
 # -- leases ----------------------------------------------------------------------------------------------------

@@ -9,22 +9,31 @@
                     await shop.wait_for("orders")
                     assert await shop.request("orders", b"status") == b"open"
 
-Everything but the network is the real thing: handshakes, sealed sessions, membership, patterns.  ``simulate`` runs a
-test under many seeds, each with its own order of tasks, latencies and faults; the same seed gives the same run.
+That is for trio; ``iris.aio.testing`` has the same names for asyncio.  Everything but the network is the real thing:
+handshakes, sealed sessions, membership, patterns.  ``simulate`` runs a test under many seeds, each with its own order
+of tasks, latencies and faults; the same seed gives the same run.
+
+As with ``iris``, what is behind the names is loaded when the first of them is read: the plugin of pytest is in this
+package, and test runs that use none of it do not pay for it.  So no module in here may be called as one of the names.
 """
 
-from iris.kernel.transport import MemoryNetwork
-from iris.security.identity import Rights
-from iris.testing import faults
-from iris.testing.checks import History, check_answers, check_at_most_once, check_books, check_fifo
-from iris.testing.faults import CALM, CHAOS, Faults, Schedule
-from iris.testing.inspection import DocumentInspection, Inspection, PeerInspection, inspect, inspect_document
-from iris.testing.network import ALL_RIGHTS, Network, open_network
-from iris.testing.simulate import SimulationFailed, simulate
-from iris.testing.world import World
+import typing as _typing
 
-__all__ = (
-    "ALL_RIGHTS", "CALM", "CHAOS", "DocumentInspection", "Faults", "History", "Inspection", "MemoryNetwork", "Network",
-    "PeerInspection", "Rights", "Schedule", "SimulationFailed", "World", "check_answers", "check_at_most_once",
-    "check_books", "check_fifo", "faults", "inspect", "inspect_document", "open_network", "simulate",
-)  # fmt: skip
+if _typing.TYPE_CHECKING:
+    from iris.testing.api import *
+    from iris.testing.api import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load the public names."""
+        from importlib import import_module
+
+        if name == "__all__" or not name.startswith("_"):
+            api = import_module("iris.testing.api")
+            globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'iris.testing' has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

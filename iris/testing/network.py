@@ -12,6 +12,8 @@
 Everything but the network is the real thing: handshakes, sealed sessions, membership, patterns.  With trio's
 ``MockClock(autojump_threshold=0)`` hours pass in milliseconds; with the real clock it runs in real time.  What is
 random comes from the seed, apart from the scheduling of trio's tasks.
+
+Within the block ``iris.open_node`` opens nodes of this network, too: whole programs can be tested as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, final
@@ -32,10 +35,14 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
 from iris.kernel.transport import MemoryNetwork
+from iris.node.arguments import check_flags, check_lists
 from iris.node.environment import Environment
+from iris.node.join import read_credential
 from iris.node.node import Node
-from iris.node.open import OpenNode, open_parts
+from iris.node.open import OPENER, OpenNode, open_parts
+from iris.node.run_guard import check_trio
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
+from iris.security.files import CredentialWatch
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
 T = TypeVar("T")
@@ -49,6 +56,15 @@ _THREAD: Final = 0.001
 """Seconds that something takes in a thread while a node opens."""
 
 ALL_RIGHTS: Final = Rights(serves=(">",), gateway=True)
+
+
+def _refuse(**given: bool) -> None:
+    """Raise ConfigError for arguments of ``iris.open_node`` that have no meaning in memory."""
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{name} has no meaning in a simulation, whose nodes are in memory and find each other: leave it out"
+            )
 
 
 @final
@@ -80,6 +96,7 @@ class Network:
         """Hosts that were made up: each is one node's only, also when that is gone."""
         self._sites: dict[str, dict[str, str]] = {}
         """Hosts of each site, with the URLs of their nodes."""
+        self._is_open = True
 
     def wall_clock(self, host: str = "") -> float:
         """Return the date on this network, in seconds since 1970; that of a host may be wrong."""
@@ -291,6 +308,75 @@ class Network:
             self._hosts.remove(host)
             reached.pop(place, None)
 
+    @protected_context
+    async def open_for_program(
+        self,
+        name: str | None = None,
+        *,
+        host: str | None = None,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+        listen: Iterable[str] = (),
+        seeds: Iterable[str] = (),
+        site: str | None = None,
+        prefer_site: str | Mapping[str, int] | None = None,
+        config: Config | None = None,
+        revocations: Path | str | None = None,
+        lan: bool = True,
+        operators: bool = True,
+        client: bool = False,
+        dial_only: bool = False,
+        dial_networks: Iterable[str] = (),
+        environment: Environment | None = None,
+    ) -> AsyncIterator[OpenNode]:
+        """Bring a node up for a program that calls ``iris.open_node``, with its arguments.
+
+        Of a credential only the cluster is taken.
+
+        Raises:
+            ConfigError: an argument is given that a network in memory cannot honour, or cannot be used.
+            RuntimeError: the block of this network has ended.
+        """
+        if not self._is_open:
+            raise RuntimeError("the network in memory of this test is closed: open nodes within its block")
+        check_flags(lan=lan)
+        check_lists(listen=listen, seeds=seeds)
+        _refuse(
+            listen=bool(tuple(listen)),
+            seeds=bool(tuple(seeds)),
+            revocations=revocations is not None,
+            lan=not lan,
+            environment=environment is not None,
+        )
+        if credential is not None:
+            given, _ = await read_credential(credential, {})
+            name = name if given is None else given.name
+        async with self.open_parts(
+            name or "local",
+            host=host,
+            site=site,
+            prefer_site=prefer_site,
+            config=config,
+            operators=operators,
+            client=client,
+            dial_only=dial_only,
+            dial_networks=dial_networks,
+        ) as opened:
+            yield opened
+
+    @contextmanager
+    def serving_programs(self) -> Iterator[None]:
+        """Have ``iris.open_node`` open nodes of this network in this block, and in tasks that begin in it."""
+        before = OPENER.set(self.open_for_program)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a fixture that ends in another context than it began in
+                OPENER.reset(before)
+
+    def close(self) -> None:
+        """Open no more nodes for programs: one that is left over gets an error, and no node of the user's own."""
+        self._is_open = False
+
 
 def _url(host: str) -> str:
     return f"mem://{host}"
@@ -306,11 +392,21 @@ async def open_network(
 ) -> AsyncIterator[Network]:
     """Make a network in memory with a realm of its own.
 
+    In the block, and in tasks that begin in it, ``iris.open_node`` opens nodes of this network, each on a host of its
+    own.  All hosts of a site find each other, so it refuses ``listen``, ``seeds``, ``lan=False``, ``revocations`` and
+    ``environment`` with ``ConfigError``.  Of a credential only the cluster is taken.
+
     Args:
         seed: the seed of everything random.
         latency: least and greatest seconds that a frame takes one way.
         loss: probability from 0 to 1 that a frame vanishes.
         rights: in the certificates of the realm; by default its nodes may join any cluster, as in the local realm.
     """
-    yield Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed, rights)
+    check_trio("iris.testing.open_network")
+    network = Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed, rights)
+    try:
+        with network.serving_programs():
+            yield network
+    finally:
+        network.close()
     await trio.lowlevel.checkpoint()

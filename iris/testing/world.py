@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Final, final
 
 import trio
 
-from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
-from iris.node.arguments import check_flags, check_lists
-from iris.node.environment import Environment
-from iris.node.join import read_credential
 from iris.node.node import Node
 from iris.node.open import OpenNode
-from iris.security.files import CredentialWatch
-from iris.security.identity import Credential
 from iris.testing.machine import HOST, SimulatedDisk, Stalls, run_asyncio
 from iris.testing.network import Network
 from iris.testing.trace import Trace
@@ -29,15 +23,6 @@ Program = Callable[..., Awaitable[object]]
 
 _RESTART: Final = 1.0
 """Seconds after which a supervisor starts a program anew that has failed."""
-
-
-def _refuse(**given: bool) -> None:
-    """Raise ConfigError for arguments of ``open_node`` that have no meaning in a simulation."""
-    for name, is_given in given.items():
-        if is_given:
-            raise ConfigError(
-                f"{name} has no meaning in a simulation, whose nodes are in memory and find each other: leave it out"
-            )
 
 
 @final
@@ -236,54 +221,14 @@ class World:
                 return
 
     @protected_context
-    async def open_parts(
-        self,
-        name: str | None = None,
-        *,
-        credential: Credential | CredentialWatch | Path | str | None = None,
-        listen: Iterable[str] = (),
-        seeds: Iterable[str] = (),
-        site: str | None = None,
-        prefer_site: str | Mapping[str, int] | None = None,
-        config: Config | None = None,
-        revocations: Path | str | None = None,
-        lan: bool = True,
-        operators: bool = True,
-        client: bool = False,
-        dial_only: bool = False,
-        dial_networks: Iterable[str] = (),
-        environment: Environment | None = None,
-    ) -> AsyncIterator[OpenNode]:
-        """Bring up a node on the host of the caller, in place of that of ``iris.node.open``.
+    async def open_parts(self, *args: object, **options: object) -> AsyncIterator[OpenNode]:
+        """Bring a node up on the host of the caller, in place of that of ``iris.node.open``, with its arguments.
 
         Raises:
             ConfigError: an argument is given that a simulation cannot honour, or cannot be used.
         """
-        check_flags(lan=lan)
-        check_lists(listen=listen, seeds=seeds)
-        _refuse(
-            listen=bool(tuple(listen)),
-            seeds=bool(tuple(seeds)),
-            revocations=revocations is not None,
-            lan=not lan,
-            environment=environment is not None,
-        )
-        if credential is not None:
-            given, _ = await read_credential(credential, {})
-            name = name if given is None else given.name
         host = HOST.get()
-        opening: AbstractAsyncContextManager[OpenNode] = self.network.open_parts(
-            name or "local",
-            host=host,
-            site=site,
-            prefer_site=prefer_site,
-            config=config,
-            operators=operators,
-            client=client,
-            dial_only=dial_only,
-            dial_networks=dial_networks,
-        )
-        async with opening as opened:
+        async with self.network.open_for_program(*args, host=host, **options) as opened:  # type: ignore[arg-type]
             node = opened.node
             self.nodes.append(node)
             self.trace.note("host", host, f"opens a node of {node.name}")

@@ -64,3 +64,26 @@ def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
                 assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")
 
     asyncio.run(run())
+
+
+def test_a_log_is_read_to_its_end_by_who_only_looks(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            iris.aio.open_node("bridge") as serving,
+            open_aio_bridge(serving, topics=[">"], directory=tmp_path / "log"),
+            iris.aio.open_node("desk") as node,
+        ):
+            await node.wait_for("bridge", timeout=60)
+            for number in range(3):
+                await node.publish_confirmed("orders.new", number, timeout=60)
+            for group in (None, "billing"):
+                async with node.bridge().consume("orders.>", group=group, until="now") as orders:
+                    assert [event.payload async for batch in orders for event in batch] == [0, 1, 2]
+                    assert [batch async for batch in orders] == []
+            async with iris.aio.open_node("bridge") as operator:
+                await operator.wait_for("bridge", timeout=60)
+                await operator.bridge().drop_group("billing")
+                with pytest.raises(iris.ConfigError, match="has no group"):
+                    await operator.bridge().drop_group("billing")
+
+    asyncio.run(run())

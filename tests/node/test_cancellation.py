@@ -75,7 +75,7 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     },
     iris.Bridge: {
         "queue": with_a_bridge.queue, "consume": with_a_bridge.consume, "lease": with_a_bridge.lease,
-        "saga": with_a_bridge.saga,
+        "saga": with_a_bridge.saga, "drop_group": with_a_bridge.drop_group,
     },
     iris.Subscription: {
         "__anext__": subscribe, "receive_batch": take_in_batches, "confirm": take_in_batches,

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 PARTS = {
+    "iris.arrow": "bridge",
     "iris.bench": "cli",
     "iris.cli": "cli",
     "iris.cli.operators.dash.app": "dash",

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING_PARTS = {
     "iris.api",  # each published name comes from where it is defined
     "iris.cli.bridge_log",  # verbs load what they need when they are typed
+    "iris.cli.log",
     "iris.spark_bridge.session.columns.dead_letters",  # the data source loads pyarrow
     "iris.spark_bridge.session.registration",
     "iris.spark_bridge.session.session",

@@ -123,7 +123,7 @@ MEMBERS = {
         "publish_confirmed", "raise_for_losses", "request", "retain", "retain_confirmed", "revoke", "state",
         "statistics", "subscribe", "subscribe_durable", "survey", "wait_for", "watch", "watch_losses",
     },
-    iris.Bridge: {"consume", "lease", "queue", "saga"},
+    iris.Bridge: {"consume", "drop_group", "lease", "queue", "saga"},
     iris.WorkQueue: {"put", "receive"},
     iris.JobWorker: {"in_hand"},
     iris.Consumer: {"lag"},

@@ -22,8 +22,12 @@ from tests.support.stages import Stage, open_stage
 
 def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have guests that begin from now on run on a clock that jumps over what nobody is busy in."""
-    start = partial(trio.lowlevel.start_guest_run, clock=MockClock(autojump_threshold=0))
-    monkeypatch.setattr(trio.lowlevel, "start_guest_run", start)
+    start = trio.lowlevel.start_guest_run
+
+    def start_jumping(*args: Any, **options: Any) -> None:
+        start(*args, **{**options, "clock": MockClock(autojump_threshold=0)})
+
+    monkeypatch.setattr(trio.lowlevel, "start_guest_run", start_jumping)
 
 
 class AsyncioCast(Cast):

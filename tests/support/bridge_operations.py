@@ -76,6 +76,17 @@ async def consume(cast: BridgeCast) -> None:
         await batch.commit()
 
 
+async def look(cast: BridgeCast) -> None:
+    async with cast.shop.bridge().consume("orders", until="now") as orders:
+        async for batch in orders:
+            assert len(batch)
+
+
+async def drop_group(cast: BridgeCast) -> None:
+    with suppress(iris.ConfigError):  # it is gone
+        await cast.bridge.bridge().drop_group("audit")
+
+
 async def lease(cast: BridgeCast) -> None:
     async with cast.shop.bridge().lease("scheduler", ttl=LONG, timeout=5):
         pass
@@ -102,4 +113,4 @@ async def saga(cast: BridgeCast) -> None:
             raise ValueError("no more of it")
 
 
-OPERATIONS = (queue, consume, lease, leader, keyed, saga)
+OPERATIONS = (queue, consume, look, drop_group, lease, leader, keyed, saga)

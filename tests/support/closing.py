@@ -248,6 +248,7 @@ WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
 WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
     (iris.Node, "subscribe"), (iris.Node, "join"), (iris.Node, "watch"), (iris.Node, "revoke"), (iris.Node, "state"),
     (iris.Node, "forget_subscriber"), (iris.Node, "books"), (iris.Bridge, "queue"), (iris.Bridge, "consume"),
+    (iris.Bridge, "drop_group"),
     (iris.Node, "subscribe_durable"), (iris.Node, "retain"), (iris.Node, "retain_confirmed"),  # a subscription, events
     (iris.Subscription, "confirm"), (iris.SharedState, "settled"), (iris.Saga, "request"),
     (iris.Tunnel, "send_eof"), (iris.Tunnel, "aclose"),

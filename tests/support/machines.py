@@ -58,6 +58,18 @@ class Machine:
         _ip("-n", self.namespace, "addr", "replace", f"{self.address}/24", "dev", self._interface)
         self.plug()
 
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a program on this machine; what it says comes out of one pipe."""
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, *command],
+            cwd=self.terminal.directory,
+            env={**self.terminal.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
     def plug(self) -> None:
         """Plug the cable in."""
         _ip("-n", self.namespace, "link", "set", self._interface, "up")
@@ -85,6 +97,12 @@ class Machine:
         _nft(self.namespace, "add table ip wall")
         _nft(self.namespace, "add chain ip wall input { type filter hook input priority 0; policy accept; }")
         _nft(self.namespace, 'add rule ip wall input iifname != "lo" tcp flags & (syn | ack) == syn counter drop')
+
+    def let_in(self, *ports: int) -> None:
+        """Drop every attempt to open a TCP connection to this machine but to these ports, as a network policy does."""
+        self.turn_away_callers()
+        allowed = ", ".join(map(str, ports))
+        _nft(self.namespace, f"insert rule ip wall input tcp dport {{ {allowed} }} accept")
 
     def drop_datagrams(self, port: int) -> None:
         """Drop UDP datagrams to a port of this machine, also those that come from itself."""

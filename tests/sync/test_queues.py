@@ -52,3 +52,21 @@ def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
             with next(orders) as batch:
                 assert [event.payload for event in batch] == [1]
                 assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")
+
+
+def test_a_log_is_read_to_its_end_by_who_only_looks(tmp_path: Path) -> None:
+    with iris.sync.open_node("bridge") as serving:
+        bridge = open_sync_bridge(serving, topics=[">"], directory=tmp_path / "log")
+        with bridge, iris.sync.open_node("desk") as node:
+            node.wait_for("bridge", timeout=60)
+            for number in range(3):
+                node.publish_confirmed("orders.new", number, timeout=60)
+            for group in (None, "billing"):
+                with node.bridge().consume("orders.>", group=group, until="now") as orders:
+                    assert [event.payload for batch in orders for event in batch] == [0, 1, 2]
+                    assert list(orders) == []
+            with iris.sync.open_node("bridge") as operator:
+                operator.wait_for("bridge", timeout=60)
+                operator.bridge().drop_group("billing")
+                with pytest.raises(iris.ConfigError, match="has no group"):
+                    operator.bridge().drop_group("billing")

@@ -15,7 +15,7 @@ import iris
 import iris.testing
 from iris.testing.faults import CALM, CHAOS, Faults, Schedule
 from iris.testing.running import run_once
-from iris.testing.simulate import SimulationFailed, simulate
+from iris.testing.simulation import SimulationFailed, simulate
 from iris.testing.world import World
 from tests.support.simulated import echoes
 

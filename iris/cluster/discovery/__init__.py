@@ -12,10 +12,10 @@ from iris.cluster.discovery.dns import Resolve, resolve_url
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import OpenLan, open_lan
 from iris.cluster.discovery.registry import Registry
-from iris.cluster.discovery.return_address import FindSource, ReturnAddress, way_back
+from iris.cluster.discovery.return_address import FindSource, ReturnAddress
 from iris.cluster.discovery.sources import Sources
 
 __all__ = (
     "AddressBook", "AddressFile", "ContactSearch", "Discovery", "FindSource", "LocalNetwork", "OpenLan", "Registry",
-    "Resolve", "ReturnAddress", "Sources", "open_lan", "resolve_url", "way_back",
+    "Resolve", "ReturnAddress", "Sources", "open_lan", "resolve_url",
 )  # fmt: skip

@@ -56,8 +56,8 @@ class RelayedRoutes:
         helper = self._helper(target)
         if helper is None:
             raise NotSent(
-                f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
-                "takes one that listens at a ws:// address"
+                f"node {target} only dials out, as this one does, and no node is known that both are linked to: that "
+                "takes one that listens (listen=, IRIS_LISTEN)"
             )
         route = RelayedConnection(target, helper, self, user)
         self._ways.add(helper, route)

@@ -48,7 +48,7 @@ _FIRST_ATTEMPTS: Final = 2
 """Attempts to link to a new member that have to fail before its silence counts against it."""
 
 _COURTESY_TO_DIALLERS: Final = 5.0
-"""Seconds for which a node that can only dial out is left to dial this one, before others are asked to relay."""
+"""Seconds for which a node that only dials out is left to dial this one, before others are asked to relay."""
 
 _HELD_BACK: Final = 64
 """Messages of the machine kept for a node that is being linked."""
@@ -122,6 +122,8 @@ class Linking:
         self._unreached: Counter[str] = Counter()
         """Nodes that an attempt to link to has failed with, by cluster."""
         self._suspected: dict[NodeId, int] = {}
+        self._straightening: set[NodeId] = set()
+        """Nodes that are dialled although they are linked, through others."""
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -129,6 +131,38 @@ class Linking:
     def begin(self, node: NodeId, *, new: bool = False) -> None:
         """Link to a node, unless that is in progress; ``new``: it was not linked before."""
         self._wait(node, new=new)
+
+    def straighten(self, node: NodeId) -> None:
+        """Link to a node directly that is linked through another one, and listens by now.  Tried twice."""
+        peer, record = self._mesh.peers.get(node), self._host.record_of(node)
+        if (
+            peer is not None
+            and record is not None
+            and is_via_url(next(iter(peer.addresses), ""))
+            and any(map(is_two_way, record.addresses))
+            and node not in self._straightening
+            and not self._mesh.closing
+        ):
+            self._straightening.add(node)
+            self._nursery.start_soon(self._straighten, node, record)
+
+    async def _straighten(self, node: NodeId, record: NodeRecord) -> None:
+        try:
+            if dials_second(self._mesh.node, node):
+                await trio.sleep(_COURTESY)  # it may listen and know of this one as well
+            for pause in (_PAUSES[-1], 0.0):
+                try:
+                    await self._mesh.straighten(node, record.addresses, f"cluster {record.name}")
+                except (NotSent, AuthenticationError, ConfigError) as error:
+                    self._host.link_failed(error)
+                    await trio.sleep(pause)
+                except Exception as error:  # noqa: BLE001 -- others chose its addresses, and must not end the node
+                    self._mesh.note_unexpected("dialling a member", error)
+                    return
+                else:
+                    return
+        finally:
+            self._straightening.discard(node)
 
     def is_unreached(self, node: NodeId) -> bool:
         """Return whether an attempt to link to a node has come to nothing; others follow."""

@@ -534,6 +534,7 @@ class Membership(PeerObserver):
             if self._mesh.peer(node) is None:
                 self._linking.begin(node, new=True)
             else:
+                self._linking.straighten(node)
                 self._place(node)
         for listener in self._placed_listeners:
             with self._mesh.survive("what a member serves"):

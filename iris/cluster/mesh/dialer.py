@@ -232,6 +232,12 @@ class Dialer:
                 addresses = tuple(url for url in addresses if url not in met) if met else ()
         raise worst(failures)
 
+    async def straighten(self, node: NodeId, urls: Iterable[str], source: str) -> None:
+        """See ``Mesh.straighten``."""
+        direct = tuple(url for url in urls if not is_via_url(url))[:MAX_ADDRESSES]
+        dial: Dial = partial(self._outbound.dial_any, direct, hearsay=Hearsay(by=source, node=node))
+        await self._shake_hands(direct, dial, (), node, "", source, [])
+
     async def again(self, peer: Peer) -> None:
         """Make a new connection to a peer, and handshake over it: somebody else may have taken its address.
 
@@ -266,8 +272,9 @@ class Dialer:
         """Dial a node and handshake with it, once the limiter lets it; ``met`` gets the address that answered."""
         async with self._turns.acquire(source) as connected:
             linked = None if expected is None else self._peers.get(expected)
-            if linked is not None and linked.link.outgoing is not None:  # it was faster
-                return linked
+            in_use = None if linked is None else linked.link.outgoing
+            if linked is not None and in_use is not None and not self._straightens(in_use, addresses):
+                return linked  # it was faster
             own: tuple[str, ...] | None = None
             with trio.move_on_after(patience := self._turns.patience()):
                 outgoing = await dial()
@@ -276,6 +283,11 @@ class Dialer:
                     url = self._outbound.url_of(outgoing) or addresses[0]
                     met.append(url)
                     own = await self._host.own_urls(url, outgoing)
+                    if not own:
+                        raise NotSent(
+                            f"this node listens nowhere, and {url} leads one way only: use a tcp:// or ws:// address "
+                            "of the node there"
+                        )
                     return await self._handshakes.initiate(
                         outgoing, tuple(dict.fromkeys((url, *known))), own, expected, realm_id
                     )
@@ -286,6 +298,9 @@ class Dialer:
                     raise
         self._host.refusals["handshake that came to nothing"] += 1
         raise no_answer((*met, *addresses), patience, own)
+
+    def _straightens(self, in_use: OutgoingConnection, addresses: tuple[str, ...]) -> bool:
+        return self._outbound.is_relayed(in_use) and not is_via_url(addresses[0])
 
 
 def _groups(urls: Iterable[str]) -> Iterable[tuple[str, ...]]:

@@ -278,14 +278,13 @@ class Handshakes:
             assert established.frame is not None
             self._outbound.found(outgoing)
             in_use = self._host.outgoing_to(established.peer.node_id)
-            if in_use is not None and in_use is not outgoing and self._outbound.own_address(outgoing) is not None:
-                # One of two attempts to the same node.  It would leave the connection in use for this one.
+            if in_use is not None and self._is_superfluous(outgoing, in_use, established.peer.node_id):
                 known = self._outbound.owner(in_use)
                 if known is not None:
                     established.session.close()
                     self._outbound.close(outgoing)
                     return known
-            current = self._host.outgoing_to(established.peer.node_id) or outgoing
+            current = outgoing if in_use is None or self._outbound.supersedes(outgoing, in_use) else in_use
             await self._send(current, established.frame)
             try:
                 self._host.check(established.peer)  # again: it may have been revoked while its frame waited for room
@@ -299,6 +298,16 @@ class Handshakes:
             raise _turned_away(addresses) from None
         finally:
             del self._initiating[index]
+
+    def _is_superfluous(self, outgoing: OutgoingConnection, in_use: OutgoingConnection, node: NodeId) -> bool:
+        """Return whether of two attempts to the same node this one is to end.
+
+        The other end would leave the connection in use for this one.  Where both ends have dialled both directions, the
+        one with the smaller id has dialled that which stays: otherwise each could close its own.
+        """
+        if in_use is outgoing or self._outbound.own_address(outgoing) is None or self._outbound.is_relayed(in_use):
+            return False
+        return self._outbound.returning(in_use) is None or self._host.identity.node_id > node
 
     def broken(self, outgoing: OutgoingConnection) -> None:
         """A connection broke: nothing will come of the handshakes begun over it."""
@@ -411,8 +420,10 @@ class Handshakes:
                 # The claim decides only over which connection the answer goes; it is verified by the last frame.
                 outgoing = self._host.outgoing_to(waiting.claimed)
                 advertised = waiting.addresses[0] if waiting.addresses else ""
-                if outgoing is None or (
-                    is_reverse_url(advertised) and self._outbound.returning(outgoing) != advertised
+                if (
+                    outgoing is None
+                    or (is_reverse_url(advertised) and self._outbound.returning(outgoing) != advertised)
+                    or (self._outbound.is_relayed(outgoing) and not is_via_url(advertised))
                 ):
                     outgoing = dialled = await self._dial_back(index, waiting)
                 own = await self._host.own_urls(advertised) if is_site_url(advertised) else self._host.advertised
@@ -560,7 +571,7 @@ def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] 
     return NoWayBack(
         f"{text}: it takes connections, and cannot connect back to this node at {', '.join(own[:3]) or 'no address'} "
         "(a firewall or NAT between them?), or hangs; let it in, say with --listen (listen=) where it can reach this "
-        "node, or use --dial-only (dial_only=True) and a ws:// address of it"
+        "node, or leave listen out: then this node dials both directions"
     )
 
 

@@ -35,7 +35,7 @@ from iris.cluster.mesh.reader import InboxReader
 from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
-from iris.cluster.routes import is_site_url, is_via_url, realm_of_url, site_url, via_url
+from iris.cluster.routes import is_site_url, is_two_way, is_via_url, realm_of_url, site_url, via_url
 from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.errors import AuthenticationError, IrisError, NotSent, RemoteProtocolError
@@ -111,10 +111,9 @@ class Mesh:
         self.tag: Final = setting.tag
         self.listening = listening
         """The URLs bound here."""
-        self.advertised = own_addresses(identity.node_id, listening, dial_only=setting.dial_only)
-        """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
-        self.dial_only: Final = setting.dial_only
-        """True if this node dials both directions of every link."""
+        self._dials_both: Final = setting.dials_both
+        self.advertised = own_addresses(identity.node_id, listening, dials_both=setting.dials_both)
+        """The URLs at which others may reach this node; of one that only dials out, a route through third ones, too."""
         self.config: Final = config
         self.wall_clock: Final = setting.wall_clock
         """Returns the seconds since 1970."""
@@ -128,7 +127,7 @@ class Mesh:
         self._outbound = OutboundConnections(
             transport,
             self,
-            entropy if setting.dial_only else None,
+            entropy if setting.dials_both else None,
             rules=DialRules(self.rules, DialLimits(config.failed_dials, config.failed_dial_rate), self.refusals),
             carriers=ports.carriers,
         )
@@ -293,12 +292,40 @@ class Mesh:
         """
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
 
+    async def straighten(self, node: NodeId, urls: Sequence[str], source: str) -> None:
+        """Replace the way to a peer through another node by a direct one, which others say that there is now.
+
+        Nothing happens if the peer is not linked so.  The way in use stays where that fails; frames under way may be
+        lost, as when a connection breaks.
+
+        Raises:
+            NotSent, AuthenticationError, ConfigError: see ``connect``.
+        """
+        if self._outbound.is_relayed(self._peers.outgoing_to(node)):
+            await self._dialling.straighten(node, urls, source)
+
     def readdress(self, listening: tuple[str, ...]) -> bool:
         """Name ``listening``, which are bound, in handshakes from now on; return whether its addresses are others."""
         known = self.advertised
         self.listening = listening
-        self.advertised = own_addresses(self.node, listening, dial_only=self.dial_only)
+        self.advertised = own_addresses(self.node, listening, dials_both=self._dials_both)
+        if not self.dial_only:
+            self._outbound.begin_answering()
         return self.advertised != known
+
+    @property
+    def dial_only(self) -> bool:
+        """True while no other machine can dial this node, so that it dials both directions of every link."""
+        return any(map(is_via_url, self.advertised))
+
+    def redial(self, node: NodeId) -> None:
+        """Make a new connection to a peer: that in use leaves from an address that this machine has no more.
+
+        Nothing happens if it has none, or is not linked.
+        """
+        outgoing = self._peers.outgoing_to(node)
+        if outgoing is not None:
+            self._outbound.line_broke(outgoing)
 
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
@@ -308,7 +335,9 @@ class Mesh:
         if is_via_url(dialled):
             return (via_url(self.node),)
         own = self._outbound.own_address(over)
-        return await return_urls(self.listening, dialled) if own is None else (own,)
+        if own is None:
+            return await return_urls(self.listening, dialled)
+        return (own, *filter(is_two_way, await return_urls(self.listening, dialled)))
 
     def receive_carried(self, frame: bytes | memoryview, kind: type[Message], carrier: str | None = None) -> None:
         """Receive a frame that came inside of a message, as if it had come over a connection.
@@ -435,7 +464,7 @@ class Mesh:
 
         A client stays one for as long as it is linked, whatever it says in a later handshake.  Frames leave under the
         latest session; over the same connection once the peer has shown that it has it.  Of two connections the one in
-        use stays, unless only the peer can dial it: it dials anew because that one is of no use.
+        use stays, but for what ``OutboundConnections.supersedes`` says.
         """
         self._finished += 1
         node, rights = established.peer.node_id, established.peer.certificate.rights
@@ -464,10 +493,11 @@ class Mesh:
         if later is not None and link.outgoing is None and not later.begun:
             self._outbound.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
         used = link.outgoing
-        if used is not None and outgoing is not used and self._outbound.returning(outgoing) is not None:
+        if used is not None and outgoing is not used and self._outbound.supersedes(outgoing, used):
             self._outbound.close(used)
             link.detach()
             used = None
+            peer.addresses = addresses
         reconnected = used is None
         if outgoing is not used:
             if used is None and outgoing in self._outbound:
@@ -740,9 +770,10 @@ class Mesh:
         self._transport.close()
 
 
-def own_addresses(node: NodeId, listening: tuple[str, ...], *, dial_only: bool) -> tuple[str, ...]:
+def own_addresses(node: NodeId, listening: tuple[str, ...], *, dials_both: bool) -> tuple[str, ...]:
     """Return the URLs at which others may reach a node that listens at some; see ``Mesh.advertised``."""
-    return (via_url(node),) if dial_only else advertised(listening)
+    own = advertised(listening)
+    return (*own, via_url(node)) if dials_both and not any(map(is_two_way, own)) else own
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.cluster.routes import (
     NO_CARRIERS,
     Carriers,
+    RelayedConnection,
     ReverseConnection,
     is_reverse_url,
     is_site_url,
@@ -107,7 +108,7 @@ class OutboundConnections:
 
     Args:
         observer: notified of each connection that broke.
-        tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
+        tokens: makes those of reverse connections, if this node dials both directions; None if others dial it back.
         rules: rules for the dials that rest on what others say.
         carriers: carriers to the nodes that the transport does not reach.
     """
@@ -127,6 +128,7 @@ class OutboundConnections:
         self._observer = observer
         self._carriers = carriers
         self._tokens = tokens
+        self._answers = tokens is None
         self._lines: dict[OutgoingConnection, _Line] = {}
 
     def __len__(self) -> int:
@@ -136,8 +138,13 @@ class OutboundConnections:
         """Return True if a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._lines
 
-    async def dial(self, url: str, hearsay: Hearsay | None = None) -> OutgoingConnection:
+    async def dial(self, url: str, hearsay: Hearsay | None = None, *, both: bool = True) -> OutgoingConnection:
         """Connect to a URL.  Cancelling leaves no connection behind.
+
+        Args:
+            url: the address.
+            hearsay: its source, if it is not the user.
+            both: True to dial the direction from there to here, too, if this node does that.
 
         Raises:
             NotSent, Refused, ConfigError: see ``Transport.dial``; or the address is not to be dialled, or too many
@@ -163,7 +170,7 @@ class OutboundConnections:
                 if not url.startswith("ipc:"):  # the records of all other machines hold theirs
                     self._refusals["address that no node has"] += 1
                 raise
-        outgoing = await self._open(url, partial(self._dial, permit=permit))
+        outgoing = await self._open(url, partial(self._dial, permit=permit, both=both))
         if counted:
             self._lines[outgoing].counted = counted[-1]
         return outgoing
@@ -187,11 +194,15 @@ class OutboundConnections:
             outgoing = await self._open(urls[0], lambda _, user: self._transport.accept_reverse(token, user))
             self._lines[outgoing].returning = urls[0]
             return outgoing
-        if self._tokens is not None and urls and not is_site_url(urls[0]) and not is_via_url(urls[0]):
-            raise NotSent("this node can only dial out: it begins the handshakes over its connections")
-        return await self.dial_any(urls, _ANSWERED, hearsay=hearsay)
+        if not self._answers and urls and is_two_way(urls[0]):
+            raise NotSent("this node only dials out: it begins the handshakes over its connections")
+        return await self.dial_any(urls, _ANSWERED, hearsay=hearsay, both=False)
 
-    async def _dial(self, url: str, user: ConnectionUser, permit: Permit) -> OutgoingConnection:
+    def begin_answering(self) -> None:
+        """Answer who dials this node from now on: it listens."""
+        self._answers = True
+
+    async def _dial(self, url: str, user: ConnectionUser, permit: Permit, *, both: bool) -> OutgoingConnection:
         for is_meant, carrier in ((is_site_url, self._carriers.gateways), (is_via_url, self._carriers.forwarder)):
             if is_meant(url):
                 if carrier is None:
@@ -199,11 +210,10 @@ class OutboundConnections:
                 return await carrier.dial(url, user)
         if is_reverse_url(url):
             # As good as a refusal: it has had connections here, it would dial at once, and nobody else can find out.
-            raise Refused("a node that can only dial out is not dialled")  # the address is a secret of both
-        if self._tokens is None:
+            raise Refused("a node that only dials out is not dialled")  # the address is a secret of both
+        # To answer is to dial one direction: the other end has dialled its own.  By ipc both ends listen.
+        if self._tokens is None or not both or not is_two_way(url):
             return await self._transport.dial(url, user, permit)
-        if not is_two_way(url):
-            raise NotSent(f"this node can only dial out, and reaches others at ws:// addresses; {url} is none")
         reverse = ReverseConnection(self._transport, url, self._tokens(16), user)
         try:
             await reverse.dial(permit)
@@ -232,7 +242,13 @@ class OutboundConnections:
             self._observer.connection_broke(outgoing, line.owner)
 
     async def dial_any(
-        self, urls: Iterable[str], at_once: int = AT_ONCE, *, hearsay: Hearsay | None = None, proved: str = ""
+        self,
+        urls: Iterable[str],
+        at_once: int = AT_ONCE,
+        *,
+        hearsay: Hearsay | None = None,
+        proved: str = "",
+        both: bool = True,
     ) -> OutgoingConnection:
         """Connect to the first of ``urls`` that can be reached.
 
@@ -245,6 +261,7 @@ class OutboundConnections:
             at_once: addresses that are dialled at one time.
             hearsay: the source of the addresses, if it is not the user.
             proved: the one of them at which the node was found before.
+            both: see ``dial``.
 
         Raises:
             Refused: nobody listens at any of them.
@@ -252,7 +269,7 @@ class OutboundConnections:
         """
         failures: list[Exception] = []
         outgoing = await first_of(
-            [partial(self.dial, url, None if url == proved else hearsay) for url in urls],
+            [partial(self.dial, url, None if url == proved else hearsay, both=both) for url in urls],
             failures,
             expected=(NotSent, ConfigError),
             discard=self.close,
@@ -284,6 +301,23 @@ class OutboundConnections:
         """Return the ``reverse://`` address of a connection that the other end has dialled."""
         line = self._lines.get(outgoing)
         return None if line is None else line.returning
+
+    def is_relayed(self, outgoing: OutgoingConnection | None) -> bool:
+        """Return whether frames go through another node of the site."""
+        return isinstance(outgoing, RelayedConnection)
+
+    def supersedes(self, outgoing: OutgoingConnection, used: OutgoingConnection) -> bool:
+        """Return whether a new connection to a peer takes the place of that in use: the latter stays if it can.
+
+        It cannot if the peer has dialled both directions of the new one: it does that when the one in use is of no use.
+        A direct one takes the place of one through another node, and of two that each end has dialled for both
+        directions that which ``Handshakes`` let pass.
+        """
+        if self.returning(outgoing) is not None:
+            return True
+        if self.is_relayed(used):
+            return not self.is_relayed(outgoing)
+        return self.own_address(outgoing) is not None and self.returning(used) is not None
 
     def close(self, outgoing: OutgoingConnection) -> None:
         """Close a connection; nobody is notified."""

@@ -21,7 +21,7 @@ from iris.kernel.transport import OutgoingConnection
 from iris.security.channel import Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
-_KINDS: Final = {"site": "gateway", "via": "relay", "reverse": "ws"}
+_KINDS: Final = {"site": "gateway", "via": "relay"}
 """Kinds of the connections that no transport dials, by scheme."""
 
 
@@ -94,7 +94,10 @@ class Peer:
 
     @property
     def kind(self) -> str:
-        """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
+        """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node.
+
+        And reverse: the peer has dialled both directions, by tcp or ws.
+        """
         scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
         return _KINDS.get(scheme, scheme)
 

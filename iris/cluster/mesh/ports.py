@@ -104,7 +104,7 @@ class MeshSetting:
     wall_clock: Callable[[], float]
     """Seconds since 1970."""
     tag: SiteTag = _NO_TAG
-    dial_only: bool = False
-    """True if this node dials both directions of every link."""
+    dials_both: bool = False
+    """True if this node dials both directions of the links that it begins, but by ipc: nobody has to connect to it."""
     rules: AddressRules = field(default_factory=AddressRules)
     """Rules for the addresses that this node dials; by default others may name any host."""

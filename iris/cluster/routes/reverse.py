@@ -1,4 +1,4 @@
-"""Connection reversal: a node that can only dial out dials both directions of the link.
+"""Connection reversal: a node that was not said to listen dials both directions of the links that it begins.
 
 Its own outgoing connection is an ordinary one.  In the hello of its handshake it does not say where it listens, but the
 token of a reverse connection, ``reverse://TOKEN``; the other node sends its answer there, and everything after it.
@@ -16,7 +16,7 @@ from iris.kernel.transport import ConnectionUser, IncomingConnection, OutgoingCo
 SCHEME: Final = "reverse://"
 
 _TOKEN_SIZE: Final = 32
-_TWO_WAY: Final = ("ws://", "mem://")
+_TWO_WAY: Final = ("tcp://", "ws://", "mem://")
 
 
 def reverse_url(token: bytes) -> str:

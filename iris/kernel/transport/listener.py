@@ -368,6 +368,8 @@ class Acceptor:
         self._reception: Listener | None = None  # made on first need: it has descriptors and a thread
         self._numbers = itertools.count(1)
         self._tokens = PendingReverseTable()
+        self._takes_reverse = False
+        """True once it listens where reverse connections can come."""
         self._doors: dict[tuple[str, int], WebSocketListener] = {}
         self._files: list[tuple[Path, os.stat_result]] = []
         self._arrived: dict[int, tuple[socket.socket, str | None, Greeting]] = {}
@@ -401,7 +403,9 @@ class Acceptor:
         host, _, port = url.removeprefix("tcp://").rpartition(":")
         if not port.isdigit():
             raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
-        return f"tcp://{host}:{self._listen(url, host, int(port), SpGreeting)}"
+        bound = self._listen(url, host, int(port), lambda: SpGreeting(self._tokens))
+        self._takes_reverse = True
+        return f"tcp://{host}:{bound}"
 
     def listen_file(self, url: str) -> str:
         """Take connections to ``ipc:///PATH`` from now on; see ``listen``.  The file goes with this object."""
@@ -426,6 +430,7 @@ class Acceptor:
             door.paths.add(path)  # before anybody can come
             port = str(self._listen(url, host, int(port), door.greet))
             self._doors[host, int(port)] = door
+            self._takes_reverse = True
         door.paths.add(path)
         return f"ws://{host}:{port}{slash}{rest}"
 
@@ -438,7 +443,7 @@ class Acceptor:
             self._reception = Listener(self._config, self)
         return self._reception
 
-    async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
+    async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing | None]:
         """Wait for the first connection that shows ``token``; return it, to send by.
 
         Cancelling leaves nothing behind.
@@ -446,8 +451,8 @@ class Acceptor:
         Raises:
             NotSent: nobody can come, or the token is in use.
         """
-        if not self._doors:
-            raise NotSent("a node that can only dial out is reached from a node that listens at a ws:// address")
+        if not self._takes_reverse:
+            raise NotSent("a node that listens nowhere is linked to nodes that listen at a tcp:// or ws:// address")
         return await self._tokens.wait(token)
 
     def next_number(self) -> int:
@@ -466,7 +471,6 @@ class Acceptor:
                 # slot here is free again.
                 self._reception.seen(number)
                 if greeting.awaited is not None:
-                    assert greeting.framing is not None
                     greeting.awaited.hand_over(connection, greeting.framing)
                     continue
                 try:

@@ -5,7 +5,8 @@ A node listens with ``iris.kernel.transport.listener``, reads with ``iris.kernel
 thread stands between.
 
 A reverse connection exchanges the roles of dialling and nothing else.  The sender waits for it, at a path of its own
-below each ws address of its node; the node that cannot be dialled dials there.
+below each ws address of its node, or at each tcp address for who greets as a PULL and shows the token; the node that
+cannot be dialled dials there.
 
 A process that was forked after its parent had opened a transport cannot open one.
 """
@@ -29,6 +30,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
+from iris.kernel.transport.greeting import ReverseGreeting
 from iris.kernel.transport.listener import Acceptor
 from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, OutgoingConnection, Permit, SocketAddress
 from iris.kernel.transport.reader import FrameReader, Framing
@@ -37,7 +39,7 @@ from iris.kernel.transport.writer import StreamOutgoing
 from iris.kernel.wire import largest_frame
 
 if TYPE_CHECKING:
-    from iris.kernel.transport.reverse_dial import ReverseDialling
+    from iris.kernel.transport.reverse_dial import ReverseDialling, ReverseRequest
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
@@ -46,7 +48,7 @@ DIALS: Final = 256
 have this node dial dead names in their handshakes must not keep it from reading its files."""
 
 _REACHED: Final = 256
-"""Addresses by ``ws`` of which it is remembered where they were found.  Reverse connections are dialled there: of a
+"""Addresses of which it is remembered where they were found.  Reverse connections are dialled there: of a
 name with several hosts only one knows the token."""
 
 
@@ -187,6 +189,7 @@ class NetworkTransport:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
         if check_url(url).startswith("tcp://"):
             connection = await open_connection(url, self._dials, permit)
+            self._note_reached(url, connection)
             return self._open_outgoing(connection, url, with_length, user)
         if url.startswith("ws://"):
             return await self._dial_web(url, user, permit)
@@ -196,12 +199,15 @@ class NetworkTransport:
         from iris.kernel.transport.websocket_dial import open_web
 
         connection, messages = await open_web(url, self._limit, self._dials, permit)
+        self._note_reached(url, connection)
+        return self._open_outgoing(connection, url, messages.encode, user, messages)
+
+    def _note_reached(self, url: str, connection: socket.socket) -> None:
         self._reached.pop(url, None)
         with contextlib.suppress(OSError):  # it broke
             self._reached[url] = (connection.family, connection.getpeername())
         if len(self._reached) > _REACHED:
             del self._reached[next(iter(self._reached))]
-        return self._open_outgoing(connection, url, messages.encode, user, messages)
 
     def _open_outgoing(
         self,
@@ -226,23 +232,31 @@ class NetworkTransport:
         connection, messages = await self._arrivals.wait_reverse(token)
         with contextlib.suppress(OSError):  # it broke; the sender finds out
             prepare_to_send(connection)
-        return self._open_outgoing(connection, "the dialler of a reverse connection", messages.encode, user, messages)
+        framing = with_length if messages is None else messages.encode
+        return self._open_outgoing(connection, "the dialler of a reverse connection", framing, user, messages)
 
     def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> ReverseIncoming:
         """See ``Transport.dial_reverse``."""
-        if not url.startswith("ws://"):
-            raise NotSent(f"no reverse connection leads from {url}: that takes a ws:// address")
+        if url.startswith("ipc://"):
+            raise NotSent(f"no reverse connection leads from {url}: that takes a tcp:// or ws:// address")
         if url not in self._reached:
             raise NotSent(f"no reverse connection leads from {url}: it was not reached")
         if self._dialling is None:
             from iris.kernel.transport.reverse_dial import ReverseDialling
 
-            self._dialling = ReverseDialling(self._streams, self._limit, self)
+            self._dialling = ReverseDialling(self._streams, self)
+        ask: Callable[[], ReverseRequest] = partial(ReverseGreeting, token)
+        if url.startswith("ws://"):
+            from iris.kernel.transport.websocket_dial import WebReturn
+
+            ask = partial(WebReturn, f"{url.rstrip('/')}/{token}", self._limit)
         incoming = ReverseIncoming(self._dialling, self._streams, user)
-        self._dialling.dial(incoming, f"{url.rstrip('/')}/{token}", *self._reached[url])
+        self._dialling.dial(incoming, ask, *self._reached[url])
         return incoming
 
-    def reverse_arrived(self, key: ReverseIncoming, connection: socket.socket, host: str, messages: Framing) -> None:
+    def reverse_arrived(
+        self, key: ReverseIncoming, connection: socket.socket, host: str, messages: Framing | None
+    ) -> None:
         """See ``ReverseObserver.reverse_arrived``."""
         number = key.number = self._arrivals.next_number()
         try:

@@ -132,7 +132,8 @@ class Transport(Protocol):
             user: see ``dial``.
 
         Raises:
-            NotSent: nobody can come, for this node listens at no ``ws://`` address; or the token is in use.
+            NotSent: nobody can come, for this node listens at no ``tcp://`` or ``ws://`` address; or the token is in
+                use.
         """
         ...
 
@@ -142,8 +143,8 @@ class Transport(Protocol):
         What comes by it comes by a connection like those that others open: the observer is notified of it.
 
         Args:
-            url: a ``ws://`` address that ``dial`` has reached.
-            token: the token that the other node knows.
+            url: a ``tcp://`` or ``ws://`` address that ``dial`` has reached.
+            token: the token that the other node knows, of 32 letters and digits.
             user: notified when the connection was there and is lost.
 
         Raises:

@@ -24,17 +24,20 @@ class PendingReverse:
     def __init__(self) -> None:
         self.is_claimed = False
         self._came = trio.Event()
-        self._arrived: tuple[socket.socket, Framing] | None = None
+        self._arrived: tuple[socket.socket, Framing | None] | None = None
 
-    def hand_over(self, connection: socket.socket, framing: Framing) -> None:
-        """Accept the connection that has come; if nobody waits any more, close it."""
+    def hand_over(self, connection: socket.socket, framing: Framing | None) -> None:
+        """Accept the connection that has come; if nobody waits any more, close it.
+
+        ``framing`` is None where each frame stands behind its length.
+        """
         if self._came.is_set():
             connection.close()
         else:
             self._arrived = connection, framing
             self._came.set()
 
-    async def wait(self) -> tuple[socket.socket, Framing]:
+    async def wait(self) -> tuple[socket.socket, Framing | None]:
         """Wait until it has come.  Cancelling it closes it, if it comes still."""
         try:
             await self._came.wait()
@@ -57,7 +60,7 @@ class PendingReverseTable:
     def __len__(self) -> int:
         return len(self._awaited)
 
-    async def wait(self, token: str) -> tuple[socket.socket, Framing]:
+    async def wait(self, token: str) -> tuple[socket.socket, Framing | None]:
         """Wait until somebody has come with ``token``.  Cancelling leaves nothing behind.
 
         Raises:

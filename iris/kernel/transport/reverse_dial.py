@@ -1,4 +1,4 @@
-"""Reverse dialling: inbound connections that this node dials itself, to a node that it has reached by WebSocket.
+"""Reverse dialling: inbound connections that this node dials itself, to a node that it has reached.
 
 The other end is ready once it has read the token, mostly some milliseconds after the first attempt: so there are more.
 Attempts are made in passing, whenever somebody receives: no task and no thread waits for any of them.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import errno
 import math
 import socket
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar, final
 
 import trio
 
 from iris.kernel.errors import NotSent
+from iris.kernel.transport.greeting import GreetingProgress
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.port import SocketAddress
-from iris.kernel.transport.reader import FrameReader
-from iris.kernel.transport.websocket import PUSH, ClientUpgrade, NotUpgraded, WebSocketFraming
-from iris.kernel.transport.websocket_dial import PIECE
+from iris.kernel.transport.reader import FrameReader, Framing
 
 K = TypeVar("K")
 K_contra = TypeVar("K_contra", contravariant=True)
@@ -28,17 +28,40 @@ _LONGEST_PAUSE: Final = 0.2
 """Seconds until the next attempt."""
 
 
+class ReverseRequest(Protocol):
+    """One request for a reverse connection: ``ReverseGreeting`` over TCP, ``WebReturn`` by WebSocket.
+
+    Attributes:
+        request: bytes to send first.
+        framing: finds the frames in what follows, once it is granted; None if they stand behind their lengths.
+    """
+
+    @property
+    def request(self) -> bytes: ...
+
+    @property
+    def framing(self) -> Framing | None: ...
+
+    def receive(self, connection: socket.socket) -> GreetingProgress:
+        """Look at the answer when something can be read; anything but PART and WHOLE: it is not granted.
+
+        Raises:
+            OSError: the connection broke, or has nothing to read (``BlockingIOError``).
+        """
+        ...
+
+
 class ReverseObserver(Protocol[K_contra]):
     """Takes over reverse connections."""
 
-    def reverse_arrived(self, key: K_contra, connection: socket.socket, host: str, messages: WebSocketFraming) -> None:
+    def reverse_arrived(self, key: K_contra, connection: socket.socket, host: str, messages: Framing | None) -> None:
         """A connection is there.  Called from within ``FrameReader.receive_nowait``; must not block.
 
         Args:
             key: what it was dialled for.
             connection: the callee's from then on.
             host: the host at its other end.
-            messages: its messages.
+            messages: finds its frames; None if they stand behind their lengths.
         """
         ...
 
@@ -49,27 +72,25 @@ class ReverseDialling(Generic[K]):
 
     Args:
         streams: watches those that are being made.
-        limit: bytes of the largest frame.
         observer: takes over those that are there.
     """
 
-    def __init__(self, streams: FrameReader, limit: int, observer: ReverseObserver[K]) -> None:
+    def __init__(self, streams: FrameReader, observer: ReverseObserver[K]) -> None:
         self._streams = streams
-        self._limit = limit
         self._observer = observer
         self._attempts: dict[K, _Attempts] = {}
 
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def dial(self, key: K, url: str, family: int, address: SocketAddress) -> None:
-        """Dial ``url``, which is at ``address``, until that succeeds or is given up.
+    def dial(self, key: K, ask: Callable[[], ReverseRequest], family: int, address: SocketAddress) -> None:
+        """Dial an address until that succeeds or is given up; ``ask`` makes the request of each attempt.
 
         Raises:
-            ConfigError: the URL is none.
+            ConfigError: raised by ``ask``.
             NotSent: there is no way to that address, or no descriptor left.
         """
-        attempts = self._attempts[key] = _Attempts(url, family, address)
+        attempts = self._attempts[key] = _Attempts(ask, family, address)
         self._try(key, attempts)
         if attempts.connection is None:
             del self._attempts[key]
@@ -105,7 +126,7 @@ class ReverseDialling(Generic[K]):
             self._retry(attempts)
             return
         attempts.connection = connection
-        attempts.asking = ClientUpgrade(attempts.url, PUSH, self._limit)
+        attempts.asking = attempts.ask()
         attempts.unsent = attempts.asking.request
         try:
             connection.setblocking(False)
@@ -123,18 +144,18 @@ class ReverseDialling(Generic[K]):
             if attempts.unsent:  # it fails as the connection has, and goes whole into one that is new
                 connection.send(attempts.unsent)
                 attempts.unsent = b""
-            while True:
-                messages = attempts.asking.receive(connection.recv(PIECE))
-                if messages is not None:
-                    break
+            while (progress := attempts.asking.receive(connection)) is GreetingProgress.PART:
+                pass
         except BlockingIOError:
             return
-        except (OSError, NotUpgraded):
+        except OSError:
+            progress = GreetingProgress.WRONG
+        if progress is not GreetingProgress.WHOLE:
             self._retry(attempts)
             return
         self._streams.unwatch(connection)
         del self._attempts[key]
-        self._observer.reverse_arrived(key, connection, str(attempts.address[0]), messages)
+        self._observer.reverse_arrived(key, connection, str(attempts.address[0]), attempts.asking.framing)
 
     def _retry(self, attempts: _Attempts) -> None:
         self._drop(attempts)
@@ -152,14 +173,14 @@ class ReverseDialling(Generic[K]):
 class _Attempts:
     """The attempts at one reverse connection, until it is there."""
 
-    __slots__ = ("address", "again", "asking", "connection", "family", "pause", "unsent", "url")
+    __slots__ = ("address", "again", "ask", "asking", "connection", "family", "pause", "unsent")
 
-    def __init__(self, url: str, family: int, address: SocketAddress) -> None:
-        self.url = url
+    def __init__(self, ask: Callable[[], ReverseRequest], family: int, address: SocketAddress) -> None:
+        self.ask = ask
         self.family = family
         self.address = address
         self.connection: socket.socket | None = None
-        self.asking: ClientUpgrade | None = None
+        self.asking: ReverseRequest | None = None
         self.unsent = b""
         self.again = math.inf
         self.pause = _FIRST_PAUSE

@@ -5,6 +5,9 @@ length, eight bytes, big-endian; over a Unix socket there is one byte more befor
 
 Sources: sp-tcp-mapping-01 and sp-ipc-mapping-01 of nanomsg.  The latter gives 0 for the type of all messages; nanomsg
 and nng send 1, and take nothing else.
+
+A reverse connection has the roles exchanged: who dials is the PULL.  Behind its header comes the token that the PUSH
+waits for, of ``TOKEN_SIZE`` letters and digits; this is Iris' own, and no other implementation dials so.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ GREETING: Final = b"\0SP\0\0\x50\0\0"
 
 ANSWER: Final = b"\0SP\0\0\x51\0\0"
 """The header of a PULL."""
+
+TOKEN_SIZE: Final = 32
+"""Size in bytes of the token of a reverse connection."""
 
 LENGTH: Final = struct.Struct(">Q")
 

@@ -1,17 +1,19 @@
-"""WebSocket dialer: outbound connections by WebSocket."""
+"""WebSocket dialer: outbound connections by WebSocket, and reverse ones."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from typing import Final
+from typing import Final, final
 
 import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.transport.dialer import DialSlots, open_greeted
+from iris.kernel.transport.greeting import GreetingProgress
 from iris.kernel.transport.port import Permit
-from iris.kernel.transport.websocket import PULL, ClientUpgrade, NotUpgraded, WebSocketFraming, split_url
+from iris.kernel.transport.reader import Framing
+from iris.kernel.transport.websocket import PULL, PUSH, ClientUpgrade, NotUpgraded, WebSocketFraming, split_url
 
 PIECE: Final = 4 * KIB
 """Size in bytes of one read of the answer to an upgrade request."""
@@ -54,3 +56,27 @@ async def open_web(
                 return messages
 
     return await open_greeted(url, parts.host, parts.port, dials, greet, permit)
+
+
+@final
+class WebReturn:
+    """The request for a reverse connection by WebSocket, at a path that has the token.  See ``ReverseRequest``.
+
+    Raises:
+        ConfigError: the URL is none.
+    """
+
+    __slots__ = ("_asking", "framing", "request")
+
+    def __init__(self, url: str, limit: int) -> None:
+        self._asking = ClientUpgrade(url, PUSH, limit)
+        self.request = self._asking.request
+        self.framing: Framing | None = None
+
+    def receive(self, connection: socket.socket) -> GreetingProgress:
+        """See ``ReverseRequest.receive``."""
+        try:
+            self.framing = self._asking.receive(connection.recv(PIECE))
+        except NotUpgraded:
+            return GreetingProgress.WRONG
+        return GreetingProgress.PART if self.framing is None else GreetingProgress.WHOLE

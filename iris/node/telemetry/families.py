@@ -171,6 +171,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_commits_total": _counter("Groups of events written to the disk."),
     "iris_bridge_failed_commits_total": _counter("Groups that found no room on the disk; they are tried again."),
     "iris_bridge_unpublished_events_total": _counter("Rows that Spark wrote, stored and not published."),
+    "iris_bridge_expired_groups_total": _counter("Groups of readers that nobody used, and that were forgotten."),
     "iris_bridge_log_events": _gauge("Events in the log.", "shard"),
     "iris_bridge_log_bytes": _gauge("Bytes of the log.", "shard"),
     "iris_bridge_lag_events": _gauge("Events that a group of readers has still to read here.", "group"),
@@ -413,6 +414,7 @@ _BRIDGE: Final = {
     "iris_bridge_commits_total": "commits",
     "iris_bridge_failed_commits_total": "refusals",
     "iris_bridge_unpublished_events_total": "unannounced",
+    "iris_bridge_expired_groups_total": "expired_groups",
 }
 """Fields of ``BridgeStatistics``."""
 

@@ -18,6 +18,7 @@ import msgspec
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.log import GROUP_IDLE
 from iris.spark_bridge.tier import Tier
 
 DEFAULT_COPY: Final = "copy"
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_age: float | None = None
     max_bytes: int | None = None
     keep_unread: bool = False
+    group_idle: float = GROUP_IDLE
     tier: Tier | None = None
 
 

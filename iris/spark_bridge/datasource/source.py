@@ -78,6 +78,8 @@ from iris.spark_bridge.protocol import Extent
 _FIRST_POLL: Final = 0.25
 _HELD_LOOK: Final = 0.25
 _LONGEST_POLL: Final = 8.0
+_SIGN_OF_LIFE: Final = 1800.0
+"""Seconds after which a group that is where it was is sent again, so that it does not expire: half an hour."""
 """Seconds that Spark's question for new data waits for an event: twice as long each time that none came.  So an idle
 query wakes up Spark, its Python and the bridge once in eight seconds; an event ends the wait at once, and so does
 stopping the query.  ``processAllAvailable`` waits for one question without an answer: of 0.25 s, if events came."""
@@ -364,6 +366,8 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Watch on added topics, below the offsets reached when they were added. None: not in use."""
         self._moved: Mapping[str, int] = {}
         """Progress of the group that was last sent to the bridge: offsets by shard."""
+        self._moved_at = -math.inf
+        """Monotonic time of that, in seconds."""
         self._initial: Offsets | None = None
         self._target: dict[str, Extent] | None = None
         self._known = False
@@ -549,9 +553,10 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _move(self, offsets: Mapping[str, int]) -> None:
         group = self._options.group
-        if group is None or offsets == self._moved:
+        now = time.monotonic()
+        if group is None or (offsets == self._moved and now < self._moved_at + _SIGN_OF_LIFE):
             return
-        self._moved = offsets
+        self._moved, self._moved_at = offsets, now
         for address in self._watch.addresses:
             own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
             try:

@@ -12,14 +12,14 @@ from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
 from iris.spark_bridge.log.checked_table import record_size
 from iris.spark_bridge.log.recovery import existing_store, open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
-from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
+from iris.spark_bridge.log.retention import GROUP_IDLE, Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import is_full, sync_directory
 from iris.spark_bridge.log.store import JOB_PREFIX, QUERY, Appended, News, ShardState, Store
 from iris.spark_bridge.log.tiering import SealedSegment, TierObject, Tiering, TierPart
 from iris.spark_bridge.log.topics.filter import EVERYTHING, MAX_REGEX, TopicFilter
 
 __all__ = (
-    "ABANDONED", "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
+    "ABANDONED", "CHUNK_EVENTS", "EVERYTHING", "GROUP_IDLE", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
     "Appended", "LogChange", "Chunk", "Cut", "FileRange", "HeldShard", "IndexView", "News", "Position", "Replication",
     "Retention", "SealedSegment", "ShardState", "Store", "TierObject", "TierPart", "Tiering", "TopicFilter",
     "TopicRetention", "crc32", "decode_change_untrusted", "decode_frames", "encode_head", "existing_store",

@@ -672,13 +672,18 @@ class IndexView:
         """Delete the owner of a name; return whether it had one."""
         return self._owners.delete(name)
 
+    def owner_since(self, name: bytes) -> int:
+        """Return since when a name has its owner, in microseconds since 1970; 0 if it has none."""
+        value = self._owners.get(name)
+        return 0 if value is None else _OWNER.unpack_from(value)[0]
+
+    def owned_since(self, prefix: bytes) -> dict[bytes, int]:
+        """Return since when names that begin with ``prefix`` have an owner, in microseconds since 1970."""
+        return {name: _OWNER.unpack_from(value)[0] for name, value in self._owners.records() if name.startswith(prefix)}
+
     def delete_owners(self, prefix: bytes, before: int) -> int:
         """Delete the owners of names that begin with ``prefix`` and were taken before ``before``; return how many."""
-        found = [
-            name
-            for name, value in self._owners.records()
-            if name.startswith(prefix) and _OWNER.unpack_from(value)[0] < before
-        ]
+        found = [name for name, since in self.owned_since(prefix).items() if since < before]
         for name in found:
             self._owners.delete(name)
         return len(found)
@@ -779,6 +784,10 @@ class IndexView:
     def cursors(self) -> dict[bytes, bytes]:
         """Return every cursor's record by name."""
         return dict(self._cursors.records())
+
+    def cursor(self, name: bytes) -> bytes | None:
+        """Return the record of one cursor; None if there is none."""
+        return self._cursors.get(name)
 
     def put_cursor(self, name: bytes, record: bytes) -> None:
         """Write a cursor's record."""

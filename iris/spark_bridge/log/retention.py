@@ -87,6 +87,14 @@ def parse_rule(text: str) -> TopicRetention:
     return TopicRetention(pattern=pattern, **given)
 
 
+GROUP_IDLE: Final = 30 * 86_400.0
+"""Seconds.  A job that runs once a month keeps its place, and so does who is away for some weeks; names that somebody
+made up for a look go before a cluster has no room for more."""
+
+_SHORTEST_IDLE: Final = 86_400.0
+"""Seconds: 24 times the longest pause between two signs of life of a group in use."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
@@ -106,6 +114,9 @@ class Retention:
     """Rules for topics; the first that matches counts.  The limits above are for the other topics then."""
     tombstones: float = 86_400.0
     """Seconds for which a last value that is null stays at least, so that readers learn that its key is gone."""
+    group_idle: float = GROUP_IDLE
+    """Seconds, a day at least, after which a group of readers that nobody uses is forgotten.  A group in use never is:
+    one that has a consumer, or a query of Spark's."""
 
     def without_ages(self) -> Retention:
         """Return the same without what depends on the clock."""
@@ -118,6 +129,10 @@ class Retention:
             if value is not None and not value > 0:
                 raise ConfigError(f"retention: {name} is {shown(given)}: use a number above 0, or None for no limit")
             object.__setattr__(self, name, value)
+        idle = as_float(self.group_idle)
+        if not _SHORTEST_IDLE <= idle < math.inf:
+            raise ConfigError(f"retention: group_idle is {shown(self.group_idle)}: use {_SHORTEST_IDLE:g} s or more")
+        object.__setattr__(self, "group_idle", idle)
 
 
 _AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|h|d|KiB|MiB|GiB|TiB)")

@@ -28,6 +28,7 @@ from iris.kernel.config import MIB
 from iris.kernel.names import account_of
 from iris.kernel.tasks import close_locked
 from iris.kernel.wire import saturated
+from iris.patterns.bridge_protocol import GROUP
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
@@ -151,6 +152,9 @@ class Cursor:
     timestamp: int
     """Time of the last change, in microseconds since 1970."""
 
+
+_SIGN_OF_LIFE: Final = 3_600_000_000
+"""Microseconds after which it is written down again that a group is in use."""
 
 _WINDOWS: Final = 512 * MIB
 """Size of publishers' windows that stay in memory, in bytes: 3,000 large ones.  Others are read again when their
@@ -902,6 +906,63 @@ class Store:
         with self._index.read() as view:
             return [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
 
+    def expire_groups(self, before: int, used: Collection[str], *, now: int) -> dict[str, str]:
+        """Forget groups that were last used before ``before``; return them with their owners, "" if one had none.
+
+        Those of queues stay.
+
+        Args:
+            before: microseconds since 1970.
+            used: groups that are in use: they stay, and that is written down now and then.
+            now: microseconds since 1970.
+
+        Raises:
+            StoreFull: there is no room; nothing was changed.
+        """
+        prefix = _owned("group", "")
+        with self._writing:
+            with self._index.read() as view:
+                cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+                last_used = {
+                    name[len(prefix) :].decode(): since for name, since in view.owned_since(prefix).items()
+                } | {cursor.group: cursor.timestamp for cursor in cursors}
+                expired = {
+                    group: view.owner(_owned("group", group)) or ""
+                    for group, timestamp in last_used.items()
+                    if timestamp < before and group not in used and not group.startswith(GROUP)
+                }
+            for cursor in cursors:
+                if cursor.group in used and cursor.timestamp < now - _SIGN_OF_LIFE:
+                    self._put_cursor(dataclasses.replace(cursor, timestamp=now))
+            if expired:
+                with self._index.write() as view:
+                    for group in expired:
+                        view.delete_owner(_owned("group", group))
+                        view.delete_cursor(group.encode())
+                self._owned = None
+        return expired
+
+    def _note_use(self, group: str, owner: str, now: int) -> None:
+        """Write down that its owner uses a group, unless that was noted within the hour."""
+        if self._last_use(group) >= now - _SIGN_OF_LIFE:
+            return
+        with self._writing, contextlib.suppress(StoreFull):
+            with self._index.read() as view:
+                record = view.cursor(group.encode())
+            if record is not None:
+                self._put_cursor(dataclasses.replace(_unpack_cursor(group, record), timestamp=now))
+            else:
+                with self._index.write() as view:
+                    view.put_owner(_owned("group", group), owner, now)
+                self._owned = None  # it may have expired a moment ago
+
+    def _last_use(self, group: str) -> int:
+        with self._index.read() as view:
+            record = view.cursor(group.encode())
+            if record is None:
+                return view.owner_since(_owned("group", group))
+        return _unpack_cursor(group, record).timestamp
+
     def drop_cursor(self, group: str) -> bool:
         """Forget a group and whose it was; return whether it was known."""
         with self._writing, self._index.write() as view:
@@ -1005,6 +1066,8 @@ class Store:
         with self._index.read() as view:
             known = view.owner(key)
         if known is not None:
+            if kind == "group" and known == owner and not name.startswith(GROUP):
+                self._note_use(name, owner, now)
             return known
         with self._writing:
             with self._index.read() as view:

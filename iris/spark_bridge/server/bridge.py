@@ -200,6 +200,7 @@ async def open_bridge(
         max_age=retention.max_age,
         max_bytes=retention.max_bytes,
         keep_unread=retention.keep_unread,
+        group_idle=retention.group_idle,
         tier=None if tier is None else tier.absolute(),
     )
     config = node._parts.mesh.config
@@ -298,6 +299,7 @@ async def open_bridge(
             for part in reports:
                 del node._reports[part]
             queues.close()
+            operations.close()
 
 
 def read_division(directory: Path, of: int) -> Division | None:

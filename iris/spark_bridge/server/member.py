@@ -25,6 +25,7 @@ from iris.kernel.tasks import Wakeup, run_in_thread
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
+from iris.spark_bridge.consumers import ReaderGroups
 from iris.spark_bridge.copies import PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.events.runs import count_events, stored_size
@@ -93,6 +94,8 @@ class BridgeStatistics:
     """Attempts to write a group that failed because there was no room."""
     unannounced: int
     """Rows written by Spark that are stored and could not be published to subscribers."""
+    expired_groups: int
+    """Groups of readers that nobody has used for so long that they were forgotten; not in events."""
 
 
 @final
@@ -234,6 +237,7 @@ class BridgeMember:
         self.store: Final = store
         self.copies: Final = copies
         self.parents: Final = parents
+        self.groups: Final = ReaderGroups(store, limits.retention.group_idle)
         self.sharding = Sharding(shards, None if division is None else division.of)
         self._undivided: Final = Sharding(shards)
         """Sharding of events that are stored here wherever their keys belong: nobody would send them again."""
@@ -282,6 +286,7 @@ class BridgeMember:
             commits=self._commits,
             refusals=self._refusals,
             unannounced=self._unannounced,
+            expired_groups=self.groups.expired,
         )
 
     async def report(self) -> BridgeReport:
@@ -750,6 +755,8 @@ class BridgeMember:
             if self.is_clock_believed():
                 with suppress(StoreFull):  # next time
                     await run_in_thread(self.store.forget_publishers, before)
+                    for group in await self.groups.expire(self.now()):
+                        self.parents.forget(group)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:

@@ -117,8 +117,8 @@ class _CallerPermit:
         self._permissions.check(asked.operation, sender)
         self._permissions.check_named(asked, sender)
         owned = asked.permission.owns
-        if owned is not None:
-            name = getattr(asked, owned)
+        name = None if owned is None else getattr(asked, owned)
+        if owned is not None and name is not None:
             owner = self._store.owner(owned, name)  # one page of memory: 10 us
             if owner is not None:
                 check_owner(owned, name, owner=owner, caller=sender.cluster)
@@ -149,6 +149,7 @@ class Operations:
         self._member = member
         self._intake = intake
         self._queues = queues
+        self._consumers = Consumers(member, member.groups)
         self._others = others
         self._permissions = permissions
         self._config = config
@@ -164,6 +165,16 @@ class Operations:
         """Filters of readers, the most recently used last."""
         self._polls: Counter[str] = Counter()
         """Number of requests that wait for news, by cluster."""
+        self._waiting: set[trio.CancelScope] = set()
+        """A scope for each of them."""
+        self._is_closing = False
+
+    def close(self) -> None:
+        """End what would go on until the caller leaves, or news come: the member leaves."""
+        self._is_closing = True
+        self._consumers.close()
+        for waiting in self._waiting:
+            waiting.cancel()
 
     def service(self, cluster: str) -> Service:
         """Return the service for one of the clusters that the member joins."""
@@ -196,7 +207,7 @@ class Operations:
             ReadLog: self._read,
             StagePart: self._stage,
             TakeJobs: self._queues.serve,
-            Consume: Consumers(self._member).consume,
+            Consume: self._consumers.consume,
         }
         service = Service(cluster)
         for kind, handler in requests.items():
@@ -240,9 +251,9 @@ class Operations:
         """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
         self._permissions.check_named(asked, sender)
         kind = asked.permission.owns
-        if kind is None:
+        name: str | None = None if kind is None else getattr(asked, kind)
+        if kind is None or name is None:
             return
-        name = getattr(asked, kind)
         config = self._config
         if kind == "group":
             most, most_of_owner = config.bridge_groups, config.bridge_groups_per_owner
@@ -298,8 +309,17 @@ class Operations:
         account = account_of(sender.cluster)
         timeout = 0.0 if self._polls[account] >= self._config.bridge_polls_per_owner else asked.timeout
         self._polls[account] += 1
+        found = None
         try:
-            found = await self._member.wait_news(asked.known, timeout, wanted, asked.limit)
+            if timeout and not self._is_closing:
+                with trio.CancelScope() as waiting:
+                    self._waiting.add(waiting)
+                    try:
+                        found = await self._member.wait_news(asked.known, timeout, wanted, asked.limit)
+                    finally:
+                        self._waiting.remove(waiting)
+            if found is None:
+                found = await self._member.wait_news(asked.known, 0.0, wanted, asked.limit)
         finally:
             self._polls[account] -= 1
             if not self._polls[account]:
@@ -394,6 +414,10 @@ class Operations:
         if asked.shard is not None:
             return await self._member.forget_shard(asked.shard)
         if asked.group is not None:
+            if not await self._member.groups.wait_unused(asked.group):
+                raise RemoteError(
+                    "bad_request", f"group {asked.group!r} is in use: a consumer of it is here. End that first"
+                )
             dropped = await run_in_thread(self._member.store.drop_cursor, asked.group)
             self._member.parents.forget(asked.group)
             return dropped

@@ -55,7 +55,12 @@ def reopen(
         of=settings.of,
         member=settings.member,
         readers=settings.readers,
-        retention=Retention(max_age=settings.max_age, max_bytes=settings.max_bytes, keep_unread=settings.keep_unread),
+        retention=Retention(
+            max_age=settings.max_age,
+            max_bytes=settings.max_bytes,
+            keep_unread=settings.keep_unread,
+            group_idle=settings.group_idle,
+        ),
         min_copies=settings.min_copies,
         tier=settings.tier,
         waiting=waiting,

@@ -6,7 +6,7 @@ Those of histories are in ``iris/testing/history.py``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -14,17 +14,21 @@ from iris.kernel.errors import DeliveryError
 from iris.node.node import Node
 from iris.node.statistics import NodeStatistics
 
+if TYPE_CHECKING:
+    import iris.aio
+
 _PAUSE: Final = 0.5
 
 
-def check_books(node: Node | NodeStatistics) -> None:
+def check_books(node: Node | iris.aio.Node | NodeStatistics) -> None:
     """Check that what a node has counted adds up: nothing that was sent is unaccounted for.
 
     In each pattern *sent = answered + handed over + expired + refused + lost + waiting*, and nothing waits in a node
     that is closed.  Each link has passed on what was posted, or has lost it, or it waits there.  ``simulate`` checks
     every node at the end of its run.
     """
-    statistics = node.statistics() if isinstance(node, Node) else node
+    inner = node if isinstance(node, Node | NodeStatistics) else node._inner
+    statistics = inner.statistics() if isinstance(inner, Node) else inner
     tunnels = statistics.tunnels
     patterns = {
         "requests": statistics.requests,
@@ -33,7 +37,7 @@ def check_books(node: Node | NodeStatistics) -> None:
         "events": statistics.events,
         "tunnels": tunnels.messages,
     }
-    closed = isinstance(node, Node) and node._guard.is_closed
+    closed = isinstance(inner, Node) and inner._guard.is_closed
     for name, pattern in patterns.items():
         assert pattern.waiting >= 0, f"the books of {name} do not balance: more ended than was sent: {pattern}"
         assert not closed or pattern.waiting == 0, f"the books of {name} do not balance: some never ended: {pattern}"

@@ -239,7 +239,8 @@ def test_who_cannot_be_dialled_back_is_told_so_and_not_that_his_credential_is_wr
     run = ("run", "app:store", "--credential", "store.iris", "--listen", url, "--dial-networks", "10.255.0.0/16")
     with terminal.started(*run, announces="serves store"), tempfile.TemporaryDirectory() as elsewhere:
         terminal.environment["XDG_RUNTIME_DIR"] = elsewhere  # not to be found on this machine
-        done = ask(terminal, "store.iris", url)
+        listen = ("--listen", "tcp://127.0.0.1:0")  # else it would dial both directions
+        done = terminal.run("request", "store", "hello", "--credential", "store.iris", "--seeds", url, *listen)
         said = done.stderr.decode()
         assert done.returncode == 1, said
         *before, last = said.splitlines()  # one that waits long for the machine says before that it is trying again

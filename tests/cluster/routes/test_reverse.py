@@ -122,11 +122,15 @@ async def test_each_way_has_a_token_of_its_own() -> None:
     assert None not in told
 
 
-@pytest.mark.parametrize("url", ["tcp://office:1", "ipc:///run/office"])
-async def test_only_ws_addresses_lead_both_ways(url: str) -> None:
-    assert not is_two_way(url)
-    with pytest.raises(NotSent, match="can only dial out, and reaches others at ws:// addresses"):
-        await ways_of(Exchange(), [], dial_only=True).dial(url)
+async def test_by_ipc_one_direction_is_dialled() -> None:
+    exchange = Exchange()
+    ways = ways_of(exchange, [], dial_only=True)
+    way = await ways.dial("ipc:///run/office")
+    assert not is_two_way("ipc:///run/office")
+    assert ways.own_address(way) is None
+    assert way.send_nowait(b"first")
+    await ways.answer(["ipc:///run/office"])
+    assert exchange.asked == [("dial", "ipc:///run/office")] * 2
 
 
 async def test_a_node_that_dials_in_is_waited_for_and_never_dialled() -> None:
@@ -147,6 +151,14 @@ async def test_a_node_that_only_dials_out_answers_nobody_by_dialling() -> None:
     with pytest.raises(NotSent, match="begins the handshakes over its connections"):
         await ways_of(exchange, [], dial_only=True).answer(["ws://office:1"])
     assert exchange.asked == []
+
+
+async def test_one_that_listens_by_now_answers_in_one_direction_and_begins_in_both() -> None:
+    exchange = Exchange()
+    ways = ways_of(exchange, [], dial_only=True)
+    ways.begin_answering()
+    assert ways.own_address(await ways.answer(["tcp://office:1"])) is None
+    assert ways.own_address(await ways.dial("tcp://office:1")) is not None
 
 
 @pytest.mark.parametrize("token", ["", "..", "a" * 31, "a" * 33, "A" * 32, "../" + "a" * 29, "%2e" + "a" * 29])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from iris.kernel.errors import NotSent
 from iris.kernel.transport.dialer import prepare_to_send
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.kernel.transport.port import ConnectionUser, IncomingConnection, OutgoingConnection, Transport
+from iris.kernel.transport.sp import ANSWER, GREETING
 from tests.support.transports import Notified, ignore, open_transports, receive, waiting
 
 TOKEN = "00ff" * 8
+ADDRESSES = {"ws": "ws://127.0.0.1:0/iris", "tcp": "tcp://127.0.0.1:0"}
 
 
 class Books:
@@ -90,7 +93,7 @@ class Ends:
             yield
 
 
-@pytest.fixture(params=["memory", "ws"])
+@pytest.fixture(params=["memory", "ws", "tcp"])
 def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
     @asynccontextmanager
     async def in_memory() -> AsyncIterator[Ends]:
@@ -103,13 +106,13 @@ def open_ends(request: pytest.FixtureRequest) -> Callable[[], Any]:
         office.close()
 
     @asynccontextmanager
-    async def over_ws() -> AsyncIterator[Ends]:
+    async def over_sockets() -> AsyncIterator[Ends]:
         async with open_transports(2) as (office, home):
-            (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+            (url,) = await office.listen([ADDRESSES[request.param]])
             (await home.dial(url, ignore)).close()
             yield Ends(office, home, url)
 
-    return in_memory if request.param == "memory" else over_ws
+    return in_memory if request.param == "memory" else over_sockets
 
 
 async def send(way: OutgoingConnection, frame: bytes) -> None:
@@ -183,9 +186,10 @@ async def test_dialling_can_be_given_up_before_anybody_waits(open_ends: Callable
         assert ends.books.open == {}
 
 
-async def test_whoever_comes_second_is_turned_away() -> None:
+@pytest.mark.parametrize("scheme", ADDRESSES)
+async def test_whoever_comes_second_is_turned_away(scheme: str) -> None:
     async with open_transports(3) as (office, home, thief):
-        (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        (url,) = await office.listen([ADDRESSES[scheme]])
         for node in (home, thief):
             (await node.dial(url, ignore)).close()
         ends = Ends(office, home, url)
@@ -201,7 +205,10 @@ async def test_whoever_comes_second_is_turned_away() -> None:
         outgoing.close()
 
 
-async def test_small_frames_go_at_once_and_little_is_left_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ADDRESSES)
+async def test_small_frames_go_at_once_and_little_is_left_to_the_system(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accepted: list[socket.socket] = []
 
     def prepare(connection: socket.socket) -> None:
@@ -210,7 +217,7 @@ async def test_small_frames_go_at_once_and_little_is_left_to_the_system(monkeypa
 
     monkeypatch.setattr("iris.kernel.transport.network.prepare_to_send", prepare)
     async with open_transports(2) as (office, home):
-        (url,) = await office.listen(["ws://127.0.0.1:0/iris"])
+        (url,) = await office.listen([ADDRESSES[scheme]])
         (await home.dial(url, ignore)).close()
         outgoing, _ = await Ends(office, home, url).join()
         (connection,) = accepted
@@ -219,9 +226,10 @@ async def test_small_frames_go_at_once_and_little_is_left_to_the_system(monkeypa
         outgoing.close()
 
 
-async def test_many_nodes_come_to_one_address() -> None:
+@pytest.mark.parametrize("scheme", ADDRESSES)
+async def test_many_nodes_come_to_one_address(scheme: str) -> None:
     async with open_transports(9) as (office, *homes):
-        (url,) = await office.listen(["ws://127.0.0.1:0"])
+        (url,) = await office.listen([ADDRESSES[scheme]])
         for number, home in enumerate(homes):
             home.observe(Books())
             (await home.dial(url, ignore)).close()
@@ -236,10 +244,39 @@ async def test_many_nodes_come_to_one_address() -> None:
             way.close()
 
 
-async def test_without_a_ws_address_nobody_can_come() -> None:
+async def test_nobody_can_come_by_ipc(tmp_path: Path) -> None:
     async with open_transports(2) as (office, home):
-        (url,) = await office.listen(["tcp://127.0.0.1:0"])
-        with pytest.raises(NotSent, match="listens at a ws:// address"):
+        (url,) = await office.listen([f"ipc://{tmp_path}/socket"])
+        with pytest.raises(NotSent, match="nodes that listen at a tcp:// or ws:// address"):
             await office.accept_reverse(TOKEN, ignore)
-        with pytest.raises(NotSent, match="that takes a ws:// address"):
+        with pytest.raises(NotSent, match="that takes a tcp:// or ws:// address"):
             home.dial_reverse(url, TOKEN, ignore)
+
+
+async def accept(office: Transport) -> None:
+    (await office.accept_reverse(TOKEN, ignore)).close()
+
+
+async def test_a_header_that_comes_in_pieces_is_understood_and_a_wrong_one_turned_away() -> None:
+    async with open_transports(1) as (office,):
+        (url,) = await office.listen([ADDRESSES["tcp"]])
+        port = int(url.rpartition(":")[2])
+        for said, answer in (
+            (ANSWER + TOKEN.encode(), GREETING),
+            (ANSWER + b"?" * 32, b""),
+            (ANSWER[:6] + b"xx" + TOKEN.encode(), b""),
+            (ANSWER + b"ff" * 16, b""),
+        ):
+            async with trio.open_nursery() as nursery, waiting(office):
+                nursery.start_soon(accept, office)
+                with trio.socket.socket() as stranger:
+                    await stranger.connect(("127.0.0.1", port))
+                    stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    for piece in (said[:3], said[3:20], said[20:]):
+                        with suppress(OSError):  # it was turned away
+                            await stranger.send(piece)
+                    received = b""
+                    with suppress(ConnectionResetError):
+                        received = await stranger.recv(100)
+                    assert received == answer
+                nursery.cancel_scope.cancel()

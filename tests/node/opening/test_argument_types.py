@@ -40,6 +40,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "backoff": lambda value: is_number(value) or (type(value) is int and value == 0),
     "start": lambda value: type(value) is int and value >= 0,
     "replay": lambda value: value is True,
+    "until": lambda value: value is None,
     "max_bytes": lambda value: type(value) is int and value >= 0,
     **dict.fromkeys(("hedge", "every"), is_number),
     **dict.fromkeys(("wait", "settle"), lambda value: is_number(value) or value == 0),
@@ -101,6 +102,10 @@ async def consume(node: iris.Node, topics: Any, **arguments: Any) -> None:
         pass
 
 
+async def drop_group(node: iris.Node, **arguments: Any) -> None:
+    await node.bridge().drop_group(**arguments)
+
+
 def at_once(function: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
     async def call(node: iris.Node, **arguments: Any) -> None:
         function(node, **arguments)
@@ -145,6 +150,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "queue": (iris.Bridge.queue, of_bridge(iris.Bridge.queue), {"name": "jobs"}),
     "books": (iris.Node.books, iris.Node.books, {}),
     "watch_losses": (iris.Node.watch_losses, at_once(iris.Node.watch_losses), {}),
+    "drop_group": (iris.Bridge.drop_group, drop_group, {}),
     "consume": (iris.Bridge.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
 """Callables: whose parameters to read, what to call, and the arguments besides the one that is wrong."""

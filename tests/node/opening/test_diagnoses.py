@@ -56,7 +56,7 @@ async def test_a_node_that_cannot_be_dialled_back_says_so(
         )
         assert cause in text
         assert "--listen" in text
-        assert "--dial-only" in text
+        assert "or leave listen out" in text
         assert "realm" not in text
         with pytest.raises(iris.RequestTimeout, match=cause):
             await shop.wait_for("store", timeout=1)

@@ -301,13 +301,58 @@ async def test_it_listens_where_it_is_told_and_for_this_machine_besides(world: W
         assert ipc.startswith("ipc://")
 
 
-async def test_with_a_remote_seed_it_listens_at_the_address_that_faces_it(world: World) -> None:
+async def test_when_it_serves_it_listens_at_the_address_that_faces_a_remote_seed(world: World) -> None:
     seeds = ["ipc:///elsewhere", "tcp://127.0.0.1:9999"]
     async with iris.open_node(credential=world.shop, seeds=seeds, environment=world.environment()) as node:
-        _, back = node.addresses
-        assert back.startswith("tcp://127.0.0.1:")
-    async with iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node:
+        assert len(node.addresses) == 1, "who serves nothing opens no port"
+        async with node.join("shop", iris.Service("shop")):
+            back = list(node.addresses)
+            assert [url.rpartition(":")[0] for url in back[1:]] == ["tcp://127.0.0.1"]
+        async with node.join("shop", iris.Service("shop")):
+            assert list(node.addresses) == back, "it stays there"
+    async with (
+        iris.open_node(credential=world.shop, seeds=seeds[:1], environment=world.environment()) as node,
+        node.join("shop", iris.Service("shop")),
+    ):
         assert len(node.addresses) == 1, "a seed on this machine reaches it by ipc"
+
+
+@pytest.mark.parametrize("options", [{"client": True}, {"dial_only": True}, {"listen": [OUTSIDE]}, {}])
+async def test_the_variable_for_listening_is_for_who_serves_and_has_no_word_of_its_own(
+    world: World, options: dict[str, Any]
+) -> None:
+    listen = "tcp://127.0.0.1:0 ws://127.0.0.1:0/iris"
+    environment = structs.replace(world.environment(), variables={"IRIS_LISTEN": listen})
+    async with iris.open_node(credential=world.shop, environment=environment, **options) as node:
+        before = node.addresses
+        assert not any("127.0.0.1" in url for url in before)
+        if options == {"client": True}:
+            return
+        async with node.join("shop", iris.Service("shop")):
+            own = [url for url in node.addresses if url not in before]
+            assert [url.rpartition(":")[0] for url in own] == ([] if options else ["tcp://127.0.0.1", "ws://127.0.0.1"])
+
+
+async def test_a_variable_for_listening_that_cannot_be_used_is_named(world: World) -> None:
+    def environment(listen: str) -> iris.Environment:
+        return structs.replace(world.environment(), variables={"IRIS_LISTEN": listen})
+
+    for credential, listen, text in (
+        (world.shop, "nonsense", "IRIS_LISTEN: .*nonsense"),
+        (world.shop, "ws://10.1.2.3:80/elsewhere", "IRIS_LISTEN: .*no other path"),
+        (None, OUTSIDE, "for this machine only and cannot listen at"),
+    ):
+        with pytest.raises(iris.ConfigError, match=text):
+            async with iris.open_node(credential=credential, environment=environment(listen)):
+                pass
+    async with (
+        iris.open_node(credential=world.shop, listen=[OUTSIDE], environment=world.environment()),
+        iris.open_node(credential=world.shop, environment=environment(OUTSIDE)) as second,
+    ):
+        for _ in range(2):
+            with pytest.raises(iris.ConfigError, match=f"cannot listen at .*{OUTSIDE}: the address is in use"):
+                async with second.join("shop", iris.Service("shop")):
+                    pass
 
 
 @pytest.mark.parametrize("site", [None, "eu"])

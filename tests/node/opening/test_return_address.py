@@ -54,6 +54,7 @@ async def test_it_listens_at_the_new_address_and_tells_everybody(tmp_path: Path,
         async with (
             open_parts(credential=hub_credential, listen=["tcp://127.0.0.1:0"], environment=there) as (hub, hub_parts),
             iris.open_node(credential=credential, seeds=hub.addresses, environment=here) as shop,
+            shop.join("shop", iris.Service("shop")),
         ):
 
             def known_at_hub() -> list[str]:
@@ -72,3 +73,35 @@ async def test_it_listens_at_the_new_address_and_tells_everybody(tmp_path: Path,
             hub_parts.mesh.drop(shop.id, "a trial")
             while shop.id not in hub_parts.mesh.peers:  # noqa: ASYNC110
                 await trio.sleep(0.01)
+
+
+async def test_a_caller_whose_machine_has_another_address_dials_anew(machine: Machine) -> None:
+    entropy = seeded_entropy(3)
+    realm, hub_credential = issue_cluster(create_realm(entropy), "hub", entropy=entropy, wall_now=WALL)
+    _, credential = issue_cluster(realm, "shop", entropy=entropy, wall_now=WALL)
+    there = iris.Environment(directory=None, lan=None, variables={}, wall_clock=lambda: WALL)
+    here = structs.replace(there, source=machine.source)
+    service = iris.Service("hub")
+
+    @service.request
+    async def reply(request: iris.Request) -> object:
+        return request.payload
+
+    with trio.fail_after(30):
+        async with (
+            iris.open_node(credential=hub_credential, listen=["tcp://127.0.0.1:0"], environment=there) as hub,
+            hub.join("hub", service),
+            open_parts(credential=credential, seeds=hub.addresses, environment=here) as (shop, parts),
+        ):
+            assert shop.addresses == ()
+            for address in ("127.0.0.2", "127.0.0.3", "127.0.0.2"):
+                before = parts.mesh.outgoing_to(hub.id)
+                assert before is not None
+                machine.address = None  # no route at all ends nothing
+                await trio.sleep(0.05)
+                assert parts.mesh.outgoing_to(hub.id) is before
+                machine.address = address
+                while address != "127.0.0.2" and parts.mesh.outgoing_to(hub.id) in (before, None):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                assert await shop.request("hub", 1, options=iris.RequestOptions(idempotent=True)) == 1
+            assert shop.addresses == ()

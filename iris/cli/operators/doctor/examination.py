@@ -27,7 +27,7 @@ from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
 from iris.cli.operators.doctor.realms import examine_realms
 from iris.cli.operators.doctor.scraping import examine_metrics
-from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
+from iris.cluster.addresses import advertised, is_loopback, split_url
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.shapes import is_map
 from iris.kernel.transport import check_url
@@ -216,7 +216,7 @@ class _Examination:
         usable = await self._examine_listening(self._setup.listen)
         await self._examine_metrics(credential.name)
         addresses = await self._resolve((*credential.seeds, *self._setup.seeds))
-        listen = tuple(filter(None, usable)) or await _way_back(addresses)
+        listen = tuple(filter(None, usable))
         date = now if on_time else _date_within(credential, now)
         found: list[Diagnosis] = []
         try:
@@ -246,7 +246,7 @@ class _Examination:
         wrong_clock = any(finding.code in ("clock-ahead", "clock-behind") for finding in found)
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
             self._report(ok("clock-ok", "no node that was reached has a clock that is known to differ"))
-        if not self._setup.dial_only:
+        if own:
             self._report(await examine_multicast(_networks(own)[:_AT_ONCE], opening(self._rules, "udp dport 5353")))
         return wrong_clock
 
@@ -380,15 +380,6 @@ async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:
             "listen-running", f"{url}: node {reached.peer.node[:8]} of cluster {reached.peer.identity.cluster} listens"
         )
     return await examine_listening(url)
-
-
-async def _way_back(addresses: list[str]) -> tuple[str, ...]:
-    """Return where a node listens if nothing is configured: at the address that faces its first seed."""
-    for address in addresses:
-        url = await source_url(address)
-        if url is not None:
-            return (url,)
-    return ()
 
 
 def _date_within(credential: Credential, now: float) -> float:

@@ -7,6 +7,7 @@ on.  Not here: the choice of the receiver (iris.spark_bridge.queues, iris.spark_
 
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers, BridgeUser
 from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
+from iris.patterns.pubsub.queues.groups import drop_group
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_stream import decode_value_untrusted
 from iris.patterns.pubsub.queues.terms import (
@@ -19,5 +20,5 @@ __all__ = (
     "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "MAX_PRIORITY",
     "OWN_HEADERS", "PRIORITY",
     "BridgeMembers", "BridgeUser", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
-    "decode_value_untrusted", "open_consumer", "open_work_queue",
+    "decode_value_untrusted", "drop_group", "open_consumer", "open_work_queue",
 )  # fmt: skip

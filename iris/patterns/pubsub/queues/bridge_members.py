@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, cast, final
 
@@ -76,6 +76,8 @@ class BridgeMembers:
         self.node: Final = node
         self.owners: Final[dict[int, str]] = {}
         """Clusters of the members by number of their shards, as reported last: a member may have got another name."""
+        self.found: Collection[str] = ()
+        """Clusters at which the members were found when they were looked for last."""
 
     def __repr__(self) -> str:
         return f"<BridgeMembers {self.bridge}>"
@@ -106,7 +108,8 @@ class BridgeMembers:
                 f"each member of bridge {self.bridge!r} stores all events of its topics: start them with --of, so that "
                 "each event is at one of them"
             )
-        return sorted(found)
+        self.found = sorted(found)
+        return list(self.found)
 
 
 def members_of(listed: MemberShards) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Consumer: reads a bridge's log from a position on, and goes on where its group was."""
+"""Consumer: reads a bridge's log from a position on, to its end or for ever, and goes on where its group was."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class LogEvent(Struct, frozen=True, kw_only=True):
 class LogBatch(Sequence[LogEvent]):
     """Consecutive events of one shard, at most 1,024.  Made by iterating over a ``Consumer``.
 
-    Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
+    Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.  Of a
+    consumer without a group nothing is committed.  With ``until="now"`` the last batch of a shard may have no events:
+    it says what was lost behind those before.
 
     Attributes:
         shard: id of the shard.
@@ -113,6 +115,8 @@ class LogBatch(Sequence[LogEvent]):
     async def commit(self) -> None:
         """Let the group go on behind this batch, and wait until that is on the bridge's disk.
 
+        Without a group there is nothing to wait for: it returns at once.
+
         It waits for a bridge that is down.  Cancelling it takes nothing back.  A group that has come further meanwhile,
         by another consumer, stays where it is.
 
@@ -143,6 +147,10 @@ class BatchReceiver(Protocol):
         """Receive a batch that has come.  It does not block."""
         ...
 
+    def end(self) -> None:
+        """Note that a reader has sent everything up to where it was to end.  It does not block."""
+        ...
+
 
 @final
 class MemberReader(MemberStream):
@@ -162,6 +170,10 @@ class MemberReader(MemberStream):
         """Next offset for the program, by shard."""
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
+        self._until: dict[str, int] | None = None
+        """Offsets at which it ends, by shard.  None: it has no end, or does not know it yet."""
+        self.has_ended = False
+        """True once everything up to there was offered to the receiver."""
         self._taken = self._told = 0
         """Batches of the present tunnel that the program has received; and how many of these were reported."""
         self._heirs: dict[str, MemberReader] = {}
@@ -175,6 +187,8 @@ class MemberReader(MemberStream):
 
     async def commit(self, shard: str, end: int) -> None:
         """See ``LogBatch.commit``."""
+        if self._terms.group is None:
+            return await trio.lowlevel.checkpoint()
         if shard in self._heirs:
             return await self._heirs[shard].commit(shard, end)
         self._check_there(shard)
@@ -195,9 +209,11 @@ class MemberReader(MemberStream):
 
     def give_up(self, heir: Callable[[int], MemberReader | None]) -> None:
         """Leave shards to the readers of the members at which they are now."""
-        for shard in {*self._handed, *self._wanted}:
+        for shard in {*self._handed, *self._wanted, *(self._until or ())}:
             other = heir(number_of(shard))
             if other is not None and other is not self:
+                if self._until is not None:
+                    self._until.pop(shard, None)
                 for mine, its in ((self._handed, other._handed), (self._wanted, other._wanted)):
                     its[shard] = max(mine.pop(shard, 0), its.get(shard, 0))
                 self._heirs[shard] = other
@@ -207,17 +223,44 @@ class MemberReader(MemberStream):
 
     def _begin(self) -> Consume:
         self._taken = self._told = 0
-        return replace(self._terms, at=self._handed)
+        until = self._terms.until if self._until is None else self._until
+        return replace(self._terms, at=self._handed, until=until)
+
+    def reopen(self) -> None:
+        """Note that batches which came are lost, and come again."""
+        self.has_ended = False
 
     def _opened(self, answer: object) -> None:
-        at = read_reply(Consuming, answer).at
+        begun = read_reply(Consuming, answer)
+        at = begun.at
         self._terms.replay = False  # it has begun where it was to begin
         self._shards = {number_of(shard): shard for shard in at}
+        self._check_end(begun)
+        if self._terms.group is None:
+            # No bridge knows where it is: it goes on from here however often the tunnel breaks, also before a batch.
+            self._handed = at | self._handed
         for shard in [shard for shard in (*self._handed, *self._wanted) if self._is_gone(shard)]:
             self._handed.pop(shard, None)
             self._wanted.pop(shard, None)
         if any(end > self._committed.get(shard, 0) for shard, end in self._wanted.items()):
             self._wakeup.wake()
+
+    def _check_end(self, begun: Consuming) -> None:
+        """Note where reading ends; raise RemoteError if it cannot end there any more."""
+        if self._terms.until is None:
+            return
+        if begun.until is None:
+            raise RemoteError(
+                "bad_request", f"{self.address!r} is of a version whose consumers do not end: leave out until"
+            )
+        if self._until is None:
+            self._until = begun.until
+        for shard in self._until.keys() - begun.at.keys():
+            if self._is_gone(shard):
+                raise RemoteError(
+                    "DataLost", f"the log with shard {shard} was lost and made anew, before it was read to its end"
+                )
+            del self._until[shard]  # another member has it now
 
     def _report(self) -> ConsumerReport | None:
         here = self._shards.values()  # another one is at a member that has this one's former name, or had it
@@ -232,19 +275,21 @@ class MemberReader(MemberStream):
         if news.committed:
             self._committed |= news.committed
             self._news.unpark_all()
+        if news.ended:
+            self.has_ended = True
+            self._receiver.end()
         sent = news.batch
         if sent is None:
             return
         self._shards[number_of(sent.shard)] = sent.shard
         events = [await _event(event, sent.shard, tunnel) for event in sent.events]
         for count, what in (
-            (sent.missed, "%d events of shard %s were trimmed before group %s could read them"),
-            (sent.gaps, "%d events of shard %s never came to the bridge, and group %s goes on without them"),
+            (sent.missed, "%d events of shard %s were trimmed before %s could read them"),
+            (sent.gaps, "%d events of shard %s never came to the bridge, and %s goes on without them"),
         ):
             if count:
-                _log.warning(
-                    what, count, sent.shard, self._terms.group, extra={"cluster": self.address, "count": count}
-                )
+                reader = user_of(self._terms)
+                _log.warning(what, count, sent.shard, reader, extra={"cluster": self.address, "count": count})
         self._receiver.offer(LogBatch(self, events, sent))
 
 
@@ -274,23 +319,32 @@ class _ReadyBatches:
         self.ready.append(batch)
         self.arrived.wake()
 
+    def end(self) -> None:
+        """See ``BatchReceiver``."""
+        self.arrived.wake()
+
+
+def user_of(terms: Consume) -> str:
+    """Return who reads, in words."""
+    return "a reader without a group" if terms.group is None else f"group {terms.group}"
+
 
 @final
 class Consumer(MemberStreams[MemberReader]):
     """An iterator over batches of a bridge's log.  Made by ``Bridge.consume``; one task iterates.
 
-    Cancelling the iteration loses no batch.
+    Cancelling the iteration loses no batch.  With ``until="now"`` it ends.
     """
 
     def __init__(self, members: BridgeMembers, terms: Consume) -> None:
-        super().__init__(members, Consume.operation, f"group {terms.group}", {})
+        super().__init__(members, Consume.operation, user_of(terms), {})
         self.group: Final = terms.group
         self._terms = terms
         self._batches = _ReadyBatches()
         self._lags: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Consumer of group {self.group!r}, {self.lag} events behind>"
+        return f"<Consumer {user_of(self._terms)}, {self.lag} events behind>"
 
     @property
     def lag(self) -> int:
@@ -305,6 +359,8 @@ class Consumer(MemberStreams[MemberReader]):
         while not self._batches.ready:
             if self._failure is not None:
                 raise self._failure
+            if self._has_ended():
+                raise StopAsyncIteration
             await self._batches.arrived.wait()
         batch = self._batches.ready.popleft()
         self._lags[batch.shard] = batch.lag
@@ -312,28 +368,50 @@ class Consumer(MemberStreams[MemberReader]):
         await trio.lowlevel.cancel_shielded_checkpoint()
         return batch
 
+    def _has_ended(self) -> bool:
+        """Return whether everything has come that was there when each member was reached."""
+        streams = [stream for address, stream in self._streams.items() if address in self._members.found]
+        return self._terms.until is not None and bool(streams) and all(stream.has_ended for stream in streams)
+
     def _open_stream(self, address: str) -> MemberReader:
         return MemberReader(address, replace(self._terms), self._batches)
 
     def _wake(self) -> None:
         self._batches.arrived.wake()
 
+    def _looked(self) -> None:
+        self._wake()  # a member that was waited for may be gone for good
+
     def _broken(self, stream: MemberReader) -> None:
         # What the program does not have yet comes again.
-        self._batches.ready = deque(batch for batch in self._batches.ready if batch._link is not stream)
+        kept = deque(batch for batch in self._batches.ready if batch._link is not stream)
+        if len(kept) < len(self._batches.ready):
+            stream.reopen()
+        self._batches.ready = kept
 
 
 @asynccontextmanager
 async def open_consumer(
-    topics: Sequence[str], members: BridgeMembers, *, group: str, start: Start, replay: bool
+    topics: Sequence[str],
+    members: BridgeMembers,
+    *,
+    group: str | None,
+    start: Start,
+    until: Literal["now"] | None,
+    replay: bool,
 ) -> AsyncIterator[Consumer]:
     """See ``Bridge.consume``."""
     if not topics or not all(map(is_pattern, topics)):
         raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
     for pattern in topics:
         check_pattern(pattern)
-    check_name(group, "group")
-    terms = Consume(group=group, topics=tuple(topics), start=_start(start), replay=bool(replay))
+    if group is not None:
+        check_name(group, "group")
+    elif replay:
+        raise ConfigError("replay begins anew with a group that is known: give a group, or leave it out")
+    if until not in (None, "now"):
+        raise ConfigError(f"until is {until!r}: use 'now' to end after what the log holds when it begins, or None")
+    terms = Consume(group=group, topics=tuple(topics), start=_start(start), replay=bool(replay), until=until)
     async with open_background() as nursery:
         consumer = Consumer(members, terms)
         nursery.start_soon(consumer._run)

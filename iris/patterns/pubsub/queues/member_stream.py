@@ -198,6 +198,7 @@ class MemberStreams(ABC, Generic[S]):
                                 nursery.start_soon(self._keep, self._streams[address])
                         for stream in self._streams.values():
                             stream.give_up(self._heir)
+                        self._looked()
                         retry.reached()
                         await trio.sleep(_LOOK)
                     except TRANSIENT as error:
@@ -217,6 +218,9 @@ class MemberStreams(ABC, Generic[S]):
                 retry.failed(stream.address, first_error(group))
             self._broken(stream)
             await retry.sleep()
+
+    def _looked(self) -> None:
+        """Learn that the members were looked for."""
 
     def _broken(self, stream: S) -> None:
         """Forget what came through a tunnel that has ended, and that the program does not have yet."""
