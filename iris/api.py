@@ -27,6 +27,7 @@ from iris.kernel.errors import (
     Unknown,
 )
 from iris.kernel.link.link import LinkStatistics
+from iris.node.blocked.handlers import BlockedStatistics
 from iris.node.bridge import Bridge
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership
@@ -76,6 +77,7 @@ __all__ = [
     "Answer",
     "Answers",
     "AuthenticationError",
+    "BlockedStatistics",
     "BookRow",
     "Books",
     "Bridge",

@@ -1,32 +1,15 @@
-"""A program that serves orders, asks prices, and publishes each order, for the bridge to store."""
-
-import os
-import signal
-
-import trio
+"""A service for ``iris run orders:orders``: asks prices, and publishes each order, for the bridge to store."""
 
 import iris
 
-
-async def main() -> None:
-    """Serve until SIGTERM; then finish what has begun."""
-    seeds = os.environ.get("IRIS_SEEDS", "").split()
-    listen = os.environ.get("IRIS_LISTEN", "").split()
-    credential = os.environ.get("IRIS_CREDENTIAL")
-    async with iris.open_node("orders", credential=credential, seeds=seeds, listen=listen) as node:
-        orders = iris.Service("orders")
-
-        @orders.request
-        async def place(request: iris.Request) -> object:
-            item = str(request.payload)
-            cost = await node.request("prices", item, wait=5, options=iris.RequestOptions(idempotent=True))
-            await node.publish_confirmed("orders.placed", {"item": item, "pence": cost, "by": request.sender.cluster})
-            return cost
-
-        async with node.join("orders", orders):
-            print(f"{node.id} serves orders", flush=True)
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                await signals.__anext__()
+orders = iris.Service("orders")
 
 
-trio.run(main)
+@orders.request
+async def place(request: iris.Request) -> object:
+    """Return what an item costs, once its order is stored."""
+    item = str(request.payload)
+    idempotent = iris.RequestOptions(idempotent=True)
+    cost = await request.node.request("prices", item, wait=5, options=idempotent)
+    await request.node.publish_confirmed("orders.placed", {"item": item, "pence": cost, "by": request.sender.cluster})
+    return cost

@@ -42,15 +42,20 @@ async def _handle_request(guest: Guest, node: OwnNode, handler: Callable[[Reques
 
 async def _handle(guest: Guest, handler: Callable[[T], Any], given: T) -> Any:
     result = handler(given)
-    return await _in_loop(guest, result) if isawaitable(result) else result
+    return await _in_loop(guest, result, given) if isawaitable(result) else result
 
 
 async def _handle_tunnel(guest: Guest, handler: Callable[[Tunnel], Awaitable[None] | None], inner: TrioTunnel) -> None:
     await _handle(guest, handler, Tunnel(inner, guest))
 
 
-async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
+async def _in_loop(guest: Guest, awaitable: Awaitable[T], given: object) -> T:
     """Await it in a task of the event loop.  Cancelling it cancels that task, and waits for its end.
+
+    Args:
+        guest: the run of trio in the event loop.
+        awaitable: what a handler has returned.
+        given: what the handler was given, for whoever looks at the stack of the task: ``iris.node.blocked``.
 
     Raises:
         RuntimeError: it was cancelled by others, or raised what ends the event loop.
@@ -60,7 +65,7 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
 
     eager = guest.loop.get_task_factory() is not None
 
-    async def awaited() -> T:
+    async def awaited(_given: object) -> T:
         if eager:  # the first step may run here at once, within trio: what looks for its library would find trio
             await asyncio.sleep(0)
         own = asyncio.current_task()
@@ -85,7 +90,7 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
     if guest.loop.is_closed():
         _drop(awaitable)
         raise trio.ClosedResourceError("the event loop was closed")
-    task = guest.loop.create_task(awaited())
+    task = guest.loop.create_task(awaited(given))
     # One turn of the event loop ends most handlers.  Trio must not go to sleep meanwhile: to wake it takes two threads.
     await trio.lowlevel.cancel_shielded_checkpoint()
     if not task.done():

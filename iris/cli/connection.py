@@ -30,6 +30,9 @@ _log: Final = logging.getLogger("iris")
 _PATIENCE: Final = 10.0
 """Seconds for which warnings may turn out to be part of an error; a user who waits longer has to see them."""
 
+_AGAIN: Final = 0.1
+"""Seconds after which an address that another process still has is tried again."""
+
 if TYPE_CHECKING:
     import iris.aio
 
@@ -51,10 +54,13 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     metrics: tuple[str, int] | None = None
     """Address at which /metrics and /healthz are served; set by verbs that have ``metrics_option``.  None if not."""
 
+    metrics_patience: float | None = None
+    """Seconds for which another process may have that address.  None if it has to be free at once."""
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``open_node`` that say how it is reached and what it may do."""
         fields = structs.asdict(self)
-        del fields["metrics"]
+        del fields["metrics"], fields["metrics_patience"]
         return {**fields, "credential": self._credential()}
 
     @contextlib.asynccontextmanager
@@ -105,9 +111,31 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         if self.metrics is None:
             yield
             return
+        if self.metrics_patience is not None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._serve_metrics_later, node, member, self.metrics_patience)
+                yield
+                nursery.cancel_scope.cancel()
+            return
         async with iris.metrics.serve(node, *self.metrics, member=member) as endpoint:
             note(f"metrics at {endpoint.url}/metrics")
             yield
+
+    async def _serve_metrics_later(self, node: iris.Node | iris.aio.Node, member: bool, patience: float) -> None:
+        """Serve the metrics when the process that this one replaces has left.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        options, deadline = structs.replace(self, metrics_patience=None), trio.current_time() + patience
+        while True:
+            try:
+                async with options.serving_metrics(node, member=member):
+                    await trio.sleep_forever()
+            except iris.ConfigError:
+                if trio.current_time() > deadline:
+                    raise
+            await trio.sleep(_AGAIN)
 
     @contextlib.asynccontextmanager
     async def _explained(self) -> AsyncGenerator[_HeldBack]:
@@ -380,19 +408,23 @@ def run_until_done(work: Callable[[], Awaitable[int | None]], *, endless: bool =
     async def work_alone(_: Interruption) -> int | None:
         return await work()
 
-    return trio.run(_supervise, work_alone, endless)
+    return trio.run(_supervise, work_alone, endless, True)
 
 
-def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]]) -> int:
+def run_until_interrupted(work: Callable[[Interruption], Awaitable[None]], *, supervised: bool = False) -> int:
     """Run ``work``, which serves others until it is interrupted, and return its exit status.
 
     The first SIGINT or SIGTERM lets it end in order: what it has begun for others is finished, within
     ``Config.drain_timeout``, and its node says goodbye.  The second ends the process at once, with 128 + signal.
+
+    Args:
+        work: the work.
+        supervised: True if the second one changes nothing: the supervisor of this process kills it if need be.
     """
-    return trio.run(_supervise, work, True)
+    return trio.run(_supervise, work, True, not supervised)
 
 
-async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endless: bool) -> int:
+async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endless: bool, hasty: bool) -> int:
     status: int | None = None
     received: list[int] = []
     interruption = Interruption()
@@ -401,7 +433,7 @@ async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endl
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
-                if received:
+                if received and hasty:
                     os._exit(128 + number)
                 received.append(number)
                 interruption.come()

@@ -24,11 +24,11 @@ Interrupted = Callable[[], Awaitable[None]]
 """Waits for the first SIGINT or SIGTERM.  Before it is called, the signal cancels the work, which is not up yet."""
 
 
-def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]]) -> int:
+def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]], *, supervised: bool = False) -> int:
     """Run ``work``, which serves others until it is interrupted, and return its exit status.
 
     The event loop is uvloop's if that is installed, else asyncio's own; the log says which (INFO).  A second signal
-    ends the process at once.
+    ends the process at once, unless it is ``supervised``: then its supervisor kills it if need be.
     """
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     try:
@@ -39,11 +39,11 @@ def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]]) -> int:
         factory = uvloop.new_event_loop
         _log.info("event loop: uvloop", extra={"cause": "event loop"})
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(until_interrupted(work))
+        return runner.run(until_interrupted(work, supervised=supervised))
 
 
-async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]]) -> int:
-    """Do work until SIGINT or SIGTERM, and return the exit status; a second one ends the process at once."""
+async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]], *, supervised: bool = False) -> int:
+    """Do work until SIGINT or SIGTERM, and return the exit status; see ``run_in_asyncio`` for a second one."""
     loop = asyncio.get_running_loop()
     come, waiting = asyncio.Event(), asyncio.Event()
     task = asyncio.current_task()
@@ -51,6 +51,8 @@ async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]]) -> i
 
     def interrupt(number: int) -> None:
         if come.is_set():
+            if supervised:
+                return
             os._exit(128 + number)
         come.set()
         if not waiting.is_set():
@@ -105,11 +107,13 @@ async def _serve(serving: Serving, node: iris.aio.Node, interrupted: Interrupted
         raise failed
 
 
-def serve_in_asyncio(serving: Serving, opening: Callable[[], AbstractAsyncContextManager[iris.Node]]) -> int:
+def serve_in_asyncio(
+    serving: Serving, opening: Callable[[], AbstractAsyncContextManager[iris.Node]], *, supervised: bool
+) -> int:
     """Serve until SIGINT or SIGTERM at the node that ``opening`` opens, and return the exit status."""
 
     async def work(interrupted: Interrupted) -> None:
         async with iris.aio.Node._opened_by(opening) as node:
             await _serve(serving, node, interrupted)
 
-    return run_in_asyncio(work)
+    return run_in_asyncio(work, supervised=supervised)

@@ -18,6 +18,7 @@ from typing import final
 import click
 
 from iris.cli.printable import write_log, write_note
+from iris.cli.supervision.worker import Invocation, Worker, worker_of_environment
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.shapes import is_group
 from iris.kernel.unexpected import note_unexpected
@@ -197,52 +198,52 @@ def _is_null(number: int) -> bool:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run ``iris`` with ``arguments`` and return its exit status."""
+    worker: Worker | None = None
     try:
+        worker = worker_of_environment()
         for argument in arguments:
             _check_text(argument)
-        status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False)
+        invocation = Invocation(tuple(arguments), worker)
+        status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False, obj=invocation)
         sys.stdout.flush()
     except BaseException as error:
-        known = _status_of(_first_cause(error))
+        known = _explained(_first_cause(error))
         if known is None:
             note_unexpected(error)
             raise
-        return known
+        code, text = known
+        if text and (worker is None or not worker.failed(text)):
+            write_note(text, logging.ERROR)
+        return code
     return status if isinstance(status, int) else 0
 
 
-def _status_of(error: BaseException) -> int | None:
-    """Say what went wrong and return the exit status; None for an error that only a bug can cause."""
+def _explained(error: BaseException) -> tuple[int, str] | None:
+    """Return the exit status, and what there is to say of an error; None if only a bug can cause it."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(error.ctx.get_help())
-            return MISUSED
+            return MISUSED, ""
         case click.UsageError():
             path = error.ctx.command_path if error.ctx else "iris"
-            _complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
-            return MISUSED
+            return MISUSED, f"{error.format_message().rstrip('.')} (see {path} --help)"
         case click.ClickException():
-            _complain(error.format_message())
-            return FAILED
+            return FAILED, error.format_message()
         case ConfigError():
-            _complain(str(error))
-            return MISUSED
+            return MISUSED, str(error)
         case ModuleNotFoundError(name="rich"):
-            _complain("tables and bars on a terminal need rich: pip install 'iris-mesh[cli]'")
-            return FAILED
+            return FAILED, "tables and bars on a terminal need rich: pip install 'iris-mesh[cli]'"
         case IrisError():
-            _complain("; ".join((str(error), *getattr(error, "__notes__", ()))))
-            return FAILED
+            return FAILED, "; ".join((str(error), *getattr(error, "__notes__", ())))
         case BrokenPipeError():
             # The reader of our output has seen enough.
             _drop_output()
-            return FAILED
+            return FAILED, ""
         case OSError():
-            _complain(_reason(error))
             _drop_output()
-            return FAILED
+            return FAILED, _reason(error)
         case KeyboardInterrupt() | click.Abort():
-            return INTERRUPTED
+            return INTERRUPTED, ""
         case _:
             return None
 
@@ -279,7 +280,3 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(message: str) -> None:
-    write_note(message, logging.ERROR)

@@ -18,6 +18,9 @@ import iris
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.readiness import Readiness
 from iris.cli.serving import Serving
+from iris.cli.supervision.places import options_at
+from iris.cli.supervision.verb import reload_workers, run_workers
+from iris.cli.supervision.worker import GRACE, Invocation
 from iris.cli.terminal import POSITIVE
 from iris.kernel.shapes import is_group
 from iris.patterns.service import is_of_lifespan, noted_mend
@@ -42,9 +45,25 @@ _OTHERS: Final = (
     metavar="SECONDS",
     help="When it is to end: how long what it has begun may take.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run N processes under a supervisor, which starts the dead again; SIGHUP replaces them one by one.",
+)
+@click.option("--reload", is_flag=True, help="For development: start anew when a Python file here changes.")
 @metrics_option
+@click.pass_obj
 @connected
-def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, drain_timeout: float) -> int:
+def run(
+    connection: NodeOptions,
+    invocation: Invocation,
+    targets: tuple[str, ...],
+    cluster: str | None,
+    drain_timeout: float,
+    workers: int | None,
+    reload: bool,
+) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
 
     The module is looked for in the current directory first. Several services share one node.
@@ -53,7 +72,20 @@ def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, 
 
     Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
     begun is finished, within the drain time. A second one ends it at once.
+
+    Of N workers each has a port of its own from those of --metrics and --listen on; for --listen there are N + 1, as
+    a new worker serves before the old one leaves.
     """
+    if workers is not None and reload:
+        raise click.UsageError("--reload is for development, with one process: give it or --workers")
+    worker = invocation.worker
+    if worker is None and reload:
+        return reload_workers(invocation.arguments, drain_timeout, Readiness(os.environ))
+    if worker is None and workers is not None:
+        return run_workers(invocation.arguments, connection, workers, drain_timeout, Readiness(os.environ))
+    if worker is not None:
+        worker.follow(drain_timeout)
+        connection = options_at(connection, worker.place, drain_timeout + GRACE, os.environ)
     if cluster is not None and len(targets) > 1:
         raise click.UsageError("--cluster names the cluster of one service: leave it out, or give one service")
     services = [(cluster or service.name, service) for service in map(load_service, targets)]
@@ -61,7 +93,7 @@ def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, 
     if twice := [name for name in names if names.count(name) > 1]:
         raise click.UsageError(f"two services are of the cluster {twice[0]}: one node serves a cluster once")
     config = iris.Config(drain_timeout=drain_timeout)
-    serving = Serving(services, drain_timeout, Readiness(os.environ))
+    serving = Serving(services, drain_timeout, worker or Readiness(os.environ))
     opening = partial(connection.open, names[0], config, member=True)
 
     async def serve_in_trio(interruption: Interruption) -> None:
@@ -72,8 +104,8 @@ def run(connection: NodeOptions, targets: tuple[str, ...], cluster: str | None, 
         if serving.is_of_asyncio:
             from iris.cli.event_loop import serve_in_asyncio
 
-            return serve_in_asyncio(serving, opening)
-        return run_until_interrupted(serve_in_trio)
+            return serve_in_asyncio(serving, opening, supervised=worker is not None)
+        return run_until_interrupted(serve_in_trio, supervised=worker is not None)
     except Exception as error:
         if (cause := _of_lifespan(error)) is None:
             raise

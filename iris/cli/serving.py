@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import trio
 
 import iris
-from iris.cli.readiness import Readiness
 from iris.cli.terminal import note
 
 if TYPE_CHECKING:
     import iris.aio
+
+
+class Announcer(Protocol):
+    """Whoever has started this process."""
+
+    def announce(self) -> None:
+        """Say that all services are joined."""
+        ...
 
 
 class Membership(Protocol):
@@ -42,7 +49,7 @@ class Serving:
     """
 
     def __init__(
-        self, services: Sequence[tuple[str, iris.Service]], drain_timeout: float, readiness: Readiness
+        self, services: Sequence[tuple[str, iris.Service]], drain_timeout: float, readiness: Announcer
     ) -> None:
         self.services: Final = services
         self._drain_timeout: Final = drain_timeout

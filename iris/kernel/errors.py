@@ -85,6 +85,8 @@ class MemberLost(DeliveryError):
     """The member that had accepted the work died before it finished; its handler may have run.
 
     Of an idempotent request it is the cause (``__cause__``) of the ``RequestTimeout``: others were tried until then.
+    It is raised itself where the request has blocked its member, or two members fell silent while they had it: then no
+    further member is asked, and trying again may block one more.
     """
 
 

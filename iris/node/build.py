@@ -27,6 +27,7 @@ from iris.cluster.routes import Carriers
 from iris.cluster.sites import Reach, RemoteMembers, SiteNetwork, Sites
 from iris.cluster.swim import ClientView, NodeRecord, Swim, SwimPorts
 from iris.kernel.config import Config
+from iris.node.blocked import BlockedHandlers
 from iris.node.calls import Calls, FirstMembers
 from iris.node.environment import Environment
 from iris.node.run_guard import RunGuard
@@ -159,6 +160,7 @@ class Patterns(NamedTuple):
         first: waits for the first member of a cluster.
         calls: requests with all that is around them; ``requests`` sends them.
         serving: answering side: receives requests and broadcasts for the clusters that the node has joined.
+        blocked: counts handlers that block the event loop, and tells peers.
     """
 
     guard: RunGuard
@@ -173,6 +175,7 @@ class Patterns(NamedTuple):
     pubsub: PubSub
     serving: Server
     tunnels: Tunnels
+    blocked: BlockedHandlers
 
     @property
     def observers(self) -> tuple[PeerObserver, ...]:
@@ -185,6 +188,7 @@ class Patterns(NamedTuple):
             self.pubsub,
             self.serving,
             self.tunnels,
+            self.blocked,
         )
 
 
@@ -217,6 +221,7 @@ def build_patterns(
     tunnels = Tunnels(mesh, membership, serving, config, books)
     membership.on_suspected(requests.peer_unreachable)
     membership.proofs.on_lost(tunnels.member_expelled)
+    blocked = BlockedHandlers(mesh, serving)
     return Patterns(
-        guard, tracing, books, requests, first, calls, relays, broadcasts, surveys, pubsub, serving, tunnels
+        guard, tracing, books, requests, first, calls, relays, broadcasts, surveys, pubsub, serving, tunnels, blocked
     )

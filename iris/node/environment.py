@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import final
 
@@ -17,6 +17,7 @@ from iris.kernel.config import Config
 from iris.kernel.names import Entropy
 from iris.kernel.tasks import ThreadRunner, run_in_thread
 from iris.kernel.transport import NetworkTransport, Transport, check_url
+from iris.node.blocked import BlockObserver, watch_loop
 from iris.node.descriptors import open_descriptors
 from iris.security.files import runtime_directory
 
@@ -45,6 +46,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
     descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
     """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
+    watch: Callable[[BlockObserver], Awaitable[None]] | None = watch_loop
+    """Watches the event loop for handlers that block it, until cancelled; None: nobody does."""
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_LISTEN``; see ``open_node``."""
     random: random.Random = field(default_factory=random.Random)

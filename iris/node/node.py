@@ -69,6 +69,7 @@ class Node(OwnNode):
     # Of so many attributes Python makes a dict, which each call of a method searches: 3 % of an event.
     __slots__ = (
         "__weakref__",
+        "_blocked",
         "_books",
         "_broadcasts",
         "_calls",
@@ -120,7 +121,7 @@ class Node(OwnNode):
         self._reports: dict[str, Callable[[], Any]] = {}
         """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
         patterns = parts.patterns
-        self._states = Documents(parts)
+        self._states, self._blocked = Documents(parts), patterns.blocked
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
@@ -909,7 +910,7 @@ class Node(OwnNode):
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        return gather_statistics(self._mesh, self._membership, *parts, self._states)
+        return gather_statistics(self._mesh, self._membership, *parts, self._states, self._blocked)
 
     def _close(self) -> None:
         """Accept no more calls, and end those that wait; ``open_node`` does this when its block ends."""

@@ -324,6 +324,8 @@ async def open_parts(
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
+        if environment.watch is not None:
+            nursery.start_soon(environment.watch, patterns.blocked)
         if not local:
             nursery.start_soon(reception.run)
         if lookups is not None:

@@ -133,6 +133,17 @@ class BridgeLag(Struct, frozen=True, kw_only=True):
 
 
 @final
+class BlockedReport(Struct, frozen=True, kw_only=True):
+    """One handler that has blocked the event loop of its node; see ``BlockedStatistics``."""
+
+    cluster: str
+    operation: str | None
+    count: int
+    seconds: float
+    place: str
+
+
+@final
 class NodeReport(Struct, frozen=True, kw_only=True):
     """A node, as it reports itself to operators.  Counters are since it started."""
 
@@ -164,6 +175,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     omitted: int
     site: str = ""
     """Site of the node; empty for none."""
+    blocked: list[BlockedReport] = field(default_factory=list[BlockedReport])
+    """Handlers that have blocked it, those that did so for longest first."""
     linked: list[LinkReport] = field(default_factory=list[LinkReport])
     """Reports on ``links``; of a gateway on the links to gateways of other sites, too."""
 
@@ -304,6 +317,12 @@ def report_of(
         + lost_omitted
         + refused_omitted,
         site=site,
+        blocked=[
+            BlockedReport(
+                cluster=one.cluster, operation=one.operation, count=one.count, seconds=one.seconds, place=one.place
+            )
+            for one in sorted(statistics.blocked, key=lambda one: -one.seconds)[:MOST]
+        ],
         linked=[*linked[:MOST_LINKS]],
     )
 

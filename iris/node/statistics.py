@@ -10,6 +10,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
+from iris.node.blocked import BlockedHandlers, BlockedStatistics
 from iris.patterns.books import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.multicast import Broadcasts, Relays
@@ -69,6 +70,8 @@ class NodeStatistics:
     links: Mapping[NodeId, LinkStatistics]
     links_ended: LinkStatistics | None
     """Counters of the links that are no more, together; None: there was none."""
+    blocked: tuple[BlockedStatistics, ...]
+    """Handlers that have blocked the event loop of this node."""
     sessions: int
     """Sessions with other nodes, those included that are about to be replaced."""
     handshakes: int
@@ -87,6 +90,7 @@ def gather_statistics(
     serving: Server,
     tunnels: Tunnels,
     states: Mapping[str, SharedState],
+    blocked: BlockedHandlers,
 ) -> NodeStatistics:
     """Return a snapshot of every counter."""
     subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
@@ -115,6 +119,7 @@ def gather_statistics(
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         links_ended=mesh.ended_links,
+        blocked=blocked.statistics(),
         sessions=counted.sessions,
         handshakes=counted.handshakes,
         refusals={**mesh.refusals, **membership.refusals()},

@@ -271,6 +271,7 @@ class Network:
             wall_clock=partial(self.wall_clock, host),
             processor_time=None,  # what is decided by it would differ from run to run
             descriptors=None,  # in memory a link takes none
+            watch=None,  # a thread, by the time of this machine
             variables={},
             random=random.Random(self._random.random()),
         )

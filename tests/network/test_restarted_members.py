@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import pytest
 import trio
 
 import iris
+from tests.support.ledger_load import Load, numbers
 from tests.support.processes import Child, open_realm
 
-WIDTH: Final = 8
-"""Size of a number in bytes, as in ``tests.support.programs.restarted``, which is for processes of its own."""
-
-CALLERS: Final = 16
-_TIMEOUT: Final = 30.0
 _PATIENCE: Final = 60.0
 """Seconds in which a process has to be up, or to have ended."""
 
@@ -33,50 +28,6 @@ def _members(directory: Path, count: int) -> list[Child]:
         Child(command, ready=" serves ledger at ", log=directory / f"{number}.txt", environment=environment)
         for number in range(count)
     ]
-
-
-def _numbers(directory: Path) -> Counter[int]:
-    """Return how often each request ran."""
-    data = (directory / "ledger").read_bytes()
-    return Counter(int.from_bytes(data[at : at + WIDTH], "big") for at in range(0, len(data), WIDTH))
-
-
-@final
-class _Load:
-    """Callers that send requests until they are stopped."""
-
-    def __init__(self, node: iris.Node) -> None:
-        self.failed: Counter[str] = Counter()
-        self.replied: list[int] = []
-        self.plain: list[int] = []
-        self.over = False
-        self._node = node
-        self._number = 0
-
-    async def run(self) -> None:
-        """Ask."""
-        async with trio.open_nursery() as nursery:
-            for _ in range(CALLERS):
-                nursery.start_soon(self._call)
-
-    async def _call(self) -> None:
-        while not self.over:
-            number = self._number
-            self._number += 1
-            idempotent = number % 2 == 1
-            payload = number.to_bytes(WIDTH, "big")
-            try:
-                reply = await self._node.request(
-                    "ledger", payload, timeout=_TIMEOUT, options=iris.RequestOptions(idempotent=idempotent)
-                )
-            except iris.IrisError as error:
-                kind = "idempotent" if idempotent else "plain"
-                self.failed[f"{kind}: {type(error).__name__}: {error}"] += 1
-            else:
-                assert reply == payload
-                self.replied.append(number)
-            if not idempotent:
-                self.plain.append(number)
 
 
 @pytest.mark.parametrize(("members", "restarts"), [(2, 1), pytest.param(4, 5, marks=pytest.mark.long)])
@@ -91,7 +42,7 @@ async def test_no_request_fails_when_members_are_restarted_by_sigterm_one_after_
                 for process in processes:
                     process.launch()
                 await node.wait_for("ledger", members=members, timeout=_PATIENCE)
-                load = _Load(node)
+                load = Load(node)
                 nursery.start_soon(load.run)
                 for process in processes * restarts:
                     statuses.append(await trio.to_thread.run_sync(process.end, signal.SIGTERM))
@@ -101,7 +52,7 @@ async def test_no_request_fails_when_members_are_restarted_by_sigterm_one_after_
         finally:
             for process in processes:
                 process.end()
-        ran = _numbers(directory)
+        ran = numbers(directory)
     assert load.failed == {}
     assert statuses == [0] * (members * restarts)
     assert [number for number in load.plain if ran[number] > 1] == []

@@ -41,7 +41,7 @@ def followers(page: list[Block]) -> dict[int, Block]:
 
 
 def is_snippet(block: Block) -> bool:
-    return block.language == "python" and block.file is None and ".run(main)" not in block.code
+    return block.language == "python" and block.file is None and ".run(main" not in block.code
 
 
 SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}

@@ -191,6 +191,7 @@ class Messages:
             kinds.Awaited: lambda n: (n,),
             kinds.Running: lambda n: (n,),
             kinds.Timed: lambda n: (n, n, n),
+            kinds.Blocked: lambda n: (n, "victim", None, f"file.py:{n} in handler", n, bool(n % 2)),
             kinds.Broadcast: lambda n: ("victim", ("n", str(n)), b"all", n),
             kinds.BroadcastCredit: lambda n: ("victim", n, 0, 262_144 + n, 0),
             kinds.BroadcastCreditWanted: lambda n: ("victim", n),

@@ -14,6 +14,7 @@ from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, wide_output_option, write_line, write_object
 from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmView, open_survey
+from iris.node.report import BlockedReport
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -154,6 +155,7 @@ def rows(view: RealmView, wide: bool) -> tuple[str, list[_Table]]:
     troubles += [
         _doubted_row(seen, view.doubted[seen.node.node], wide) for seen in view.nodes if seen.node.node in view.doubted
     ]
+    troubles += [_blocked_row(seen, one, wide) for seen in view.nodes for one in seen.report.blocked]
     return head, [*tables, (("node", "name", "host", "since", "trouble"), troubles)] if troubles else tables
 
 
@@ -212,6 +214,12 @@ def _absent_row(absent: AbsentNode, wide: bool) -> tuple[str, ...]:
 
 
 def _doubted_row(seen: NodeView, why: str, wide: bool) -> tuple[str, ...]:
+    return seen.node.node if wide else seen.node.node[:8], seen.node.speaks_for, seen.report.host, "-", why
+
+
+def _blocked_row(seen: NodeView, one: BlockedReport, wide: bool) -> tuple[str, ...]:
+    which = f"{one.cluster} {one.operation or ''}".strip() or "its program"
+    why = f"{which} blocked it {one.count} times, {seconds(one.seconds)} in all: {one.place}"
     return seen.node.node if wide else seen.node.node[:8], seen.node.speaks_for, seen.report.host, "-", why
 
 

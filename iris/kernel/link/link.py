@@ -275,6 +275,23 @@ class Link:
             self._pushed = True
         self._wakeup.wake()
 
+    def post_apart(self, message: Message, size: int, reserve: int = 0) -> None:
+        """Post a message in a frame of its own, and offer the transport what waits: no task may come round for it soon.
+
+        Args:
+            message: see ``post``.
+            size: see ``post``.
+            reserve: see ``post``.
+
+        Raises:
+            NotSent: see ``post``.
+        """
+        self.end_batch()
+        self.post(message, size, reserve)
+        self.end_batch()
+        while not self.is_idle and self._push():
+            pass
+
     def post_carrying(self, message: Message, size: int, carried: int, reserve: int = 0) -> None:
         """Append a message that carries others; a batch has no more of those than its receiver takes for a frame.
 

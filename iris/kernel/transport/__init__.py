@@ -17,8 +17,10 @@ from iris.kernel.transport.port import (
     SocketAddress,
     Transport,
 )
+from iris.kernel.transport.writer import is_acknowledged
 
 __all__ = (
     "ConnectionUser", "IncomingConnection", "LinkFault", "MemoryNetwork", "NetworkTransport", "OutgoingConnection",
-    "Permit", "Refused", "SocketAddress", "Transport", "check_not_forked", "check_url", "keep_from_children",
+    "Permit", "Refused", "SocketAddress", "Transport", "check_not_forked", "check_url", "is_acknowledged",
+    "keep_from_children",
 )  # fmt: skip

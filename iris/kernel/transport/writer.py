@@ -9,14 +9,16 @@ How a frame looks on the wire is the caller's: ``framing``.
 
 from __future__ import annotations
 
+import fcntl
 import select
 import socket
+import termios
 from collections.abc import Callable
 from typing import Final, final
 
 import trio
 
-from iris.kernel.transport.port import ConnectionUser
+from iris.kernel.transport.port import ConnectionUser, OutgoingConnection
 from iris.kernel.transport.reader import FrameReader, Framing
 
 _ENDS: Final = ~select.EPOLLOUT
@@ -87,6 +89,22 @@ class StreamOutgoing:
     def kept(self) -> int:
         """Size of what the socket has not accepted of the last frame, and of answers, in bytes."""
         return sum(map(len, self._rest))
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """True if the peer's system has taken all that was sent: the process that has the other end lives.
+
+        False if that is not known.
+        """
+        if self._over or self._rest:
+            return False
+        if self._socket.family == socket.AF_UNIX:  # what is sent is there at once, as long as the other end is open
+            return True
+        try:
+            unacknowledged = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0")
+        except OSError:  # this system does not tell
+            return False
+        return not any(unacknowledged)
 
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
@@ -217,3 +235,8 @@ class StreamOutgoing:
             self._others.unpark_all()
         self._streams.unwatch(self._socket)
         self._socket.close()
+
+
+def is_acknowledged(outgoing: OutgoingConnection | None) -> bool:
+    """Return whether a connection shows that the process at its other end lives: see ``StreamOutgoing``."""
+    return isinstance(outgoing, StreamOutgoing) and outgoing.is_acknowledged

@@ -297,6 +297,19 @@ class Timed(Message, tag=0x26):
     ran: Count
 
 
+class Blocked(Message, tag=0x27):
+    """A handler holds up the sender, which lives and does nothing else meanwhile; ``over``: it has gone on."""
+
+    id: Count
+    """The request of the receiver that the handler is for.  0: it is for none."""
+    cluster: Name
+    operation: Name | None
+    place: Name
+    elapsed: Count
+    """Milliseconds."""
+    over: bool
+
+
 # -- broadcast: 0x30 - 0x37 --------------------------------------------------------------------------------
 # Received by ``Server`` (iris.patterns.service), ``Relays`` and ``Broadcasts`` (iris.patterns.multicast).
 

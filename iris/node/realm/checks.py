@@ -73,7 +73,7 @@ def of_members_only(report: NodeReport, clusters: Collection[str]) -> tuple[Node
 
 
 def _faults(report: NodeReport) -> Iterator[str]:
-    bounds = {"clusters": MOST, "latencies": MOST, "lost": MOST, "refused": MOST, "linked": MOST_LINKS}
+    bounds = {"clusters": MOST, "latencies": MOST, "lost": MOST, "refused": MOST, "blocked": MOST, "linked": MOST_LINKS}
     for name, most in bounds.items():
         if len(getattr(report, name)) > most:
             yield f"{name} has more than {most} entries"

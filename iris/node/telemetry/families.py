@@ -124,6 +124,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_service_shed_total": _counter("Refused requests that would have waited too long.", "cluster"),
     "iris_service_paused_total": _counter("Refused because the service was paused.", "cluster"),
     "iris_service_repeats_total": _counter("Requests that were known already, and not run again.", "cluster"),
+    "iris_blocked_total": _counter(
+        "Times that a handler, or other code of the program, held up the event loop for half a second or more.",
+        "cluster",
+        "operation",
+    ),
+    "iris_blocked_seconds_total": _counter("Seconds for which these held it up.", "cluster", "operation"),
     "iris_service_replays_total": _counter(
         "Requests with a key that were answered with a recorded outcome.", "cluster"
     ),
@@ -239,6 +245,9 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield Sample("iris_requests_hedged_total", (), statistics.hedged)
     for cluster, service in list(statistics.services.items())[:_MAX_LABELS]:
         yield from _of_service(cluster, service)
+    for one in statistics.blocked:
+        yield Sample("iris_blocked_total", (one.cluster, one.operation or ""), one.count)
+        yield Sample("iris_blocked_seconds_total", (one.cluster, one.operation or ""), one.seconds)
     yield from _of_events(statistics)
     tunnels = statistics.tunnels
     yield Sample("iris_tunnels", (), tunnels.open)

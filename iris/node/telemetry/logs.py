@@ -53,7 +53,15 @@ class TextFormatter(logging.Formatter):
 
     def formatException(self, ei: _Raised) -> str:  # noqa: N802 -- logging calls it so
         """Return the traceback."""
-        return "\n".join(f"  {_printable(line)}" for line in super().formatException(ei).split("\n"))
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 -- logging calls it so
+        """Return where a thread stands."""
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {_printable(line)}" for line in text.split("\n"))
 
 
 def _printable(text: str) -> str:
@@ -85,6 +93,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
         return self._encode(line)
 
 

@@ -51,6 +51,7 @@ class Call(Struct, eq=False):
         tried: members that were asked since the last pause, by all tasks of a hedged request.
         pattern: ``request``, or ``survey`` for the part of a survey.
         asked: member that was asked last.
+        stuck: members that it has blocked, or that fell silent while they had it, and from which it was taken away.
     """
 
     cluster: str
@@ -71,6 +72,7 @@ class Call(Struct, eq=False):
     tried: set[NodeId]
     pattern: Literal["request", "survey"] = "request"
     asked: NodeId = NodeId("")
+    stuck: int = 0
 
     @property
     def idempotent(self) -> bool:

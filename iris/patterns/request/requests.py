@@ -11,6 +11,8 @@ event                                   idempotent                 not idempoten
 reply, or error raised by the handler   returned, raised           returned, raised
 overloaded, draining, not a member      another member             another member (it did not run)
 connection to the member broke          another member             wait; ``Unknown`` if it is gone
+member silent, its process lives        another one, once          wait; ``Unknown`` if it is gone
+member blocked by this very request     wait; ``MemberLost``       wait; ``Unknown`` if it is gone
 frames may be lost                      sent once more             ``Unknown`` if it is not there
 member given up                         another member             ``Unknown``
 deadline                                ``RequestTimeout``         ``RequestTimeout``
@@ -51,6 +53,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
+from iris.kernel.transport import is_acknowledged
 from iris.kernel.wire import kinds
 from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
 from iris.patterns.latency import OTHERS, LatencyTable
@@ -60,6 +63,7 @@ from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request.attempt import Attempt
+from iris.patterns.request.blocked import BlockedMembers, described, log_blocked
 from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
@@ -107,7 +111,18 @@ _AT_ONCE: Final = 0.001
 _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
 """Reasons under which requests count as lost whose reply came, and cannot be given to the caller."""
 
+_MOST_STUCK: Final = 1
+"""Members from which an idempotent request is taken away that live and fall silent while they have it, or die after it
+has blocked them.  One may be an accident.  When the next one does the same, it may be the request."""
+
+_SPEAKS: Final = 0.5
+"""Seconds that requests stay at a member which lives and is silent, from when that is noticed.  If it is blocked it has
+said by then which request blocks it."""
+
 _BROKEN: Final = "the connection broke"
+_SILENT: Final = "answers nothing, though its process lives and its system takes what is sent: it is stopped or blocked"
+_OWN: Final = ", at work on this request"
+_NOT_CARRIED: Final = "so no further member was asked, which it might block as well"
 _CLOSED: Final = "this node was closed"
 _GONE: Final = "the member is gone"
 
@@ -157,16 +172,23 @@ class Requests(PeerObserver):
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
+        self._blocked: Final = BlockedMembers()
+        self._silent: dict[NodeId, int] = {}
+        """Members that live and say nothing, with the number of frames that had come from each."""
+        self._doubted = Deadlines(self._waiting, self._leave)
         self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
         """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
         mesh.register(kinds.Failure, self._receive_failure)
         mesh.register(kinds.Running, self._receive_running)
         mesh.register(kinds.Timed, self._receive_timed)
+        mesh.register(kinds.Blocked, self._receive_blocked)
 
     async def run(self) -> None:
         """Watch over the deadlines; to be run for as long as anything is asked."""
-        await self._deadlines.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._doubted.run)
+            await self._deadlines.run()
 
     def close(self) -> None:
         """End all attempts: no outcome will come any more, and nobody is asked again."""
@@ -246,7 +268,7 @@ class Requests(PeerObserver):
                 reply = await self._ask(call, now=call.started)
             else:
                 hedging = self._hedges.setdefault(call.cluster, Hedging())
-                reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: _has_other(call))
+                reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: self._may_hedge(call))
         except BaseException as error:
             self._failed(call, error)
             raise
@@ -464,7 +486,9 @@ class Requests(PeerObserver):
                 now = None
                 outcome = attempt.outcome
                 if outcome is None:
-                    raise await self._timed_out(call, lost or failure)
+                    raise await self._timed_out(
+                        call, lost or failure, self._trouble(attempt, silent=self._is_silent(member))
+                    )
                 if isinstance(outcome, kinds.Reply):
                     return self.decode_reply_untrusted(outcome.payload, cluster, member)
                 if isinstance(outcome, kinds.Failure):
@@ -482,7 +506,9 @@ class Requests(PeerObserver):
                     # The member had the request when it was lost: nobody can say how far it ran.
                     failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
                     if not call.idempotent:
-                        raise _unknown(call, member, outcome)
+                        raise _unknown(call, member, outcome, attempt.trouble)
+                    if attempt.kept is not None:
+                        raise MemberLost(f"node {member}, a member of {cluster!r}, was given up: {attempt.kept}")
         finally:
             if self._left:
                 self._cancel_left(identifier)
@@ -496,17 +522,25 @@ class Requests(PeerObserver):
             raise lost from failure
         raise failure
 
-    async def _timed_out(self, call: Call, failure: IrisError | None) -> RequestTimeout:
+    async def _timed_out(self, call: Call, failure: IrisError | None, trouble: str = "") -> RequestTimeout:
         """Return the error of a request whose time is over.
 
         It may be the end of the caller's own scope: then that ends the caller, and not an error.
         """
         await trio.lowlevel.checkpoint()
         error = RequestTimeout(
-            f"no reply from cluster {call.cluster!r} within {call.timeout:g} s" + (f"; {failure}" if failure else "")
+            f"no reply from cluster {call.cluster!r} within {call.timeout:g} s"
+            + "".join(f"; {one}" for one in (trouble, failure) if one)
         )
         error.__cause__ = failure
         return error
+
+    def _trouble(self, attempt: Attempt, *, silent: bool) -> str:
+        """Return what is known of a member that has not answered, for an error's text; empty if that is nothing."""
+        said = attempt.blocks or self._blocked.of(attempt.member)
+        if said is not None:
+            return f"node {attempt.member} {described(said)}{_OWN if attempt.blocks is not None else ''}"
+        return f"node {attempt.member} {_SILENT}" if silent else ""
 
     async def _pause(self, call: Call, until: float) -> None:
         """Wait for a member that was not asked yet, until a time, and get the cluster's picker anew."""
@@ -599,7 +633,26 @@ class Requests(PeerObserver):
         if attempt is not None and attempt.member == peer.node:
             attempt.times = message.waited / 1e6, message.ran / 1e6
 
+    def _may_hedge(self, call: Call) -> bool:
+        """Return whether a second member may be asked: there is one, and the first is not blocked by the request."""
+        return _has_other(call) and not any(
+            one.call is call and one.blocks is not None for one in self._waiting.values()
+        )
+
+    def _receive_blocked(self, peer: Peer, message: kinds.Blocked) -> None:
+        node, attempt = peer.node, self._waiting.get(message.id)
+        if self._blocked.receive(node, message, trio.current_time()):
+            log_blocked(peer, message, waits=any(one.member == node for one in self._waiting.values()))
+        if node in self._silent:
+            self._silent[node] = _frames_from(peer)
+        if attempt is not None and attempt.member == node and message.id:
+            # From here on no other member gets this request as long as this one lives: it would be blocked as well.
+            attempt.blocks = None if message.over else message
+            attempt.kept = None
+
     def _end(self, peer: Peer, outcome: kinds.Reply | kinds.Failure) -> None:
+        if self._blocked.now:
+            self._blocked.now.pop(peer.node, None)
         waiter = self._waiting.get(outcome.id)
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
         if waiter is not None:
@@ -640,15 +693,66 @@ class Requests(PeerObserver):
         peer = self._mesh.peer(node)
         if peer is not None and peer.returning:
             return
+        lives = peer is not None and is_acknowledged(peer.link.outgoing)
+        waits = lives and self._blocked.of(node) is None
+        if peer is not None and lives:
+            self._silent[node] = _frames_from(peer)
+        else:  # the connection broke: the process may be gone
+            self._silent.pop(node, None)
+            self._blocked.forget(node)
         for waiter in list(self._waiting.values()):
             if waiter.member == node and waiter.can_retry_elsewhere():
-                waiter.end(_BROKEN)
+                if waits:
+                    self._doubted.add(trio.current_time() + _SPEAKS, waiter.identifier)
+                elif self._may_move(waiter, lives=lives):
+                    waiter.end(f"it {_SILENT}" if lives else _BROKEN)
+
+    def _leave(self, identifier: int) -> None:
+        """Ask a request elsewhere whose member lives and is silent, unless that has said something meanwhile."""
+        attempt = self._waiting[identifier]
+        if self._is_silent(attempt.member) and attempt.can_retry_elsewhere() and self._may_move(attempt, lives=True):
+            attempt.end(f"it {_SILENT}")
+
+    def _is_silent(self, node: NodeId) -> bool:
+        """Return whether a member that was found living and silent has said nothing since."""
+        peer = self._mesh.peer(node)
+        return peer is not None and self._silent.get(node) == _frames_from(peer)
+
+    def _may_move(self, attempt: Attempt, *, lives: bool) -> bool:
+        """Return whether an idempotent request may go to another member; if not, have the attempt say why.
+
+        A member that lives and says nothing may be held up by one of its requests, which would hold up the next member
+        as well.  If it has said which one that is, the others are free; else each may move once.  So may one of which a
+        member has died that it had blocked.
+
+        Args:
+            attempt: the attempt at the member that is silent, or gone.
+            lives: True if the member is known to live, or was when it was given up.
+        """
+        call = attempt.call
+        if lives and attempt.blocks is not None:
+            attempt.kept = f"it {described(attempt.blocks)}, at work on this request, {_NOT_CARRIED}"
+            return False
+        if attempt.blocks is not None or (lives and self._blocked.of(attempt.member) is None):
+            if call.stuck >= _MOST_STUCK:
+                attempt.kept = f"it is the second member that stood still while it had this request, {_NOT_CARRIED}"
+                return False
+            call.stuck += 1
+        return True
 
     def peer_removed(self, peer: Peer, _reason: str) -> None:
         """End the attempts at this member: no outcome will come from it any more."""
+        node = peer.node
         for waiter in list(self._waiting.values()):
-            if waiter.member == peer.node and waiter.outcome is None:
+            if waiter.member == node and waiter.outcome is None:
+                lived = node in self._silent
+                if lived:
+                    waiter.trouble = self._trouble(waiter, silent=True)
+                if waiter.call.idempotent and waiter.kept is None:
+                    self._may_move(waiter, lives=lived)
                 waiter.end(_GONE)
+        self._blocked.forget(node)
+        self._silent.pop(node, None)
         for gather in list(self.gathering.values()):
             gather(peer.node, None)
 
@@ -722,9 +826,14 @@ class Begun:
         return reply
 
 
-def _unknown(call: Call, member: NodeId, outcome: str) -> Unknown | trio.ClosedResourceError:
+def _unknown(call: Call, member: NodeId, outcome: str, trouble: str = "") -> Unknown | trio.ClosedResourceError:
     """Return the error of a request that a member had in hand, and that nobody else is asked."""
     if outcome is not _CLOSED:
+        if trouble:
+            return Unknown(
+                f"node {member} of cluster {call.cluster!r} was given up while it had the request: it ran never or "
+                f"once; {trouble}; a repeat may block another member as well"
+            )
         return Unknown(
             f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
             "idempotent=True to have such requests repeated"
@@ -734,6 +843,11 @@ def _unknown(call: Call, member: NodeId, outcome: str) -> Unknown | trio.ClosedR
     return Unknown(
         f"this node was closed while node {member} of cluster {call.cluster!r} had the request: it ran never or once"
     )
+
+
+def _frames_from(peer: Peer) -> int:
+    """Return how many frames have come from a peer in its present session."""
+    return 0 if peer.session is None else peer.session.statistics().received_frames
 
 
 def _closed() -> trio.ClosedResourceError:

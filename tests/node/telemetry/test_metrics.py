@@ -211,6 +211,7 @@ async def everything() -> NodeSnapshot:
     tunnels = dataclasses.replace(statistics.tunnels, ended={"finished": 1})
     counts = {field.name: 0 for field in dataclasses.fields(iris.StateStatistics) if field.name != "refused"}
     states = {"prices": iris.StateStatistics(**counts, refused={"malformed": 1})}
+    blocked = (iris.BlockedStatistics(cluster="store", operation=None, count=1, seconds=0.8, place="app.py:1 in main"),)
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
     tier_zeros = dict.fromkeys(("objects", "bytes", "next", "behind", "behind_bytes", "failures"), 0)
@@ -223,7 +224,7 @@ async def everything() -> NodeSnapshot:
         unready=None,
         nodes=1,
         statistics=dataclasses.replace(
-            statistics, requests=requests, tunnels=tunnels, states=states, refusals={"RemoteError": 1}
+            statistics, requests=requests, tunnels=tunnels, states=states, refusals={"RemoteError": 1}, blocked=blocked
         ),
         reports={
             "gateway": GatewayStatistics(
@@ -286,6 +287,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     iris.StateStatistics: set(),
     iris.PublishStatistics: {"published", "without_subscriber", "sent", "handed_over", "lost"},  # see those of the node
     iris.PatternStatistics: set(),
+    iris.BlockedStatistics: {"place"},  # a line of a file is no label
     iris.NodeStatistics: {"latency"},  # see the histograms of calls
 }
 
