@@ -74,17 +74,31 @@ async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]], *, s
 
 async def _serve(serving: Serving, node: iris.aio.Node, interrupted: Interrupted) -> None:
     """Serve until ``interrupted`` returns, and drain; services that are written with trio run in trio."""
-    leave, failed = asyncio.Event(), None
+    leave, failed = asyncio.Event(), list[Exception]()
+    given_up = False
+    task = asyncio.current_task()
+    assert task is not None
 
-    async def be_member(joining: AbstractAsyncContextManager[Membership], joined: asyncio.Future[Membership]) -> None:
+    async def be_member(
+        service: str, joining: AbstractAsyncContextManager[Membership], joined: asyncio.Future[Membership]
+    ) -> None:
         try:
             async with joining as membership:
-                joined.set_result(membership)
-                await leave.wait()
+                if not joined.done():  # else it was cancelled, and so was this, whose lifespan does not mind
+                    joined.set_result(membership)
+                    await leave.wait()
         except Exception as error:
-            if joined.done():
+            if given_up:
                 raise
-            joined.set_exception(error)
+            failed.append(error)
+        except asyncio.CancelledError:
+            if given_up:
+                raise
+            failed.append(RuntimeError(f"the task of service {service!r} was cancelled, and not by Iris"))
+        else:
+            return
+        if len(failed) == 1 and not leave.is_set():
+            task.cancel()
 
     async with asyncio.TaskGroup() as tasks:
         try:
@@ -95,16 +109,20 @@ async def _serve(serving: Serving, node: iris.aio.Node, interrupted: Interrupted
                     else node._enter(partial(iris.Node.join, cluster=cluster, service=service))
                 )
                 joined: asyncio.Future[Membership] = asyncio.get_running_loop().create_future()
-                tasks.create_task(be_member(joining, joined))
+                tasks.create_task(be_member(service.name, joining, joined))
                 serving.memberships.append(await joined)
             serving.joined(node)
             await interrupted()
             serving.leaving()
+        except asyncio.CancelledError:
+            if not failed:
+                given_up = True
+                raise
+            task.uncancel()
         except Exception as error:  # noqa: BLE001 -- raised below, when those that have joined have drained
-            failed = error
+            failed.append(error)
         leave.set()
-    if failed is not None:
-        raise failed
+    serving.raise_failed(failed)
 
 
 def serve_in_asyncio(

@@ -207,7 +207,10 @@ def run_command(arguments: Sequence[str]) -> int:
         status: object = iris.main(list(arguments), prog_name="iris", standalone_mode=False, obj=invocation)
         sys.stdout.flush()
     except BaseException as error:
-        known = _explained(_first_cause(error))
+        cause = _first_cause(error)
+        known = _explained(cause)
+        if isinstance(cause, SystemExit):  # of the user's program, be it in a nursery
+            raise cause from None
         if known is None:
             note_unexpected(error)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from contextlib import suppress
 from typing import Final, final
 
 from iris.node.telemetry.logs import JsonFormatter, LimitedHandler, TextFormatter
@@ -59,8 +60,12 @@ def write_log(style: str) -> None:
 
 
 def write_note(text: str, level: int = logging.INFO) -> None:
-    """Write one line to standard error, whatever the level of the log, in the form that the log has."""
+    """Write one line to standard error, whatever the level of the log, in the form that the log has.
+
+    If nobody reads it any more it is left out, as lines of the log are: what is done besides does not depend on it.
+    """
     line = " ".join(text.split())
     record = logging.LogRecord("iris.command", level, __file__, 0, line, None, None)
     formatter = _handler[0].formatter if _handler else None
-    print((formatter or _FOR_PEOPLE).format(record), file=sys.stderr, flush=True)  # noqa: T201 -- it is the command's
+    with suppress(OSError):
+        print((formatter or _FOR_PEOPLE).format(record), file=sys.stderr, flush=True)  # noqa: T201 -- the command's

@@ -1,11 +1,12 @@
 """Serving: the services of one program as members of their clusters, at one node, in trio or in asyncio.
 
 They join in the order in which they were given, and leave all at once when the process is interrupted: the time for
-draining is that of one.  One that cannot join ends the others in the same way.
+draining is that of one.  One that cannot join, or fails later, as by its lifespan, ends the others in the same way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -63,25 +64,39 @@ class Serving:
 
     async def serve_in_trio(self, node: iris.Node, interrupted: Callable[[], Awaitable[None]]) -> None:
         """Serve until ``interrupted`` returns, and drain."""
-        leave, failed = trio.Event(), None
+        leave, failed, serving = trio.Event(), list[Exception](), trio.CancelScope()
 
         async def be_member(cluster: str, service: iris.Service, task_status: trio.TaskStatus[Membership]) -> None:
-            async with node.join(cluster, service) as membership:
-                task_status.started(membership)
-                await leave.wait()
+            joined = False
+            try:
+                async with node.join(cluster, service) as membership:
+                    task_status.started(membership)
+                    joined = True
+                    await leave.wait()
+            except Exception as error:
+                if not joined or trio.current_effective_deadline() == -math.inf:  # all are cancelled
+                    raise
+                failed.append(error)
+                serving.cancel()
 
         async with trio.open_nursery() as nursery:
             try:
-                for cluster, service in self.services:
-                    self.memberships.append(await nursery.start(be_member, cluster, service))
-                self.joined(node)
-                await interrupted()
-                self.leaving()
+                with serving:
+                    for cluster, service in self.services:
+                        self.memberships.append(await nursery.start(be_member, cluster, service))
+                    self.joined(node)
+                    await interrupted()
+                    self.leaving()
             except Exception as error:  # noqa: BLE001 -- raised below, when those that have joined have drained
-                failed = error
+                failed.append(error)
             leave.set()
-        if failed is not None:
-            raise failed
+        self.raise_failed(failed)
+
+    @staticmethod
+    def raise_failed(failed: Sequence[Exception]) -> None:
+        """Raise what services have failed by, if any has."""
+        if failed:
+            raise failed[0] if len(failed) == 1 else ExceptionGroup("services have failed", failed)
 
     def joined(self, node: iris.Node | iris.aio.Node) -> None:
         """Say that all services are joined."""

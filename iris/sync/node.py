@@ -168,7 +168,7 @@ class Node(Handle[TrioNode], OwnNode):
         with ExitStack() as stack:
             state: tuple[object] | None = None
             if service._lifespan is not None:
-                state = (stack.enter_context(lifespan_of_threads(service._lifespan, self)),)
+                state = (stack.enter_context(lifespan_of_threads(service.name, service._lifespan, self)),)
             provided = service._with(Provision(service.name, self, {}, state))
             served = served_by_threads(provided, self._portal, self)
             yield stack.enter_context(self._joined(cluster, served, limits, credential))

@@ -97,8 +97,8 @@ class Worker:
                 pass
         except OSError:
             pass
+        os.kill(os.getpid(), signal.SIGTERM)  # first: nobody may read what is written
         write_note("the supervisor is gone: leaving")
-        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(patience)
         os._exit(1)
 

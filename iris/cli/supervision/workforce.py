@@ -219,6 +219,9 @@ class Workforce:
                 return [] if self.workers else [Finish(status=self._status)]
             return self._replace_next(now)
         seat = next(seat for seat in self._seats if worker in (seat.worker, seat.successor))
+        if worker.state is State.STARTING and status == -signal.SIGHUP:
+            # The signal was for the supervisor, and went to all processes of its group: this one was loading Python.
+            return self._start_same(seat, worker, now)
         if seat.successor is worker:
             seat.successor = None
             self._to_replace.clear()
@@ -296,6 +299,16 @@ class Workforce:
         listen = next(number for number in range(len(taken) + 1) if number not in taken)
         place = Place(listen=listen, metrics=self._seats.index(seat), follows=seat.worker is not None)
         return Worker(place=place, since=now)
+
+    def _start_same(self, seat: _Seat, worker: Worker, now: float) -> list[Effect]:
+        """Start a worker again in the place of one that was starting."""
+        if seat.successor is worker:
+            seat.successor = None
+            seat.successor = again = self._started(seat, now)
+        else:
+            seat.worker = None
+            seat.worker = again = self._started(seat, now)
+        return [Start(worker=again)]
 
     def _leave(self, worker: Worker, now: float) -> list[Effect]:
         worker.state, worker.since = State.LEAVING, now

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Annotated, Final, TypeVar, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.shapes import is_map
+from iris.kernel.shapes import is_group, is_map
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import OwnNode, Request
 
@@ -191,18 +191,53 @@ class _Held:
         try:
             await self._block.__aexit__(kind, error, traceback)
         except Exception as raised:
-            if raised is not error:
+            if error is None or not _has(raised, error):
                 _note(raised, self._service)
             raise
+
+
+def _has(raised: BaseException, error: BaseException) -> bool:
+    """Return whether this is an error, or a group with it, as the nursery of a lifespan raises what its block does."""
+    return raised is error or (is_group(raised) and any(_has(one, error) for one in raised.exceptions))
 
 
 def _no_block(block: object, expected: str, decorator: str) -> str:
     return f"its lifespan returns {type(block).__name__}, and not {expected}: decorate it with {decorator}"
 
 
-def lifespan_of_threads(lifespan: Lifespan, node: OwnNode) -> AbstractContextManager[object]:
-    """Return the lifespan of a service whose program has no event loop; raise ConfigError if it is none for that."""
-    block = _opened(lifespan, node)
-    if not isinstance(block, AbstractContextManager):
-        raise ConfigError(_no_block(block, "a context manager", "contextlib.contextmanager"))
-    return block
+@contextmanager
+def lifespan_of_threads(service: str, lifespan: Lifespan, node: OwnNode) -> Iterator[object]:
+    """Hold the lifespan of a service open whose program has no event loop; see ``lifespan_entered``."""
+    with _HeldInThreads(service, lifespan, node) as value:
+        yield value
+
+
+@final
+class _HeldInThreads:
+    """A lifespan of a program without an event loop while it is entered, and while it is left."""
+
+    def __init__(self, service: str, lifespan: Lifespan, node: OwnNode) -> None:
+        self._service: Final = service
+        self._lifespan: Final = lifespan
+        self._node: Final = node
+
+    def __enter__(self) -> object:
+        try:
+            block = _opened(self._lifespan, self._node)
+            if not isinstance(block, AbstractContextManager):
+                raise ConfigError(_no_block(block, "a context manager", "contextlib.contextmanager"))
+            self._block = block
+            return block.__enter__()
+        except Exception as error:
+            _note(error, self._service)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._block.__exit__(kind, error, traceback)
+        except Exception as raised:
+            if error is None or not _has(raised, error):
+                _note(raised, self._service)
+            raise

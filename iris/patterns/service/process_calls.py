@@ -49,14 +49,14 @@ class Setup(Struct, array_like=True, frozen=True):
 
     Attributes:
         main: what ``multiprocessing.spawn.prepare`` takes to import the program's ``__main__`` under another name;
-            empty if no handler is in it.
+            empty if no handler is in it.  By ``to_bytes``, like ``argv``.
         argv: the program's ``sys.argv``.
         handlers: handlers that it imports, before it is asked.
         max_payload: limit of a reply.
     """
 
-    main: dict[str, str]
-    argv: list[str]
+    main: dict[str, bytes]
+    argv: list[bytes]
     handlers: list[HandlerPlace]
     max_payload: int
 
@@ -154,6 +154,16 @@ decode_setup: Final = msgpack.Decoder(Setup).decode
 decode_call: Final = msgpack.Decoder(Call).decode
 decode_message: Final = msgpack.Decoder(Message).decode
 _encode: Final = msgpack.Encoder().encode
+
+
+def to_bytes(text: str) -> bytes:
+    """Return a path or an argument as it crosses: the system's need not be UTF-8, and have surrogates in Python."""
+    return text.encode(errors="surrogatepass")
+
+
+def from_bytes(data: bytes) -> str:
+    """Return what ``to_bytes`` was given."""
+    return data.decode(errors="surrogatepass")
 
 
 def framed(message: Setup | Call | Message) -> bytes:

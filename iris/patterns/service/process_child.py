@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn, cast, final
 
 from iris.kernel import wire
-from iris.kernel.errors import RemoteError, RemoteProtocolError
+from iris.kernel.errors import RemoteError, RemoteProtocolError, text_of
 from iris.kernel.names import NodeId
 from iris.patterns.bridge_protocol import OutboxEvent
 from iris.patterns.messages import Outbox, Request, Sender
@@ -52,6 +52,7 @@ from iris.patterns.service.process_calls import (
     decode_call,
     decode_setup,
     framed,
+    from_bytes,
 )
 from iris.patterns.service.signatures import signature_of
 
@@ -81,7 +82,7 @@ def serve_calls(calls_fd: int, cancels_fd: int, lifeline_fd: int) -> None:
         if first is None:
             return
         setup = decode_setup(first)
-        sys.argv[:] = setup.argv
+        sys.argv[:] = map(from_bytes, setup.argv)
         try:
             handlers = imported(setup)
         except BaseException as error:  # noqa: BLE001 -- whatever importing a module raises, SystemExit of a script, too
@@ -155,7 +156,7 @@ def imported(setup: Setup) -> list[Callable[[Request], Any]]:
     if setup.main:
         from multiprocessing import spawn  # here: most programs have their handlers elsewhere
 
-        spawn.prepare(cast("dict[str, Any]", setup.main))
+        spawn.prepare({name: from_bytes(value) for name, value in setup.main.items()})
     return [_imported(place) for place in setup.handlers]
 
 
@@ -197,6 +198,7 @@ class Caller:
         """Call a handler; return what came of it, which includes ``SystemExit`` and ``KeyboardInterrupt``."""
         number = call.number
         answer: Answer = Cancelled(number)
+        signal.signal(signal.SIGINT, self._interrupt)  # modules, and handlers before this one, may have set another
         try:
             try:
                 self._running = number
@@ -247,7 +249,7 @@ def _raised(number: int, error: BaseException) -> Raised:
         refused=isinstance(error, RemoteError),
         received=isinstance(error, RemoteError) and error.received,
         traceback=_shortened("".join(traceback.format_exception(error))),
-        file=file,
+        file=text_of(file),
         line=line,
     )
 

@@ -54,6 +54,7 @@ from iris.patterns.service.process_calls import (
     Setup,
     decode_message,
     framed,
+    to_bytes,
 )
 
 _log: Final = logging.getLogger("iris.handlers")
@@ -161,6 +162,8 @@ class _Process:
         Raises:
             OSError: the machine has no more processes, or no more file descriptors.
         """
+        path = json.dumps([one for one in sys.path if isinstance(one, str)]).encode() + b"\n"
+        unsent = memoryview(path + framed(setup))
         output = 2 if sys.__stderr__ is not None else subprocess.DEVNULL  # else 2 may be any file of the program
         with ExitStack() as far, ExitStack() as near:
             calls, far_calls = socket.socketpair()
@@ -186,8 +189,7 @@ class _Process:
         calls.setblocking(False)
         largest = setup.max_payload + _BESIDE
         started = cls(process, trio.socket.from_stdlib_socket(calls), cancels, lifeline, largest)
-        path = json.dumps([one for one in sys.path if isinstance(one, str)]).encode() + b"\n"
-        started._unsent = memoryview(path + framed(setup))
+        started._unsent = unsent
         return started
 
     async def ready(self) -> str | None:
@@ -293,11 +295,23 @@ class _Process:
         with suppress(OSError):
             self._calls.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def has_ended(self) -> bool:
+        """True once it has ended."""
+        return self._process.returncode is not None
+
+    async def exit(self) -> None:
+        """Wait until it has ended by itself; kill it if a thread of a handler, or what runs at its exit, goes on."""
+        with trio.move_on_after(GRACE):
+            await self._process.wait()
+        self.kill()
+
     def kill(self) -> None:
         """Kill it, and the programs that it has started."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):  # it is ending
                 os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()  # a handler may have moved it into another group
 
     async def aclose(self) -> None:
         """Let it exit, and wait for that; killed after ``GRACE``.  Not cancelled."""
@@ -349,7 +363,12 @@ class ProcessPool:
         self._command = _interpreter()
         self._handlers: Final = {handler: index for index, handler in enumerate(handlers)}
         places = [handler.place for handler in handlers]
-        self._setup = Setup(_main_of(places), list(sys.argv), places, max_payload)
+        self._setup = Setup(
+            {name: to_bytes(value) for name, value in _main_of(places).items()},
+            [to_bytes(argument) for argument in sys.argv],
+            places,
+            max_payload,
+        )
         self._limit = limit
         self._nursery = nursery
         self._idle: list[_Process] = []
@@ -455,7 +474,9 @@ class ProcessPool:
 
     def _release(self, process: _Process) -> None:
         """Give a process to the call that waits longest; to the next one that comes if none does."""
-        if not process.is_ending and not self._give(process):
+        if process.is_ending:
+            self._nursery.start_soon(process.exit)
+        elif not process.has_ended and not self._give(process):  # it may have ended right behind its answer
             self._idle.append(process)
 
     def _give(self, found: _Process | str) -> bool:
