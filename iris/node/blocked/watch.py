@@ -77,17 +77,18 @@ class BlockObserver(Protocol):
 
 async def watch_loop(observer: BlockObserver) -> None:
     """Watch the event loop that this runs in, until cancelled.  One thread serves all observers of a loop."""
-    thread = threading.get_ident()
-    watch = _watches.get(thread)
+    # By loop, and not by thread: one may have several loops, of which each gets its turn (of asyncio, in tests).
+    loop = trio.lowlevel.current_trio_token()
+    watch = _watches.get(loop)
     if watch is None:
-        watch = _watches[thread] = LoopWatch(trio.lowlevel.current_trio_token())
+        watch = _watches[loop] = LoopWatch(loop)
     watch.observers.append(observer)
     try:
         await trio.sleep_forever()
     finally:
         watch.observers.remove(observer)
         if not watch.observers:
-            del _watches[thread]
+            del _watches[loop]
             watch.close()
 
 
@@ -97,15 +98,16 @@ class LoopWatch:
 
     Attributes:
         observers: those who are told.
+        thread: the thread.
     """
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self.observers: Final[list[BlockObserver]] = []
         self._token: Final = token
-        self._thread: Final = threading.get_ident()
+        self.thread: Final = threading.get_ident()
         self._native: Final = threading.get_native_id()
         knows_clock = hasattr(time, "pthread_getcpuclockid")
-        self._clock: Final = time.pthread_getcpuclockid(self._thread) if knows_clock else None
+        self._clock: Final = time.pthread_getcpuclockid(self.thread) if knows_clock else None
         self._signals: Final = _take_signals()
         self._lock: Final = threading.Lock()
         self._asked: float | None = None
@@ -180,7 +182,7 @@ class LoopWatch:
                 held = worked  # the loop's thread has kept the interpreter
             elif self._asked is not None and worked < late / 2:
                 self._asked += late  # this process was stopped, or had no processor
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         if frame is None:
             return
         if self._asked is None:
@@ -215,7 +217,7 @@ class LoopWatch:
         self._wind(0.0)
         self._log_blocked(standing, seconds, self._computed - self._at_asking)
         if self._signals is not None and self._signals[0] is not None and standing.interruptible:
-            signal.pthread_kill(self._thread, self._signals[0])
+            signal.pthread_kill(self.thread, self._signals[0])
 
     def _over(self, answered: float) -> None:
         """Forget the question, which was answered at that time."""
@@ -318,8 +320,8 @@ class LoopWatch:
                 observer.blocked(standing, time.monotonic() - asked)
 
 
-_watches: Final[dict[int, LoopWatch]] = {}
-"""The watch of each thread with an event loop: signals, and the stacks of threads, are those of a process."""
+_watches: Final[dict[trio.lowlevel.TrioToken, LoopWatch]] = {}
+"""The watch of each event loop: signals, and the stacks of threads, are those of a process."""
 
 _taken: Final[list[tuple[int, int]]] = []
 """The signals of this process, once it has some.  They stay handled to its end: one may be on its way, and a signal
@@ -353,6 +355,6 @@ def _free_signals() -> tuple[int, int] | None:
 
 
 def _handle(_: int, frame: FrameType | None) -> None:
-    watch = _watches.get(threading.get_ident())
-    if watch is not None:
-        watch.interrupted(frame)
+    for watch in list(_watches.values()):
+        if watch.thread == threading.get_ident():
+            watch.interrupted(frame)
