@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -159,7 +158,7 @@ def test_a_file_of_any_name_is_text_of_one_line_on_the_wire(name: str) -> None:
 def test_a_signal_that_code_in_c_handles_is_left_to_it() -> None:
     free = watching._free_signals()
     assert free is not None
-    faulthandler.register(free[0], file=sys.__stderr__)
+    faulthandler.register(free[0], file=2)
     try:
         assert signal.getsignal(free[0]) is signal.SIG_DFL, "signal knows nothing of it"
         assert free[0] not in (watching._free_signals() or ())

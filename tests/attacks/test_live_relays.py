@@ -44,27 +44,6 @@ async def test_relays_that_drop_what_they_are_to_carry_part_nobody_for_good(auto
         for mesh in (await listeners(stage, "a", "b", "c"))[:2]:
             carry_nothing(mesh)
         one, two = await stage.node("one", dial_only=True), await stage.node("two", dial_only=True)
-        began = trio.current_time()
-        with trio.fail_after(120):
-            while two.id not in stage.parts[one.id].mesh.peers:
+        with trio.fail_after(60):
+            while two.id not in stage.parts[one.id].mesh.peers:  # noqa: ASYNC110
                 await trio.sleep(0.5)
-        print("linked after", trio.current_time() - began)
-
-
-async def test_many_callers_behind_one_address_and_long_lines_get_their_links(autojump_clock: MockClock) -> None:
-    async with open_stage(latency=(0.4, 1.0)) as stage:
-        stage.harmless = ("handshake", "dial", "too many", "first frame")
-        office = await stage.node("office")
-        began = trio.current_time()
-        names = [f"web-{number}" for number in range(40)]
-
-        async def enter(name: str, number: int) -> None:
-            await stage.node(name, dial_only=True)
-
-        for number, name in enumerate(names):
-            await enter(name, number)
-        with trio.fail_after(120):
-            while len(stage.parts[office.id].mesh.peers) < len(names):
-                await trio.sleep(0.5)
-        print("linked after", trio.current_time() - began)
-        stage.forget_accounts()
