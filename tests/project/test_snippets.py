@@ -70,11 +70,10 @@ CONSOLES = {
     for name, page in PAGES.items()
     if name not in ELSEWHERE and any(block.language == "console" for block in page)
 }
-LONG = {f"docs/howto/spark/{name}.md" for name in ("answer", "database", "members", "read", "telemetry")} | {
-    "docs/howto/realms/media.md"
-}
-"""One that starts eight programs, which tests/examples/test_media.py runs as well, and pages that start Spark once or twice each, as docs/tutorial/spark.md does, too; the program of read.md is also run in
-the session of tests/spark_bridge/test_spark_examples.py."""
+SPARK = ("answer", "database", "members", "read", "telemetry")
+LONG = {*(f"docs/howto/spark/{name}.md" for name in SPARK), "docs/howto/realms/media.md"}
+"""Pages that start Spark once or twice each, as docs/tutorial/spark.md does, too; the program of read.md is also run in
+the session of tests/spark_bridge/test_spark_examples.py.  And one that starts eight programs."""
 PROGRAMS = {
     block.place: (block, output)
     for page in PAGES.values()
