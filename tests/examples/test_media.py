@@ -31,7 +31,7 @@ FRAMES = 200
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The programs of the example, by name."""
-    monkeypatch.syspath_prepend(str(MEDIA))
+    monkeypatch.setattr(sys, "path", [str(MEDIA), *sys.path])
     names = ("y4m", "farm", "ingest")
     yield {name: __import__(name) for name in names}
     for name in names:
