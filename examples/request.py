@@ -6,22 +6,26 @@ Or serve from one terminal and ask from another:
     iris request greeters world
 """
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
-greeters = iris.Service("greeters")
+greeters = iris.aio.Service("greeters")
 
 
 @greeters.request
-async def greet(request: iris.Request) -> object:
+async def greet(request: iris.aio.Request) -> object:
     if not request.payload:
         raise iris.RemoteError("no-name", "whom shall I greet?")
     return f"hello {request.payload}"
 
 
 async def main() -> None:
-    async with iris.open_node("greeters") as server, server.join("greeters", greeters), iris.open_node() as client:
+    async with (
+        iris.aio.open_node("greeters") as server,
+        server.join("greeters", greeters),
+        iris.aio.open_node() as client,
+    ):
         await client.wait_for("greeters")
         print(await client.request("greeters", "world", timeout=2.0))
         try:
@@ -32,4 +36,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

@@ -1,30 +1,30 @@
 """Tell every member of a cluster something, then ask every one of them.  Run it: python examples/survey.py"""
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
 
-def new_board(place: str) -> iris.Service:
-    boards = iris.Service("boards")
-    told, news = trio.open_memory_channel[str](1)
+def new_board(place: str) -> iris.aio.Service:
+    boards = iris.aio.Service("boards")
+    news = asyncio.Queue[str]()
 
     @boards.broadcast
     async def show(message: iris.Message) -> None:
-        await told.send(message.payload)
+        await news.put(message.payload)
 
     @boards.request
-    async def read(request: iris.Request) -> object:
-        return f"{request.payload} {place}: {await news.receive()}"  # waits for the broadcast, which has no reply
+    async def read(request: iris.aio.Request) -> object:
+        return f"{request.payload} {place}: {await news.get()}"  # waits for the broadcast, which has no reply
 
     return boards
 
 
 async def main() -> None:
     async with (
-        iris.open_node("boards") as one,
-        iris.open_node("boards") as other,
-        iris.open_node("tower") as tower,
+        iris.aio.open_node("boards") as one,
+        iris.aio.open_node("boards") as other,
+        iris.aio.open_node("tower") as tower,
         one.join("boards", new_board("hall")),
         other.join("boards", new_board("gate")),
     ):
@@ -36,4 +36,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

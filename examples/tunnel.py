@@ -3,17 +3,16 @@
 Run it: python examples/tunnel.py
 """
 
+import asyncio
 import hashlib
 
-import trio
+import iris.aio
 
-import iris
-
-archive = iris.Service("archive")
+archive = iris.aio.Service("archive")
 
 
 @archive.tunnel
-async def store(tunnel: iris.Tunnel) -> None:
+async def store(tunnel: iris.aio.Tunnel) -> None:
     digest = hashlib.sha256()
     async for piece in tunnel:
         digest.update(piece)
@@ -22,7 +21,7 @@ async def store(tunnel: iris.Tunnel) -> None:
 
 async def main() -> None:
     data = bytes(range(256)) * 40_000
-    async with iris.open_node("archive") as server, server.join("archive", archive), iris.open_node() as client:
+    async with iris.aio.open_node("archive") as server, server.join("archive", archive), iris.aio.open_node() as client:
         await client.wait_for("archive")
         async with client.open_tunnel("archive") as tunnel:
             for start in range(0, len(data), 65_536):
@@ -33,4 +32,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

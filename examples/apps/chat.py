@@ -3,11 +3,11 @@
 Run it: python examples/apps/chat.py
 """
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
-room = iris.Service("chat")
+room = iris.aio.Service("chat")
 
 
 class Screen:
@@ -15,7 +15,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.news = trio.Condition()
+        self.news = asyncio.Condition()
 
     async def show(self, line: str) -> None:
         print(line)
@@ -29,14 +29,12 @@ class Screen:
                 await self.news.wait()
 
 
-async def listen(node: iris.Node, screen: Screen, task_status: trio.TaskStatus[None]) -> None:
-    async with node.subscribe("chat.*", overflow="wait") as lines:
-        task_status.started()
-        async for line in lines:
-            await screen.show(f"{line.topic.removeprefix('chat.')}: {line.payload}")
+async def listen(lines: iris.aio.Subscription, screen: Screen) -> None:
+    async for line in lines:
+        await screen.show(f"{line.topic.removeprefix('chat.')}: {line.payload}")
 
 
-async def see(node: iris.Node, screen: Screen) -> None:
+async def see(node: iris.aio.Node, screen: Screen) -> None:
     async with node.watch("chat") as changes:
         async for change in changes:
             if change.kind in ("joined", "left", "lost"):
@@ -45,18 +43,23 @@ async def see(node: iris.Node, screen: Screen) -> None:
 
 async def main() -> None:
     screen = Screen()
-    async with iris.open_node("ann") as ann, ann.join("chat", room), trio.open_nursery() as nursery:
-        await nursery.start(listen, ann, screen)
-        nursery.start_soon(see, ann, screen)
-        async with iris.open_node("bob") as bob, bob.join("chat", room):
+    async with (
+        iris.aio.open_node("ann") as ann,
+        ann.join("chat", room),
+        ann.subscribe("chat.*", overflow="wait") as lines,
+        asyncio.TaskGroup() as tasks,
+    ):
+        watching = [tasks.create_task(listen(lines, screen)), tasks.create_task(see(ann, screen))]
+        async with iris.aio.open_node("bob") as bob, bob.join("chat", room):
             await screen.wait_for("* bob joined")
             await bob.publish("chat.bob", "is anybody here?")
             await screen.wait_for("bob: is anybody here?")
             await ann.publish("chat.ann", "two of us")
             await screen.wait_for("ann: two of us")
         await screen.wait_for("* bob left")
-        nursery.cancel_scope.cancel()
+        for task in watching:
+            task.cancel()
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

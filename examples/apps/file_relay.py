@@ -3,19 +3,18 @@
 Run it: python examples/apps/file_relay.py
 """
 
+import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import trio
-
-import iris
+import iris.aio
 
 
-def new_archive(folder: Path) -> iris.Service:
-    archive = iris.Service("archive")
+def new_archive(folder: Path) -> iris.aio.Service:
+    archive = iris.aio.Service("archive")
 
     @archive.tunnel
-    async def store(tunnel: iris.Tunnel) -> None:
+    async def store(tunnel: iris.aio.Tunnel) -> None:
         incoming = folder / "incoming"
         summary = await tunnel.receive_file(incoming, max_bytes=100 * 1024 * 1024)
         incoming.rename(folder / summary.sha256)
@@ -30,8 +29,8 @@ async def main() -> None:
         (folder / "report.bin").write_bytes(bytes(range(256)) * 20_000)
         (folder / "archive").mkdir()
         async with (
-            iris.open_node("archive") as server,
-            iris.open_node("office") as office,
+            iris.aio.open_node("archive") as server,
+            iris.aio.open_node("office") as office,
             server.join("archive", new_archive(folder / "archive")),
         ):
             await office.wait_for("archive")
@@ -44,4 +43,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

@@ -3,13 +3,13 @@
 Run it: python examples/apps/prices.py
 """
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node("exchange") as exchange, iris.open_node("display") as display:
+    async with iris.aio.open_node("exchange") as exchange, iris.aio.open_node("display") as display:
         for item, price in (("tea", 3.5), ("milk", 1.2), ("tea", 3.6)):
             await exchange.retain(f"prices.{item}", price)
         async with display.subscribe("prices.*") as prices:
@@ -22,4 +22,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

@@ -3,23 +3,23 @@
 Run it: python examples/howto/checkout.py
 """
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
-checkout = iris.Service("checkout", paused_by="flags.checkout")
+checkout = iris.aio.Service("checkout", paused_by="flags.checkout")
 
 
 @checkout.request
-async def pay(request: iris.Request) -> object:
+async def pay(request: iris.aio.Request) -> object:
     return "paid"
 
 
 async def main() -> None:
-    async with iris.open_node("checkout") as node, node.state("flags"), node.join("checkout", checkout):
+    async with iris.aio.open_node("checkout") as node, node.state("flags"), node.join("checkout", checkout):
         print("serves checkout")
-        await trio.sleep_forever()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

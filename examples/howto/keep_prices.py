@@ -3,17 +3,17 @@
 Run it: python examples/howto/keep_prices.py
 """
 
-import trio
+import asyncio
 
-import iris
+import iris.aio
 
 
 async def main() -> None:
-    async with iris.open_node("prices") as node, node.state("prices") as state:
+    async with iris.aio.open_node("prices") as node, node.state("prices") as state:
         state["fx.usd"] = 1.0
         print("the document is open")
-        await trio.sleep_forever()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    asyncio.run(main())

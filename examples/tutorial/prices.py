@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 import iris
+import iris.aio
 
 
 @dataclasses.dataclass
@@ -12,7 +13,7 @@ class Offer:
     seller: int  # the process that says so
 
 
-class Prices(iris.Service, cluster="prices"):
+class Prices(iris.aio.Service, cluster="prices"):
     def __init__(self) -> None:
         super().__init__()
         self.prices = {"tea": 3.5, "milk": 1.2}

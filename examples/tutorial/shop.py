@@ -1,23 +1,23 @@
 """A member of prices that follows the events: a changed price reaches all members."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import trio
 from prices import Prices
 
-import iris
+import iris.aio
 
 
 class Shop(Prices):
     @contextlib.asynccontextmanager
-    async def lifespan(self, node: iris.Node) -> AsyncIterator[None]:
-        async with node.subscribe("prices.*") as changes, trio.open_nursery() as nursery:
-            nursery.start_soon(self.follow, changes)
+    async def lifespan(self, node: iris.aio.Node) -> AsyncIterator[None]:
+        async with node.subscribe("prices.*") as changes, asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self.follow(changes))
             yield
-            nursery.cancel_scope.cancel()
+            following.cancel()
 
-    async def follow(self, changes: iris.Subscription) -> None:
+    async def follow(self, changes: iris.aio.Subscription) -> None:
         async for change in changes:
             item = change.topic.removeprefix("prices.")
             match change.payload:

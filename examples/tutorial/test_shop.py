@@ -1,18 +1,25 @@
 """Tests of the shop: whole nodes in memory, on a clock that jumps."""
 
+import asyncio
+
 import pytest
-import trio
 from prices import Prices
 from shop import Shop
 
-import iris.testing
+import iris.aio.testing
 
-pytestmark = pytest.mark.trio
+pytestmark = pytest.mark.anyio
 
 
-async def test_a_changed_price_reaches_every_member(autojump_clock):
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+async def test_a_changed_price_reaches_every_member():
     async with (
-        iris.testing.open_network() as network,
+        iris.aio.testing.autojump_clock(),
+        iris.aio.testing.open_network() as network,
         network.open_node("prices") as one,
         network.open_node("prices") as other,
         network.open_node("desk") as desk,
@@ -22,14 +29,15 @@ async def test_a_changed_price_reaches_every_member(autojump_clock):
         await desk.wait_for("prices", members=2)
         await desk.publish("prices.tea", {"price": 4.0})
         await desk.publish("prices.tea", "9.9")  # no price: a member ignores it
-        await trio.sleep(1)
+        await asyncio.sleep(1)
         replies = {(await Prices.client(desk).look_up("tea")).price for _ in range(20)}
         assert replies == {4.0}
 
 
-async def test_a_member_that_crashes_fails_no_request(autojump_clock):
+async def test_a_member_that_crashes_fails_no_request():
     async with (
-        iris.testing.open_network() as network,
+        iris.aio.testing.autojump_clock(),
+        iris.aio.testing.open_network() as network,
         network.open_node("prices", host="a") as one,
         network.open_node("prices", host="b") as other,
         network.open_node("desk") as desk,

@@ -16,7 +16,7 @@ import trio
 import iris
 from tests.support.ledger_load import Load, numbers
 from tests.support.ports import free_port
-from tests.support.processes import Child, open_realm
+from tests.support.processes import Child, children, open_realm
 
 _PATIENCE = 60.0
 
@@ -31,11 +31,6 @@ def _supervisor(directory: Path, program: str, count: int, metrics: int) -> Chil
     environment = {"IRIS_LEDGER": str(directory / "ledger"), "PYTHONUNBUFFERED": "1"}
     ready = f"{count} {'worker serves' if count == 1 else 'workers serve'}"
     return Child(command, ready=ready, log=_log(directory), environment=environment)
-
-
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return sorted(int(child) for task in tasks for child in task.read_text().split())
 
 
 async def _wait_said(directory: Path, text: str, times: int) -> None:
@@ -74,7 +69,7 @@ async def test_nothing_fails_when_workers_are_replaced_and_nothing_idempotent_wh
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(killed.run)
                     for number in range(1, kills + 1):
-                        os.kill(_children(supervisor.pid)[number % count], signal.SIGKILL)
+                        os.kill(children(supervisor.pid)[number % count], signal.SIGKILL)
                         await _wait_said(directory, " serves ledger at ", count * (1 + rolls) + number)
                     killed.over = True
             assert await trio.to_thread.run_sync(supervisor.end, signal.SIGTERM) == 0

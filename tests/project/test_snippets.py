@@ -6,6 +6,7 @@ The snippets of a page are one session, against whole nodes in memory that serve
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import inspect
 import math
@@ -13,19 +14,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import trio
+from anyio.abc import TaskStatus
 from trio.testing import MockClock
 
 import iris
+import iris.aio.testing
 import iris.testing
 from docs.pages import NOT_RUN, ROOT, Block, blocks, matches, pages
-from iris.testing import Network
 from tests.support.consoles import run_console
 
 PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in pages() if page.name != "CHANGELOG.md"}
@@ -45,6 +49,13 @@ def is_snippet(block: Block) -> bool:
 
 
 SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}
+
+
+def is_of_asyncio(name: str) -> bool:
+    """Return whether the snippets of a page await what is asyncio's."""
+    return any(re.search(r"asyncio\.(?!run)", block.code) for block in SESSIONS[name] if is_snippet(block))
+
+
 ELSEWHERE = {
     "docs/howto/calls/saga.md": "tests/spark_bridge/outcomes/test_transfers.py",
     "docs/howto/doors/nng.md": "tests/doors/nng/test_programs.py",
@@ -59,9 +70,10 @@ CONSOLES = {
     for name, page in PAGES.items()
     if name not in ELSEWHERE and any(block.language == "console" for block in page)
 }
-LONG = {f"docs/howto/spark/{name}.md" for name in ("answer", "database", "members", "read", "telemetry")}
+SPARK = ("answer", "database", "members", "read", "telemetry")
+LONG = {*(f"docs/howto/spark/{name}.md" for name in SPARK), "docs/howto/realms/media.md"}
 """Pages that start Spark once or twice each, as docs/tutorial/spark.md does, too; the program of read.md is also run in
-the session of tests/spark_bridge/test_spark_examples.py."""
+the session of tests/spark_bridge/test_spark_examples.py.  And one that starts eight programs."""
 PROGRAMS = {
     block.place: (block, output)
     for page in PAGES.values()
@@ -85,24 +97,23 @@ class Offer:
     price: float
 
 
-async def reply(request: iris.Request) -> object:
-    await trio.lowlevel.checkpoint()
+def reply(request: iris.Request) -> object:
     return request.payload
 
 
-async def echo(tunnel: iris.Tunnel) -> None:
+async def echo(tunnel: Any) -> None:
     async for message in tunnel:
         await tunnel.send(message)
     await tunnel.send_eof()
 
 
-async def publish_orders(node: iris.Node) -> None:
+async def publish_orders(node: Any) -> None:
     while True:
         await node.publish("orders.created", {"id": 7})
-        await trio.sleep(0.1)
+        await anyio.sleep(0.1)
 
 
-async def store_orders(node: iris.Node, *, task_status: trio.TaskStatus[None]) -> None:
+async def store_orders(node: Any, *, task_status: TaskStatus[None]) -> None:
     """Do what a bridge does, without a disk."""
     async with node.subscribe_durable("orders.>") as events:
         task_status.started()
@@ -110,8 +121,8 @@ async def store_orders(node: iris.Node, *, task_status: trio.TaskStatus[None]) -
             await events.confirm([event])
 
 
-async def open_world(stack: AsyncExitStack, network: Network) -> dict[str, Any]:
-    """Open the nodes that snippets talk to; return the names that they use."""
+async def open_world(stack: AsyncExitStack, network: Any) -> dict[str, Any]:
+    """Open the nodes that snippets talk to, in trio or in asyncio; return the names that they use."""
     company = await stack.enter_async_context(network.open_node("company"))
     for name in ("databases", "archive"):
         service = iris.Service(name)
@@ -121,13 +132,14 @@ async def open_world(stack: AsyncExitStack, network: Network) -> dict[str, Any]:
     node = await stack.enter_async_context(network.open_node("shop"))
     for name in ("databases", "archive"):
         await node.wait_for(name)
-    nursery = await stack.enter_async_context(trio.open_nursery())
-    await nursery.start(store_orders, company)
-    nursery.start_soon(publish_orders, company)
-    stack.callback(nursery.cancel_scope.cancel)
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    await tasks.start(store_orders, company)
+    tasks.start_soon(publish_orders, company)
+    stack.callback(tasks.cancel_scope.cancel)
     return {
         "iris": iris,
         "trio": trio,
+        "asyncio": asyncio,
         "dataclasses": dataclasses,
         "node": node,
         "databases": iris.Service("databases"),
@@ -137,20 +149,17 @@ async def open_world(stack: AsyncExitStack, network: Network) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", SESSIONS)
-async def test_the_snippets_of_a_page_run_and_print_what_it_says(
-    autojump_clock: MockClock, name: str, capsys: pytest.CaptureFixture[str]
+async def run_session(
+    name: str, network: Any, capsys: pytest.CaptureFixture[str], before: Callable[[Block], None]
 ) -> None:
     outputs = followers(SESSIONS[name])
-    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         names = await open_world(stack, network)
         for block in filter(is_snippet, SESSIONS[name]):
             code = compile(block.code, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             capsys.readouterr()
-            # Virtual time does not wait for a thread: it would be over before the thread is.
-            real = "thread=True" in block.code
-            autojump_clock.rate, autojump_clock.autojump_threshold = (1.0, math.inf) if real else (0.0, 0.0)
-            with trio.move_on_after(60) as scope:  # those that listen go on for ever
+            before(block)
+            with anyio.move_on_after(60) as scope:  # those that listen go on for ever
                 running = eval(code, names)
                 if inspect.iscoroutine(running):
                     await running
@@ -160,6 +169,30 @@ async def test_the_snippets_of_a_page_run_and_print_what_it_says(
                 assert matches(expected, said), f"{block.place} printed\n{said}\ninstead of\n{expected}"
             elif scope.cancelled_caught:
                 assert said, f"{block.place} has waited for a minute, and nothing has come"
+
+
+@pytest.mark.parametrize("name", [name for name in SESSIONS if not is_of_asyncio(name)])
+async def test_the_snippets_of_a_page_run_and_print_what_it_says(
+    autojump_clock: MockClock, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def before(block: Block) -> None:
+        # Virtual time does not wait for a thread: it would be over before the thread is.
+        real = "thread=True" in block.code
+        autojump_clock.rate, autojump_clock.autojump_threshold = (1.0, math.inf) if real else (0.0, 0.0)
+
+    async with iris.testing.open_network() as network:
+        await run_session(name, network, capsys, before)
+
+
+@pytest.mark.parametrize("name", [name for name in SESSIONS if is_of_asyncio(name)])
+def test_the_snippets_of_a_page_for_asyncio_run_and_print_what_it_says(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        async with iris.aio.testing.autojump_clock(), iris.aio.testing.open_network() as network:
+            await run_session(name, network, capsys, lambda block: None)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("place", PROGRAMS)

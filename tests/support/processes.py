@@ -119,6 +119,12 @@ class Child:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
+
+
 @contextlib.contextmanager
 def open_realm(*, base: Path | None = None) -> Iterator[Path]:
     """Make a local realm that this run has for itself, in a directory that is gone afterwards."""
