@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell has what it starts in the background ignore Ctrl-C, and so would every program that tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has them ignore that
     os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "support" / "spark"))
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each process with numpy had threads that wait by spinning
     hypothesis.settings.load_profile("exploring" if config.getoption("seed") else "repeatable")

@@ -11,10 +11,11 @@ import pytest
 import trio
 
 import iris
-import iris.testing
 from iris.node.environment import Environment
 from iris.node.open import open_node
+from iris.security.identity import Credential
 from tests.support.federations import echo
+from tests.support.tunnel_store import make_credentials
 
 HERE = "tcp://127.0.0.1:0"
 ALONE = Environment(directory=None, lan=None)
@@ -40,18 +41,17 @@ def descriptors() -> int:
 
 
 class Pair:
-    """A node that asks and one that answers."""
+    """A node that asks, one that answers, and the credential of a third one."""
 
-    def __init__(self, network: iris.testing.Network, shop: iris.Node, store: iris.Node) -> None:
-        self.network = network
+    def __init__(self, third: Credential, shop: iris.Node, store: iris.Node) -> None:
+        self._third = third
         self.shop = shop
         self.store = store
 
     @asynccontextmanager
     async def third(self) -> AsyncIterator[iris.Node]:
-        credential = self.network.credential("third")
         seeds = list(self.store.addresses)
-        async with open_node(credential=credential, listen=[HERE], seeds=seeds, environment=ALONE) as node:
+        async with open_node(credential=self._third, listen=[HERE], seeds=seeds, environment=ALONE) as node:
             yield node
 
 
@@ -88,17 +88,15 @@ async def open_a_node(pair: Pair) -> None:
 async def test_an_operation_that_is_cancelled_leaves_no_descriptor(
     operation: Callable[[Pair], Awaitable[None]],
 ) -> None:
+    of_store, of_shop, of_third = make_credentials("store", "shop", "third")
     with trio.fail_after(120):
         async with (
-            iris.testing.open_network() as network,
-            open_node(credential=network.credential("store"), listen=[HERE], environment=ALONE) as store,
-            open_node(
-                credential=network.credential("shop"), listen=[HERE], seeds=list(store.addresses), environment=ALONE
-            ) as shop,
+            open_node(credential=of_store, listen=[HERE], environment=ALONE) as store,
+            open_node(credential=of_shop, listen=[HERE], seeds=list(store.addresses), environment=ALONE) as shop,
             store.join("store", echo("store")),
         ):
             await shop.wait_for("store", timeout=60)
-            pair = Pair(network, shop, store)
+            pair = Pair(of_third, shop, store)
             for _ in range(2):  # what is made once and kept is there before they are counted
                 await operation(pair)
             before = descriptors()

@@ -10,6 +10,7 @@ A process is asked one call at a time, and answers with one message.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Final, final
 
 from msgspec import Struct, msgpack
@@ -20,6 +21,9 @@ LENGTH: Final = struct.Struct("!I")
 """Length of a message, before it."""
 NUMBER: Final = struct.Struct("!Q")
 """Number of a call that is to end, as it is told beside the calls."""
+
+IS_CHILD: Final = threading.Event()
+"""Set in a process of handlers, from before it imports them."""
 
 MAX_TRACEBACK: Final = 16_384
 """Characters of a traceback that cross, half at its beginning and half at its end."""

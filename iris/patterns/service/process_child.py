@@ -35,6 +35,7 @@ from iris.patterns.service.failure_log import raised_at
 from iris.patterns.service.handlers import described, found_at, prepared
 from iris.patterns.service.outcomes import add_to_outbox
 from iris.patterns.service.process_calls import (
+    IS_CHILD,
     LENGTH,
     MAX_TRACEBACK,
     NUMBER,
@@ -67,6 +68,7 @@ def serve_calls(calls_fd: int, cancels_fd: int, lifeline_fd: int) -> None:
         cancels_fd: pipe by which it is told which of them is to end.
         lifeline_fd: pipe whose other end is closed when the member has ended.
     """
+    IS_CHILD.set()
     os.nice(_NICENESS)
     _end_with(lifeline_fd)
     # The member says when this ends.  A service manager sends its signal to every process of the service, and calls

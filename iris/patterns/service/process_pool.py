@@ -38,6 +38,7 @@ from iris.patterns.bridge_protocol import MAX_OUTCOME
 from iris.patterns.messages import Request
 from iris.patterns.service.handlers import InProcess
 from iris.patterns.service.process_calls import (
+    IS_CHILD,
     LENGTH,
     NUMBER,
     Answer,
@@ -374,7 +375,7 @@ class ProcessPool:
                 "a handler with process=True answers in real time, and here time is virtual: leave autojump_clock out "
                 "of this test"
             )
-        if _CHILD in sys.modules:
+        if IS_CHILD.is_set():
             raise ConfigError(
                 "this program runs again while a process imports its handlers: move what it does below "
                 "'if __name__ == \"__main__\":'"

@@ -70,7 +70,7 @@ async def test_who_does_not_greet_is_sent_away_in_time_and_counted() -> None:
 async def test_who_greets_in_another_way_is_sent_away_at_once() -> None:
     async with open_transports(config=PATIENT) as (far,):
         (url,) = await far.listen(["tcp://127.0.0.1:0"])
-        for greeting in (b"GET / HTTP/1.1\r\n", b"\0SP\1", b"\0SP\0\0\x51\0\0", GREETING[:7] + b"\1"):
+        for greeting in (b"GET / HTTP/1.1\r\n", b"\0SP\1", b"\0SP\0\0\x10\0\0", GREETING[:7] + b"\1"):
             with crowd(url, 1) as (one,):
                 one.sendall(greeting)
                 assert await trio.to_thread.run_sync(is_closed, one)
