@@ -151,16 +151,16 @@ def test_links_that_are_full_slow_who_publishes_on_many_topics_and_nothing_is_lo
             network.memory.pause("slow")
 
             async def publish() -> None:
-                for number in range(2000):
+                for number in range(4000):
                     await desk.publish(f"t.{number % 500}", [number, bytes(1000)])
 
             publishing = asyncio.create_task(publish())
             await asyncio.sleep(1)
             assert not publishing.done()
             network.memory.resume("slow")
-            taken = [(await anext(events)).payload[0] for _ in range(2000)]
+            taken = [(await anext(events)).payload[0] for _ in range(4000)]
             await publishing
-            assert taken == list(range(2000))
+            assert taken == list(range(4000))
             assert not desk.statistics().events.lost
 
     run(test)
