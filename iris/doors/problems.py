@@ -22,6 +22,7 @@ from iris.kernel.errors import (
     RemoteError,
     RequestTimeout,
     Unknown,
+    text_for_others,
 )
 from iris.kernel.names import is_name
 
@@ -79,5 +80,5 @@ def problem_of(error: IrisError) -> Problem:
     after = error.retry_after if isinstance(error, Overloaded) else None
     for kind, status, code in _KINDS:
         if isinstance(error, kind):
-            return Problem(status, code, str(error), retry_after=after)
-    return Problem(502, "not_delivered", str(error))
+            return Problem(status, code, text_for_others(error), retry_after=after)
+    return Problem(502, "not_delivered", text_for_others(error))

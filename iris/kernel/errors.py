@@ -26,6 +26,20 @@ def summary_of(error: BaseException) -> str:
 class IrisError(Exception):
     """Base of every error that Iris raises."""
 
+    _of_realm = ""
+    """Part of the text that is for nobody but programs of this realm."""
+
+
+def keep_in_realm(error: IrisError, part: str) -> None:
+    """Have a part of an error's text go to nobody but programs of this realm; see ``text_for_others``."""
+    error._of_realm = part
+
+
+def text_for_others(error: IrisError) -> str:
+    """Return the text of an error for whoever has asked, be it a program of another realm or a browser."""
+    text = text_of(error)
+    return text.replace(error._of_realm, "") if error._of_realm else text
+
 
 class ConfigError(IrisError):
     """An option, a name, a URL, a credential file or a limit of this program cannot be used.

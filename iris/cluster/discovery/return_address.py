@@ -105,6 +105,8 @@ class ReturnAddress(PeerObserver):
         self._unseen: set[str] = set()
         """Addresses of linked nodes whose source is not known yet."""
         self._linked = Wakeup()
+        self._is_fixed = False
+        """True once nothing can change where this node is reached: it looks no more, and notes nothing."""
 
     async def serve(self) -> None:
         """Listen, unless this node does: it is about to serve others.
@@ -141,6 +143,8 @@ class ReturnAddress(PeerObserver):
             if self._follows or has_wildcard(self._mesh.listening):
                 self._readdress(await self._follow() if self._follows else self._mesh.listening)
             await self._leave_former_addresses()
+        self._is_fixed = True
+        self._unseen.clear()
 
     def _readdress(self, listening: tuple[str, ...]) -> None:
         if self._mesh.readdress(listening):
@@ -155,7 +159,7 @@ class ReturnAddress(PeerObserver):
 
     def peer_connected(self, peer: Peer) -> None:
         """Note from which address it is reached."""
-        if split_url(peer.reached) is not None and peer.reached not in self._sources:
+        if not self._is_fixed and split_url(peer.reached) is not None and peer.reached not in self._sources:
             self._unseen.add(peer.reached)
             self._linked.wake()
 

@@ -13,7 +13,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.mesh import Mesh, Peer, PeerObserver, PeerTable
-from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse_via_url
+from iris.cluster.routes import RelayedConnection, is_two_way, parse_via_url
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
@@ -45,6 +45,8 @@ class RelayedRoutes:
         self._ways_to: Groups[tuple[NodeId, NodeId], RelayedConnection] = Groups()
         """Relayed connections by helper and target: a helper reports each link that it lacks, with small frames."""
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
+        self._vain: dict[tuple[NodeId, NodeId], None] = {}
+        """Pairs of helper and target that came to no link, those that did so last at the end."""
 
     def __repr__(self) -> str:
         return f"<RelayedRoutes of {self._own[:8]}>"
@@ -67,10 +69,20 @@ class RelayedRoutes:
     def route_closed(self, route: RelayedConnection) -> None:
         """See ``RelayedMaker``."""
         self._ways.remove(route.helper, route)
-        self._ways_to.remove((route.helper, route.target), route)
+        pair = route.helper, route.target
+        self._ways_to.remove(pair, route)
+        if self._peers.get(route.target) is None:
+            # A helper may drop all that it is to carry, and say nothing: the next attempt goes through another one.
+            self._vain.pop(pair, None)
+            self._vain[pair] = None
+            if len(self._vain) > _REMEMBERED:
+                del self._vain[next(iter(self._vain))]
 
     def _helper(self, target: NodeId) -> NodeId | None:
-        """Choose the relay: of those that could, another one for each pair, and the same at either end."""
+        """Choose the relay: of those that could, another one for each pair, and the same at either end.
+
+        Those through which the last attempts came to nothing are chosen last.
+        """
         now = trio.current_time()
         fit = [
             peer.node
@@ -81,6 +93,9 @@ class RelayedRoutes:
             and any(map(is_two_way, peer.addresses))
             and self._avoided.get((peer.node, target), 0.0) <= now
         ]
+        vain = [helper for helper, node in self._vain if node == target and helper in fit] if self._vain else []
+        if vain:
+            fit = [node for node in fit if node not in vain] or vain[:1]
         pair = "".join(sorted((self._own, target))).encode()
         return min(fit, key=lambda node: hashlib.blake2b(pair + node.encode(), digest_size=8).digest(), default=None)
 
@@ -138,7 +153,7 @@ class Forwarder(PeerObserver):
             self._mesh.receive_carried(frame, kinds.Forward, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)
-        if other is None or not other.link.is_up or other.at_remote_site or is_via_url(other.addresses[0]):
+        if other is None or not other.link.is_up or other.indirect:
             self._mesh.refusals["not handed on: no link"] += 1
             peer.link.post(kinds.ForwardRefused(message.target), 0)
             return

@@ -77,8 +77,9 @@ class Standing(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The line, as others may see it: without the directories of this machine."""
-        return f"{'/'.join(Path(self.file).parts[-2:])}:{self.line} in {self.function}"[-_LONGEST_PLACE:]
+        """The line, as others may see it: without the directories of this machine, and in one line."""
+        place = f"{'/'.join(Path(self.file).parts[-2:])}:{self.line} in {self.function}"[-_LONGEST_PLACE:]
+        return "".join(character if character.isprintable() else "?" for character in place)
 
     @property
     def handler(self) -> str:

@@ -77,17 +77,18 @@ class BlockObserver(Protocol):
 
 async def watch_loop(observer: BlockObserver) -> None:
     """Watch the event loop that this runs in, until cancelled.  One thread serves all observers of a loop."""
-    thread = threading.get_ident()
-    watch = _watches.get(thread)
+    # By loop, and not by thread: one that ended in the middle of its run leaves its identifier to another.
+    loop = trio.lowlevel.current_trio_token()
+    watch = _watches.get(loop)
     if watch is None:
-        watch = _watches[thread] = LoopWatch(trio.lowlevel.current_trio_token())
+        watch = _watches[loop] = LoopWatch(loop)
     watch.observers.append(observer)
     try:
         await trio.sleep_forever()
     finally:
         watch.observers.remove(observer)
         if not watch.observers:
-            del _watches[thread]
+            del _watches[loop]
             watch.close()
 
 
@@ -97,17 +98,19 @@ class LoopWatch:
 
     Attributes:
         observers: those who are told.
+        thread: the thread.
     """
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self.observers: Final[list[BlockObserver]] = []
         self._token: Final = token
-        self._thread: Final = threading.get_ident()
+        self.thread: Final = threading.get_ident()
         self._native: Final = threading.get_native_id()
         knows_clock = hasattr(time, "pthread_getcpuclockid")
-        self._clock: Final = time.pthread_getcpuclockid(self._thread) if knows_clock else None
+        self._clock: Final = time.pthread_getcpuclockid(self.thread) if knows_clock else None
         self._signals: Final = _take_signals()
         self._lock: Final = threading.Lock()
+        self._ended: Final = threading.Event()
         self._asked: float | None = None
         """Time at which the loop was asked for a sign of life that has not been received yet."""
         self._starved = 0.0
@@ -125,7 +128,6 @@ class LoopWatch:
         self._at_asking = 0.0
         self._causes: dict[tuple[str, str | None, str, int], tuple[float, int]] = {}
         self._alarm: ProcessorAlarm | None = None
-        self._ended: Final = threading.Event()
         self._worker: Final = threading.Thread(target=self._run, name="iris watch", daemon=True)
         with suppress(RuntimeError):  # no thread is left: the node runs without a watch
             self._worker.start()
@@ -164,12 +166,17 @@ class LoopWatch:
 
     def _wind(self, seconds: float) -> None:
         """Wind the alarm up; where the loop has hardly computed since the last time, that is still good."""
+        if self._alarm is not None and not _has_signals():
+            self._alarm.close()
+            self._alarm = None
         if self._alarm is not None and (not seconds or self._computed > self._wound + _HARDLY):
             self._wound = self._computed if seconds else -math.inf
             self._alarm.wind(seconds)
 
     def _look(self) -> None:
         now, computed = time.monotonic(), self._processor_time()
+        if self._ended.is_set():
+            return
         late, worked = now - self._looked - _PERIOD, computed - self._computed
         self._looked, self._computed = now, computed
         if self._answered is not None:
@@ -180,7 +187,7 @@ class LoopWatch:
                 held = worked  # the loop's thread has kept the interpreter
             elif self._asked is not None and worked < late / 2:
                 self._asked += late  # this process was stopped, or had no processor
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self.thread)
         if frame is None:
             return
         if self._asked is None:
@@ -214,8 +221,8 @@ class LoopWatch:
             self._reported = standing
         self._wind(0.0)
         self._log_blocked(standing, seconds, self._computed - self._at_asking)
-        if self._signals is not None and self._signals[0] is not None and standing.interruptible:
-            signal.pthread_kill(self._thread, self._signals[0])
+        if self._signals is not None and self._signals[0] is not None and standing.interruptible and _has_signals():
+            signal.pthread_kill(self.thread, self._signals[0])
 
     def _over(self, answered: float) -> None:
         """Forget the question, which was answered at that time."""
@@ -278,7 +285,11 @@ class LoopWatch:
 
     def _processor_time(self) -> float:
         """Return the seconds of processor time that the loop's thread has had; 0 where that is not known."""
-        return 0.0 if self._clock is None else time.clock_gettime(self._clock)
+        try:
+            return 0.0 if self._clock is None else time.clock_gettime(self._clock)
+        except OSError:  # the thread has ended, with its loop unfinished: another one may have its identifier
+            self._ended.set()
+            return 0.0
 
     def _run_delay(self) -> float:
         """Return for how many seconds the loop's thread could have run, and had no processor; 0 if not known."""
@@ -318,8 +329,8 @@ class LoopWatch:
                 observer.blocked(standing, time.monotonic() - asked)
 
 
-_watches: Final[dict[int, LoopWatch]] = {}
-"""The watch of each thread with an event loop: signals, and the stacks of threads, are those of a process."""
+_watches: Final[dict[trio.lowlevel.TrioToken, LoopWatch]] = {}
+"""The watch of each event loop: signals, and the stacks of threads, are those of a process."""
 
 _taken: Final[list[tuple[int, int]]] = []
 """The signals of this process, once it has some.  They stay handled to its end: one may be on its way, and a signal
@@ -347,12 +358,27 @@ def _free_signals() -> tuple[int, int] | None:
     """Return two real-time signals that nobody in this process handles; None if there are none."""
     if not hasattr(signal, "SIGRTMAX"):
         return None
-    numbers = range(signal.SIGRTMAX - 3, signal.SIGRTMIN + 3, -1)
-    free = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    numbers, caught = range(signal.SIGRTMAX - 3, signal.SIGRTMIN + 3, -1), _caught_signals()
+    free = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL and not caught >> (one - 1) & 1]
     return (free[0], free[1]) if len(free) > 1 else None
 
 
+def _has_signals() -> bool:
+    """Return whether the signals are still this module's.  A program may take one of them later, or reset them all."""
+    return bool(_taken) and signal.getsignal(_taken[0][0]) is _handle
+
+
+def _caught_signals() -> int:
+    """Return the signals that something handles, be it code in C of which ``signal`` knows nothing, as bits."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return int(mask, 16)
+    return 0
+
+
 def _handle(_: int, frame: FrameType | None) -> None:
-    watch = _watches.get(threading.get_ident())
-    if watch is not None:
-        watch.interrupted(frame)
+    for watch in list(_watches.values()):
+        if watch.thread == threading.get_ident():
+            watch.interrupted(frame)

@@ -32,13 +32,14 @@ class Attempt:
         outcome: reply, failure or loss; None as long as there is none, and if the time is over.
         blocks: what its member says of the handler of this very request, which holds it up.  None: nothing.
         trouble: what was known of its member when that was given up, for an error's text.
+        place: part of these texts that is for this realm only: where its member says that it stands.
         kept: why the request is not taken to another member, although this one is silent.  None: it is, or may be.
         times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
     """
 
     __slots__ = (
         "_follower", "_is_over", "_task", "_woken", "blocks", "call", "identifier", "kept", "member", "outcome",
-        "picker", "started", "times", "trouble",
+        "picker", "place", "started", "times", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Attempt:
         self.times: tuple[float, float] | None = None
         self.blocks: kinds.Blocked | None = None
         self.trouble = ""
+        self.place = ""
         self.kept: str | None = None
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None

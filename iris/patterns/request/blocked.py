@@ -7,6 +7,7 @@ import math
 from typing import Final, final
 
 from iris.cluster.mesh import Peer
+from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 
@@ -42,7 +43,7 @@ class BlockedMembers:
         if not message.over:
             self.now[node] = message
             if len(self.now) > _MAX_MEMBERS:
-                self.forget(next(iter(self.now)))
+                del self.now[next(iter(self.now))]
         elif node in self._begun:
             self._begun.discard(node)
             return True
@@ -51,7 +52,9 @@ class BlockedMembers:
         self._logged.pop(node, None)
         self._logged[node] = now
         if len(self._logged) > _MAX_MEMBERS:
-            self.forget(next(iter(self._logged)))
+            oldest = next(iter(self._logged))
+            del self._logged[oldest]
+            self._begun.discard(oldest)
         if not message.over:
             self._begun.add(node)
         return True
@@ -61,10 +64,11 @@ class BlockedMembers:
         return self.now.get(node)
 
     def forget(self, node: NodeId) -> None:
-        """Forget a member that is linked no more."""
+        """Forget what holds up a member that is linked no more.
+
+        When it was logged is remembered: else a member would have a line for each link that it makes anew.
+        """
         self.now.pop(node, None)
-        self._logged.pop(node, None)
-        self._begun.discard(node)
 
 
 def log_blocked(peer: Peer, message: kinds.Blocked, *, waits: bool) -> None:
@@ -85,11 +89,22 @@ def log_blocked(peer: Peer, message: kinds.Blocked, *, waits: bool) -> None:
     )
 
 
+def check_blocked(message: kinds.Blocked) -> None:
+    """Raise RemoteProtocolError if a place would command a terminal or begin a line: it is in texts of errors."""
+    if not message.place.isprintable():
+        raise RemoteProtocolError("a place in a program is text of one line")
+
+
+def place_in(message: kinds.Blocked) -> str:
+    """Return the part of ``described`` that is for programs of the realm only."""
+    return f" at {message.place}"
+
+
 def described(message: kinds.Blocked) -> str:
     """Return what a member says, as the end of a sentence."""
     which = "" if message.operation is None else f" of operation {message.operation!r}"
     handler = f"its handler{which} in {message.cluster!r}" if message.cluster else "code of its program"
     seconds = message.elapsed / 1000
     if message.over:
-        return f"was blocked for {seconds:.1f} s, and goes on: {handler} stood at {message.place}"
-    return f"is blocked, not dead: {handler} stands at {message.place}, for {seconds:.1f} s so far"
+        return f"was blocked for {seconds:.1f} s, and goes on: {handler} stood{place_in(message)}"
+    return f"is blocked, not dead: {handler} stands{place_in(message)}, for {seconds:.1f} s so far"

@@ -50,6 +50,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     RequestTimeout,
     Unknown,
+    keep_in_realm,
 )
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
@@ -63,7 +64,7 @@ from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request.attempt import Attempt
-from iris.patterns.request.blocked import BlockedMembers, described, log_blocked
+from iris.patterns.request.blocked import BlockedMembers, check_blocked, described, log_blocked, place_in
 from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
@@ -486,9 +487,8 @@ class Requests(PeerObserver):
                 now = None
                 outcome = attempt.outcome
                 if outcome is None:
-                    raise await self._timed_out(
-                        call, lost or failure, self._trouble(attempt, silent=self._is_silent(member))
-                    )
+                    trouble = self._trouble(attempt, silent=self._is_silent(member))
+                    raise await self._timed_out(call, lost or failure, trouble, attempt.place)
                 if isinstance(outcome, kinds.Reply):
                     return self.decode_reply_untrusted(outcome.payload, cluster, member)
                 if isinstance(outcome, kinds.Failure):
@@ -506,9 +506,11 @@ class Requests(PeerObserver):
                     # The member had the request when it was lost: nobody can say how far it ran.
                     failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
                     if not call.idempotent:
-                        raise _unknown(call, member, outcome, attempt.trouble)
+                        raise _unknown(call, member, outcome, attempt.trouble, attempt.place)
                     if attempt.kept is not None:
-                        raise MemberLost(f"node {member}, a member of {cluster!r}, was given up: {attempt.kept}")
+                        failure = MemberLost(f"node {member}, a member of {cluster!r}, was given up: {attempt.kept}")
+                        keep_in_realm(failure, attempt.place)
+                        raise failure
         finally:
             if self._left:
                 self._cancel_left(identifier)
@@ -522,7 +524,9 @@ class Requests(PeerObserver):
             raise lost from failure
         raise failure
 
-    async def _timed_out(self, call: Call, failure: IrisError | None, trouble: str = "") -> RequestTimeout:
+    async def _timed_out(
+        self, call: Call, failure: IrisError | None, trouble: str = "", place: str = ""
+    ) -> RequestTimeout:
         """Return the error of a request whose time is over.
 
         It may be the end of the caller's own scope: then that ends the caller, and not an error.
@@ -533,12 +537,14 @@ class Requests(PeerObserver):
             + "".join(f"; {one}" for one in (trouble, failure) if one)
         )
         error.__cause__ = failure
+        keep_in_realm(error, place)
         return error
 
     def _trouble(self, attempt: Attempt, *, silent: bool) -> str:
         """Return what is known of a member that has not answered, for an error's text; empty if that is nothing."""
         said = attempt.blocks or self._blocked.of(attempt.member)
         if said is not None:
+            attempt.place = place_in(said)
             return f"node {attempt.member} {described(said)}{_OWN if attempt.blocks is not None else ''}"
         return f"node {attempt.member} {_SILENT}" if silent else ""
 
@@ -640,6 +646,7 @@ class Requests(PeerObserver):
         )
 
     def _receive_blocked(self, peer: Peer, message: kinds.Blocked) -> None:
+        check_blocked(message)
         node, attempt = peer.node, self._waiting.get(message.id)
         if self._blocked.receive(node, message, trio.current_time()):
             log_blocked(peer, message, waits=any(one.member == node for one in self._waiting.values()))
@@ -731,6 +738,7 @@ class Requests(PeerObserver):
         """
         call = attempt.call
         if lives and attempt.blocks is not None:
+            attempt.place = place_in(attempt.blocks)
             attempt.kept = f"it {described(attempt.blocks)}, at work on this request, {_NOT_CARRIED}"
             return False
         if attempt.blocks is not None or (lives and self._blocked.of(attempt.member) is None):
@@ -826,14 +834,18 @@ class Begun:
         return reply
 
 
-def _unknown(call: Call, member: NodeId, outcome: str, trouble: str = "") -> Unknown | trio.ClosedResourceError:
+def _unknown(
+    call: Call, member: NodeId, outcome: str, trouble: str = "", place: str = ""
+) -> Unknown | trio.ClosedResourceError:
     """Return the error of a request that a member had in hand, and that nobody else is asked."""
     if outcome is not _CLOSED:
         if trouble:
-            return Unknown(
+            error = Unknown(
                 f"node {member} of cluster {call.cluster!r} was given up while it had the request: it ran never or "
                 f"once; {trouble}; a repeat may block another member as well"
             )
+            keep_in_realm(error, place)
+            return error
         return Unknown(
             f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
             "idempotent=True to have such requests repeated"

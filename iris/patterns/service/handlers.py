@@ -19,7 +19,7 @@ from typing import Any, Final, final
 import trio
 from msgspec import structs
 
-from iris.kernel.errors import ConfigError, IrisError, RemoteError, summary_of, text_of
+from iris.kernel.errors import ConfigError, IrisError, RemoteError, summary_of, text_for_others, text_of
 from iris.kernel.shapes import is_group
 from iris.kernel.tasks import deadline_for_threads, run_in_thread
 from iris.patterns.messages import OwnNode, Request
@@ -196,7 +196,7 @@ def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
     elif isinstance(error, ProcessDied):
         code, text = PROCESS_DIED, text_of(error)[:1024]
     elif isinstance(error, IrisError):
-        code, text = type(error).__name__, text_of(error)[:1024]
+        code, text = type(error).__name__, text_for_others(error)[:1024]
     else:
         code, text = "error", summary_of(error)[:1024]
     if tracebacks:
