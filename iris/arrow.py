@@ -44,6 +44,10 @@ Both are null where the payload is None.
 """
 
 
+_TOO_DEEP: Final = "(nested too deep to be shown)"
+"""Stands for a value of more levels than JSON can be written of, some 990.  Iris itself sends 500 at most."""
+
+
 def to_arrow(events: Iterable[LogEvent]) -> pa.RecordBatch:
     """Return events as columns: one batch, of as many rows.
 
@@ -83,4 +87,7 @@ def _value(payload: Any) -> tuple[str | None, bytes | None]:
             except UnicodeDecodeError:
                 return None, payload
         case _:
-            return msgspec.json.encode(payload).decode(), None
+            try:
+                return msgspec.json.encode(payload).decode(), None
+            except RecursionError:  # another program's: it must not keep all others out of a table
+                return _TOO_DEEP, None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, MutableMapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 import trio
 
 from iris.aio.crossing import Handle, Source, awaited, direct
+from iris.aio.guest import Guest
 from iris.cluster.membership import Change
 from iris.cluster.membership import Watch as TrioWatch
 from iris.kernel.errors import IrisError
@@ -36,7 +38,13 @@ from iris.patterns.tunnel import Tunnel as TrioTunnel
 class Tunnel(Source[TrioTunnel, Any]):
     """See ``iris.Tunnel``: an ordered, throttled, two-way channel between two nodes."""
 
-    __slots__ = ()
+    __slots__ = ("_line", "_sending")
+
+    def __init__(self, inner: TrioTunnel, guest: Guest) -> None:
+        super().__init__(inner, guest)
+        self._sending = 0
+        """Number of messages that could not be sent at once.  Those that come meanwhile stand in line behind them."""
+        self._line: Final = asyncio.Lock()
 
     sender = Shown[Sender]()
     cluster = Shown[str]()
@@ -55,8 +63,19 @@ class Tunnel(Source[TrioTunnel, Any]):
 
     async def send(self, payload: Any) -> None:
         """See ``iris.Tunnel.send``."""
-        if not (self._guest.runs_here() and self._inner._send_at_once(payload)):
-            await self._guest.call(partial(self._inner.send, payload))
+        inner, guest = self._inner, self._guest
+        if not guest.runs_here():
+            return await guest.call(partial(inner.send, payload))  # which says so
+        if self._sending or not inner._send_at_once(payload):
+            self._sending += 1
+            try:
+                # Trio begins calls in an order of its own; so the one before is over first.
+                async with self._line:
+                    if not inner._send_at_once(payload):
+                        await guest.call(partial(inner.send, payload))
+            finally:
+                self._sending -= 1
+        return None
 
     async def __anext__(self) -> Any:
         if not self._arrived and self._guest.runs_here():

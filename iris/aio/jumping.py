@@ -122,6 +122,9 @@ class _LoopClock(trio.abc.Clock):
         threads: number of trio's threads that were at work when trio last had nothing to do.
     """
 
+    autojump_threshold: Final = 0.0
+    """As of ``trio.testing.MockClock``: seconds without anything to do after which time jumps."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.threads = 0

@@ -103,8 +103,9 @@ def read(
 
 def _as_csv(event: Mapping[str, object]) -> str:
     row = io.StringIO()
-    csv.writer(row, lineterminator="").writerow([_cell(event.get(column)) for column in _COLUMNS])
-    return row.getvalue()
+    # What ends lines is what it puts quotes around: with another one a text of two lines would be two rows.
+    csv.writer(row, lineterminator="\r\n").writerow([_cell(event.get(column)) for column in _COLUMNS])
+    return row.getvalue().removesuffix("\r\n")
 
 
 def _cell(value: object) -> object:

@@ -79,7 +79,9 @@ def _give_realm(config: pytest.Config) -> None:
     config.stash[_HAS_REALM] = True
     before = {name: os.environ.pop(name, None) for name in VARIABLES}
     # Not made here: most test runs need none.  Nobody can guess the name, nor make it before.
-    home = os.path.join(tempfile.gettempdir(), f"iris-tests-{os.urandom(16).hex()}")  # noqa: PTH118 -- for speed
+    # The real path: TMPDIR may lead over a link of the user's, which private files refuse.
+    temporary = os.path.realpath(tempfile.gettempdir())
+    home = os.path.join(temporary, f"iris-tests-{os.urandom(16).hex()}")  # noqa: PTH118 -- for speed
     os.environ[_HOME] = home
 
     def restore() -> None:
@@ -131,7 +133,11 @@ def _simulated(function: Any, marker: pytest.Mark | None, name: str, module: str
     async def test(world: Any, **fixtures: Any) -> None:
         await function(**{name: world}, **fixtures)
 
-    simulation = import_module(module).simulate(**({} if marker is None else marker.kwargs))(test)
+    positional, options = ((), {}) if marker is None else (marker.args, marker.kwargs)
+    try:
+        simulation = import_module(module).simulate(*positional, **options)(test)
+    except TypeError as error:
+        raise pytest.UsageError(f"{function.__qualname__}: @pytest.mark.iris: {error}") from None
 
     # No async function: other plugins, which run those, leave it alone.
     def run(**fixtures: Any) -> None:

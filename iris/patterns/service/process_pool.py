@@ -25,6 +25,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from math import inf
 from typing import Final, final
 
 import trio
@@ -386,8 +387,13 @@ class ProcessPool:
         """Start the first process.
 
         Raises:
-            ConfigError: it cannot be started, or cannot import the handlers.
+            ConfigError: it cannot be started, or cannot import the handlers, or time is virtual.
         """
+        if getattr(trio.lowlevel.current_clock(), "autojump_threshold", inf) < inf:
+            raise ConfigError(
+                "a handler with process=True answers in real time, and here time is virtual: leave autojump_clock out "
+                "of this test"
+            )
         if IS_CHILD.is_set():
             raise ConfigError(
                 "this program runs again while a process imports its handlers: move what it does below "

@@ -314,6 +314,7 @@ class BridgeClient:
 
     async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
         """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
+        timestamp = max(0, timestamp)  # no log holds what is older
         found: dict[str, int] = {}
         for address in addresses:
             found |= await self.ask(address, FindTimes(timestamp=timestamp))

@@ -121,7 +121,7 @@ def _settings(properties: Properties) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"{name}={'yes' if value else 'no'}"
         elif is_list(value) and value:
-            yield f"{name}={' '.join(_texts(value))}"
+            yield f"{name}={' '.join(map(_one_word, _texts(value)))}"
         elif value:
             yield f"{name}={value}"
     for name in _MODES:
@@ -135,9 +135,9 @@ def _settings(properties: Properties) -> Iterator[str]:
             yield f"{name}={':'.join(map(str, _items(credential)))}"
 
 
-def _one_word(variable: str) -> str:
-    """Return a variable as ``Environment=`` reads it."""
-    escaped = variable.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+def _one_word(text: str) -> str:
+    """Return a text as ``systemd-run`` reads one word of a list, a variable or a path.  It leaves ``%`` as it is."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

@@ -409,7 +409,7 @@ class Publisher:
         Raises:
             ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``Node.publish``.
         """
-        if self._crowded is not None:
+        if self._crowded is not None and self._waits_for_room(self.resolve(topic)):
             return False
         plain = key is None and not headers
         if plain and type(payload) is bytes and self.extend(topic, payload, len(payload)):
@@ -440,8 +440,8 @@ class Publisher:
     ) -> None:
         """See ``Node.publish``."""
         while not self.publish_at_once(topic, payload, key, headers):
-            if self._crowded is not None:
-                await self._wait_crowded()
+            if self._crowded is not None and self._waits_for_room(state := self.resolve(topic)):
+                await self._wait_crowded(state)
             elif self._since_yield >= _YIELD_BYTES:
                 # Before this event, and not after it: it would go alone, while the flusher now sends a full batch.
                 self._since_yield = 0
@@ -449,14 +449,31 @@ class Publisher:
                 await self._wait_room(self.resolve(topic))
             else:
                 await self.wait_released(topic, key)
-        if self._crowded is not None:
-            await self._wait_crowded()
+        if self._crowded is not None and self._crowded is (state := self.resolve(topic)):
+            await self._wait_crowded(state)
 
-    async def _wait_crowded(self) -> None:
-        """Wait until the links that had no room for the last event have some, or stand still."""
-        state, self._crowded = self._crowded, None
-        if state is not None:
-            await self._wait_room(state)
+    def _waits_for_room(self, state: Topic) -> bool:
+        """Return whether an event waits for links, as one before it was posted to a link that had no room.
+
+        Of another topic that was, which is not waited for: only the links of this one count.
+        """
+        if self._crowded is not None and not self._is_full(self._crowded):
+            self._crowded = None
+        return self._crowded is not None and self._is_full(state)
+
+    def _is_full(self, state: Topic) -> bool:
+        """Return whether ``_wait_room`` would wait."""
+        return any(
+            not link.has_room()
+            and (not link.is_stalled(STALLED) or (link in state.patient and link.node not in self._still))
+            for link in state.every
+        )
+
+    async def _wait_crowded(self, state: Topic) -> None:
+        """Wait until the links of a topic have room, or stand still."""
+        if self._crowded is state:
+            self._crowded = None
+        await self._wait_room(state)
 
     def _post_run(
         self, state: Topic, topic: str, key: str | None, headers: wire.Headers, payload: wire.Payload, size: int

@@ -428,8 +428,11 @@ def _start(start: Start) -> bridge_protocol.Start:
         case "latest":
             return "latest"
         case datetime():
-            return StartTime(int(start.timestamp() * 1e6))
-        case int() if start >= 0 and not isinstance(start, bool):
+            try:
+                return StartTime(int(start.timestamp() * 1e6))
+            except (ValueError, OverflowError, OSError):  # the first and the last days without a zone
+                raise ConfigError(f"start is {start!r}: this machine has no such time, give it a time zone") from None
+        case int() if 0 <= start < 2**63 and not isinstance(start, bool):
             return StartOffset(start)
         case _:
             raise ConfigError(f"start is {start!r}: use 'earliest', 'latest', a datetime or an offset, 0 or more")

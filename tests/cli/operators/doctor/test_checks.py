@@ -259,6 +259,7 @@ UNIT = {
     "LimitNOFILE": 65536,
     "UMask": 0o77,
     "StateDirectory": ["iris-prices"],
+    "ReadWritePaths": ["/srv/my data", "-/srv/more"],
     "RuntimeDirectory": ["iris-prices"],
     "Environment": [
         "IRIS_CREDENTIAL=/run/credentials/iris@prices.service/credential",
@@ -283,14 +284,15 @@ def test_a_unit_is_examined_with_its_settings_and_directories_but_for_those_that
             "User=iris-prices",
             "DynamicUser=yes",
             "LimitNOFILE=65536",
-            "StateDirectory=iris-prices",
+            'StateDirectory="iris-prices"',
             "PrivateNetwork=no",
+            'ReadWritePaths="/srv/my data" "-/srv/more"',
         ),
         *("UMask=0077", "EnvironmentFile=-/etc/iris/prices.env", "EnvironmentFile=/etc/iris/all.env"),
         *("LoadCredential=credential:/etc/iris/prices.json", f"RuntimeDirectory={own}"),
         f'Environment="IRIS_CREDENTIAL=/run/credentials/{own}.service/credential"',
         f'Environment="XDG_RUNTIME_DIR=/run/{own}"',
-        r'Environment="GREETING=100 %% \"well\""',
+        r'Environment="GREETING=100 % \"well\""',
     ]
     assert command[-5:] == ["doctor", "-q", "run", "prices:service", "$IRIS_ARGUMENTS"]
 
