@@ -346,7 +346,7 @@ class Workforce:
         if self._served:
             delay = _delay(seat.failures)
             seat.due = now + delay
-            return self._tell(f"{worker} did not start: ", cause, delay)
+            return self._start_failed(f"{worker} did not start: ", cause, delay)
         seat.due = math.inf
         text = worker.error or f"{worker} {cause} before it served"
         self._unserved[text] = status
@@ -362,11 +362,11 @@ class Workforce:
             if seat.worker is None:
                 seat.due = now + delay
         for text in self._unserved:
-            effects += self._tell("a worker did not start: ", text, delay)
+            effects += self._start_failed("a worker did not start: ", text, delay)
         self._unserved.clear()
         return effects
 
-    def _tell(self, before: str, cause: str, delay: float) -> list[Effect]:
+    def _start_failed(self, before: str, cause: str, delay: float) -> list[Effect]:
         """Say why a worker did not start, unless that was the last thing that was said of it."""
         if cause == self._said:
             return []

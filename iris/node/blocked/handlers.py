@@ -68,7 +68,7 @@ class BlockedHandlers(PeerObserver):
         """See ``BlockObserver``."""
         with self._mesh.survive("telling of a blocked handler"):
             self._told.clear()
-            self._tell(_message(standing, seconds, over=False), standing)
+            self._notify(_message(standing, seconds, over=False), standing)
 
     def went_on(self, standing: Standing, seconds: float) -> None:
         """See ``BlockObserver``."""
@@ -76,7 +76,7 @@ class BlockedHandlers(PeerObserver):
             self._count(standing, seconds)
             self._told.clear()
             self._last, self._ended = _message(standing, seconds, over=True), trio.current_time()
-            self._tell(self._last, standing)
+            self._notify(self._last, standing)
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked again, perhaps, after it has taken this one for dead."""
@@ -96,7 +96,7 @@ class BlockedHandlers(PeerObserver):
             place=standing.place,
         )
 
-    def _tell(self, message: kinds.Blocked, standing: Standing) -> None:
+    def _notify(self, message: kinds.Blocked, standing: Standing) -> None:
         waiting, number, asker = set[NodeId](), 0, None
         for job in self._serving.in_progress:
             waiting.add(job.peer.node)

@@ -108,7 +108,7 @@ class LoopWatch:
         self._native: Final = threading.get_native_id()
         knows_clock = hasattr(time, "pthread_getcpuclockid")
         self._clock: Final = time.pthread_getcpuclockid(self.thread) if knows_clock else None
-        self._signals: Final = _take_signals()
+        self._signals: Final = _handle_signals()
         self._lock: Final = threading.Lock()
         self._ended: Final = threading.Event()
         self._asked: float | None = None
@@ -337,7 +337,7 @@ _taken: Final[list[tuple[int, int]]] = []
 that nobody handles ends a process."""
 
 
-def _take_signals() -> tuple[int | None, int] | None:
+def _handle_signals() -> tuple[int | None, int] | None:
     """Return the signal that interrupts a handler, and the one by which the stack of a thread is written.
 
     The first is None in a thread other than the main one, in which Python runs no signal handlers.  None: there are

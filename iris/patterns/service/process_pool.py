@@ -217,7 +217,7 @@ class _Process:
         Raises:
             ProcessDied: the process has ended.
         """
-        self._tell()
+        self._signal_end()
         with trio.move_on_after(GRACE):
             await self._answer()
             return
@@ -225,7 +225,7 @@ class _Process:
         self.kill()
         raise ProcessDied
 
-    def _tell(self) -> None:
+    def _signal_end(self) -> None:
         """Tell the handler to end.  A process that is at no call does not mind."""
         if self.number and self._process.returncode is None:
             with suppress(BlockingIOError, BrokenPipeError):
@@ -318,7 +318,7 @@ class _Process:
     async def aclose(self) -> None:
         """Let it exit, and wait for that; killed after ``GRACE``.  Not cancelled."""
         with trio.CancelScope(shield=True):
-            self._tell()
+            self._signal_end()
             self.end_reading()
             with trio.move_on_after(GRACE):
                 await self._process.wait()
