@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -152,7 +153,8 @@ async def test_calls_that_are_given_up_at_any_time_leave_nothing_and_mix_no_answ
         before = descriptors()
 
         async def give_up(number: int) -> None:
-            with trio.move_on_after(chance.uniform(0, 0.02)):
+            # A member whose machine is slow may send some away.
+            with suppress(iris.Overloaded), trio.move_on_after(chance.uniform(0, 0.02)):
                 assert (await ask(number, timeout=30))[1] == number
 
         for turn in range(5):
