@@ -156,12 +156,12 @@ def test_a_file_of_any_name_is_text_of_one_line_on_the_wire(name: str) -> None:
 
 
 def test_a_signal_that_code_in_c_handles_is_left_to_it() -> None:
-    free = watching._free_signals()
+    free = watching.free_signals()
     assert free is not None
     faulthandler.register(free[0], file=2)
     try:
         assert signal.getsignal(free[0]) is signal.SIG_DFL, "signal knows nothing of it"
-        assert free[0] not in (watching._free_signals() or ())
+        assert free[0] not in (watching.free_signals() or ())
     finally:
         faulthandler.unregister(free[0])
 

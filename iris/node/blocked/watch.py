@@ -345,7 +345,7 @@ def _handle_signals() -> tuple[int | None, int] | None:
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not _taken and is_main:
-        free = _free_signals()
+        free = free_signals()
         if free is not None:
             _taken.append(free)
             signal.signal(free[0], _handle)
@@ -354,7 +354,7 @@ def _handle_signals() -> tuple[int | None, int] | None:
     return (_taken[0][0] if is_main else None), _taken[0][1]
 
 
-def _free_signals() -> tuple[int, int] | None:
+def free_signals() -> tuple[int, int] | None:
     """Return two real-time signals that nobody in this process handles; None if there are none."""
     if not hasattr(signal, "SIGRTMAX"):
         return None

@@ -133,7 +133,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")
-        mount = _mount_of(descriptor) if mounted else None
+        mount = mount_of(descriptor) if mounted else None
         if mount is not None and mount.is_read_only and _is_alone(mount, path, linked=linked):
             _check_mounted(path, status, what, owners=None)
         elif mount is not None and mount.is_read_only and mount.is_apart_in_memory:
@@ -343,7 +343,7 @@ class _Mount:
         """True if it is in memory, and none that is there for all programs of a machine."""
 
 
-def _mount_of(descriptor: int) -> _Mount | None:
+def mount_of(descriptor: int) -> _Mount | None:
     """Return the mount through which a file was opened; None where that cannot be known (other systems than Linux)."""
     try:
         opened = (_DESCRIPTORS / str(descriptor)).read_text()

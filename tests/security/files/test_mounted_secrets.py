@@ -347,7 +347,7 @@ def test_the_mount_of_an_open_file_is_found_among_the_mounts(
     (tmp_path / "0").write_text(f"pos:\t0\nflags:\t02\nmnt_id:\t{number}\nino:\t3\n")
     monkeypatch.setattr(private_files, "_MOUNTS", tmp_path / "mountinfo")
     monkeypatch.setattr(private_files, "_DESCRIPTORS", tmp_path)
-    mount = private_files._mount_of(0)
+    mount = private_files.mount_of(0)
     assert mount is not None
     assert (mount.point, mount.is_apart_in_memory) == (point, apart)
 
@@ -357,13 +357,13 @@ def test_where_mounts_are_not_known_nothing_is_a_mounted_secret(
 ) -> None:
     monkeypatch.setattr(private_files, "_MOUNTS", tmp_path / "absent")
     with (tmp_path / "file").open("w") as file:
-        assert private_files._mount_of(file.fileno()) is None
+        assert private_files.mount_of(file.fileno()) is None
 
 
 def test_the_mounts_of_this_system_are_read() -> None:
     if not private_files._MOUNTS.exists():
         pytest.skip("only Linux tells them")
     with Path("/proc/version").open() as file:
-        mount = private_files._mount_of(file.fileno())
+        mount = private_files.mount_of(file.fileno())
         assert mount is not None
         assert mount.point == "/proc"
