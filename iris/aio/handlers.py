@@ -55,7 +55,7 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T], given: object) -> T:
     Args:
         guest: the run of trio in the event loop.
         awaitable: what a handler has returned.
-        given: what the handler was given, for whoever looks at the stack of the task: ``iris.node.blocked``.
+        given: what the handler was given, for the code that looks at the stack of the task: ``iris.node.blocked``.
 
     Raises:
         RuntimeError: it was cancelled by others, or raised what ends the event loop.

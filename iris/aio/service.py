@@ -1,4 +1,4 @@
-"""Service: handlers that are written with asyncio, for whoever runs them."""
+"""Service: handlers that are written with asyncio."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Announcer(Protocol):
-    """Whoever has started this process."""
+    """The parent of this process."""
 
     def announce(self) -> None:
         """Say that all services are joined."""

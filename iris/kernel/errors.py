@@ -36,7 +36,7 @@ def keep_in_realm(error: IrisError, part: str) -> None:
 
 
 def text_for_others(error: IrisError) -> str:
-    """Return the text of an error for whoever has asked, be it a program of another realm or a browser."""
+    """Return the text of an error for its caller, be it a program of another realm or a browser."""
     text = text_of(error)
     return text.replace(error._of_realm, "") if error._of_realm else text
 

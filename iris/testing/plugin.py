@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -133,7 +134,8 @@ def _simulated(function: Any, marker: pytest.Mark | None, name: str, module: str
     async def test(world: Any, **fixtures: Any) -> None:
         await function(**{name: world}, **fixtures)
 
-    positional, options = ((), {}) if marker is None else (marker.args, marker.kwargs)
+    options: Mapping[str, Any] = {} if marker is None else marker.kwargs
+    positional = () if marker is None else marker.args
     try:
         simulation = import_module(module).simulate(*positional, **options)(test)
     except TypeError as error:

@@ -195,12 +195,15 @@ PAYLOADS: list[Any] = [
 ]  # fmt: skip
 
 
+OPTIONS: list[dict[str, Any]] = [{}, {"key": "k"}, {"headers": {"a": "b"}}, {"expires": 5}]
+
+
 def test_events_arrive_as_those_that_trio_publishes() -> None:
     async def test(network: Network) -> None:
         async with network.open_node("desk") as desk, network.open_node("ear") as ear, ear.subscribe("t") as events:
             await asyncio.sleep(1)
             for payload in PAYLOADS:
-                for options in ({}, {"key": "k"}, {"headers": {"a": "b"}}, {"expires": 5}):
+                for options in OPTIONS:
                     arrived: list[iris.Event] = []
                     for publish in (desk.publish, by_trio(desk)):
                         await publish("t", payload, **options)

@@ -72,12 +72,16 @@ async def test_what_commands_a_terminal_is_in_no_log_and_no_error(
         assert store.id in shop.mesh.peers
 
 
+def always(_: object) -> bool:
+    return True
+
+
 @pytest.mark.parametrize(("idempotent", "gone"), [(True, False), (False, False), (True, True), (False, True)])
 async def test_a_file_name_is_for_who_asks_and_goes_no_further(
     *, idempotent: bool, gone: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by a handler to its own caller, who may be of another realm, and not through a door."""
-    monkeypatch.setattr(requests, "is_acknowledged", lambda _: True)  # as by TCP
+    monkeypatch.setattr(requests, "is_acknowledged", always)  # as by TCP
     async with open_meshes("shop", "store") as fleet:
         shop, store = fleet["shop"], fleet["store"]
         with lying() as service:

@@ -22,7 +22,7 @@ from tests.support.stages import Stage, open_stage
 
 def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have guests that begin from now on run on a clock that jumps over what nobody is busy in."""
-    start = trio.lowlevel.start_guest_run
+    start: Callable[..., None] = trio.lowlevel.start_guest_run
 
     def start_jumping(*args: Any, **options: Any) -> None:
         start(*args, **{**options, "clock": MockClock(autojump_threshold=0)})

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import iris
 from iris.cluster.membership.roster import Watch
+from iris.patterns.messages import Request
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.tunnel.tunnel import TunnelStream
 from tests.support.request_arguments import request_arguments
@@ -287,7 +288,7 @@ class Arrivals:
 
     def note_asked(self, given: object) -> None:
         """Note what a handler of ``silent`` or ``bridge`` is given."""
-        self._asked += isinstance(given, iris.Request) and given.sender.cluster == "caller" and not given.operation
+        self._asked += isinstance(given, Request) and given.sender.cluster == "caller" and not given.operation
 
     async def outcome_of(self, name: str, wait: Waits, node: Any) -> str:
         """Make a call that waits, and return its outcome."""

@@ -11,7 +11,7 @@ it has ended, the next seat is dealt with: there are never more than N + 1.  If 
 old ones stay.
 
 If no worker has ever served and none is starting any more, the supervisor ends with an error: what is wrong is in the
-command line, the program or the machine, and whoever started it has to hear of that.
+command line, the program or the machine, and the parent has to hear of that.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """Tell whoever has started the supervisor that all workers serve."""
+    """Tell the supervisor's parent that all workers serve."""
 
 
 Effect = Announce | Start | Terminate | Kill | Say | Finish
@@ -229,7 +229,7 @@ class Workforce:
             text = f"{worker} did not start: {_cause(worker, status)}; nothing more is replaced, and who serves goes on"
             return [Say(text=text, wrong=True)]
         seat.worker, seat.successor = seat.successor, None
-        if seat in self._to_replace:  # whoever is started there now is new
+        if seat in self._to_replace:  # what is started there now is new
             self._to_replace.remove(seat)
         if worker.state is State.SERVING:
             effects = self._serve_again(seat, worker, status, now)

@@ -311,7 +311,7 @@ class OutboundConnections:
 
         It cannot if the peer has dialled both directions of the new one: it does that when the one in use is of no use.
         A direct one takes the place of one through another node, and of two that each end has dialled for both
-        directions that which ``Handshakes`` let pass.
+        directions the one that ``Handshakes`` let pass.
         """
         if self.returning(outgoing) is not None:
             return True

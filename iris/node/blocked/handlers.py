@@ -16,7 +16,6 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.node.blocked.stacks import Standing
 from iris.patterns.latency import OTHERS
-from iris.patterns.messages import Request
 from iris.patterns.service import Server
 
 _MAX_HANDLERS: Final = 128
@@ -101,7 +100,7 @@ class BlockedHandlers(PeerObserver):
         for job in self._serving.in_progress:
             waiting.add(job.peer.node)
             # Each request has headers of its own, be they empty, and its handler has the same object.
-            if isinstance(standing.given, Request) and job.headers is standing.given.headers:
+            if getattr(standing.given, "headers", None) is job.headers:
                 asker, number = job.peer.node, job.identifier
         peers = sorted(self._mesh.peers.values(), key=lambda peer: peer.node not in waiting)[:_MOST_TOLD]
         for peer in peers:

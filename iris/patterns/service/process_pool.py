@@ -293,7 +293,7 @@ class _Process:
         return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
     def end_reading(self) -> None:
-        """Have whoever waits for an answer see the end, after what was sent: others may have the socket as well."""
+        """Have who waits for an answer see the end, after what was sent: others may have the socket as well."""
         with suppress(OSError):
             self._calls.shutdown(socket.SHUT_RDWR)
 

@@ -231,7 +231,7 @@ class Service:
 
     _cluster: ClassVar[str | None] = None
     _is_of_asyncio: ClassVar[bool] = False
-    """True if its handlers are written with asyncio, whoever runs them."""
+    """True if its handlers are written with asyncio."""
 
     def __init_subclass__(cls, *, cluster: str | None = None) -> None:
         super().__init_subclass__()

@@ -252,6 +252,7 @@ class SharedState(SharedMap):
             raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
         own = self._members.own
         asked = frozenset(self._members.others())
+        needed = members or len(asked) + 1
         settled: set[NodeId] = set()
         deadline = trio.current_time() + as_float(timeout)
         with trio.move_on_at(deadline):

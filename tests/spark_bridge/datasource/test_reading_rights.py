@@ -158,6 +158,5 @@ async def test_topics_that_are_none_are_refused(tmp_path: Path, topics: object) 
         (shard,) = await client.shards()
         await tunnel.send({"shard": shard.id, "start": 0, "end": 60, "topics": topics})
         answer = await tunnel.receive()
-        assert isinstance(answer, dict)
         assert answer["error"] == "bad_request"
         assert answer["message"].startswith("topics")

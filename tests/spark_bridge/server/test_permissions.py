@@ -60,7 +60,7 @@ def test_the_documentation_has_the_table() -> None:
 NAMED = {"topics": ["secret.a"], "group": "queue/secret.jobs", "query": "q", "cluster": "somebody", "shard": "0@ab"}
 """A payload of which each operation reads its own part."""
 
-REST = {
+REST: dict[str, object] = {
     "start": 0, "end": 1, "skip": 0, "known": {}, "timeout": 0, "timestamp": 0, "offsets": {}, "machine": "here",
     "limit": 1, "lease": 1.0, "attempts": 1, "backoff": 0.0, "dead": "secret.jobs.dead", "most": 1, "batch": 0,
     "partition": 0, "attempt": 1, "parts": [], "name": "l", "holder": bytes(16), "ttl": 1.0, "caller": "c", "key": "k",
