@@ -20,6 +20,8 @@ from iris.cli.serving import Membership, Serving
 
 _log: Final = logging.getLogger("iris")
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
 Interrupted = Callable[[], Awaitable[None]]
 """Waits for the first SIGINT or SIGTERM.  Before it is called, the signal cancels the work, which is not up yet."""
 
@@ -38,8 +40,13 @@ def run_in_asyncio(work: Callable[[Interrupted], Awaitable[None]], *, supervised
     else:
         factory = uvloop.new_event_loop
         _log.info("event loop: uvloop", extra={"cause": "event loop"})
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(until_interrupted(work, supervised=supervised))
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(until_interrupted(work, supervised=supervised))
+    finally:  # a loop of uvloop that is closed keeps its handlers, which then do nothing
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]], *, supervised: bool = False) -> int:
@@ -62,7 +69,7 @@ async def until_interrupted(work: Callable[[Interrupted], Awaitable[None]], *, s
         waiting.set()
         await come.wait()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, interrupt, number)
     try:
         await work(interrupted)
