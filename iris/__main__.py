@@ -3,10 +3,17 @@
 import gc
 import sys
 
-from iris.cli.starting import INTERRUPTED, exit_when_interrupted, is_command, raise_when_interrupted
+from iris.cli.starting import (
+    INTERRUPTED,
+    exit_when_interrupted,
+    ignore_early_hang_ups,
+    is_command,
+    raise_when_interrupted,
+)
 
 if is_command():
     exit_when_interrupted()
+    ignore_early_hang_ups()
     gc.disable()  # until the command has been loaded
 
 

@@ -1,7 +1,8 @@
 """Start and exit of the ``iris`` command: quiet, also when Ctrl-C comes while its modules load or when it is done.
 
 Loading takes a third of a second, before anything of the command runs that could catch ``KeyboardInterrupt``.  Programs
-that import Iris are not concerned: there it is raised as Python does it.
+that import Iris are not concerned: there it is raised as Python does it.  SIGHUP, by which a supervisor is told to
+replace its workers, does not end it meanwhile.
 
 Meanwhile nobody looks for garbage, of which loading makes none: looking took a tenth of the time, a bridge's a seventh.
 """
@@ -14,10 +15,12 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import FrameType
 
 INTERRUPTED = 130
+
+_TERMINAL = "/dev/tty"
 
 
 def is_command() -> bool:
@@ -36,6 +39,31 @@ def raise_when_interrupted() -> None:
     """Have SIGINT raise ``KeyboardInterrupt`` again."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ignore_early_hang_ups() -> None:
+    """Have SIGHUP do nothing while a supervisor loads: the workers that it will start are new.
+
+    One that comes because the terminal is gone ends the process, as if nothing had been done about it.
+    """
+    supervises = "run" in sys.argv and any(argument.startswith("--workers") for argument in sys.argv)
+    if supervises and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        had_terminal = has_terminal()
+
+        def hang_up(number: int, _: FrameType | None) -> None:
+            if had_terminal and not has_terminal():
+                os._exit(128 + number)
+
+        signal.signal(signal.SIGHUP, hang_up)
+
+
+def has_terminal() -> bool:
+    """Return whether this process has a controlling terminal: after a hang-up it has none any more."""
+    try:
+        os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return Path(_TERMINAL).exists()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +17,17 @@ class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {name!r}:
             sys.meta_path.remove(self)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal({number})
 
 sys.meta_path.insert(0, Interrupting())
 """
 
 
-def run(arguments: list[str], directory: Path, name: str) -> subprocess.CompletedProcess[str]:
-    """Run Python; when it is about to load the module called ``name`` it is interrupted."""
-    (directory / "sitecustomize.py").write_text(INTERRUPT_AT.format(name=name))
+def run(
+    arguments: list[str], directory: Path, name: str, number: signal.Signals = signal.SIGINT
+) -> subprocess.CompletedProcess[str]:
+    """Run Python; when it is about to load the module called ``name`` it gets a signal."""
+    (directory / "sitecustomize.py").write_text(INTERRUPT_AT.format(name=name, number=int(number)))
     environment = os.environ | {"PYTHONPATH": str(directory), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
@@ -46,6 +49,12 @@ def test_interrupted_while_it_loads_it_ends_with_130_and_says_nothing(form: str,
     begun = ["-m", "iris"] if form == "module" else [str(script)]
     ended = run([*begun, "nodes", "--help"], tmp_path, name)
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")  # click ends the line of "^C"
+
+
+@pytest.mark.parametrize(("workers", "status"), [(["--workers", "0"], 2), (["--workers=0"], 2), ([], -signal.SIGHUP)])
+def test_sighup_while_a_supervisor_loads_does_not_end_it(workers: list[str], status: int, tmp_path: Path) -> None:
+    ended = run(["-m", "iris", "run", *workers, "nothing:service"], tmp_path, "iris.cli.run", signal.SIGHUP)
+    assert ended.returncode == status, ended.stderr  # 2: it goes on, and does not take that number
 
 
 def test_garbage_is_looked_for_again_when_the_command_has_been_loaded(tmp_path: Path) -> None:

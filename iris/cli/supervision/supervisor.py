@@ -7,22 +7,19 @@ them leave, too.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, assert_never, final
 
 import trio
 
 from iris.cli.printable import write_note
 from iris.cli.readiness import Readiness
+from iris.cli.starting import has_terminal
 from iris.cli.supervision.processes import START_FAILED, Ended, Failed, News, Served, WorkerProcess, start_worker
 from iris.cli.supervision.workforce import Announce, Effect, Finish, Kill, Say, Start, Terminate, Worker, Workforce
 
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
-_TERMINAL: Final = "/dev/tty"
 
 Event = int | tuple[Worker, News]
 """The number of a signal, or what became of a worker."""
@@ -43,7 +40,7 @@ class Supervisor:
         self._command = command
         self._workforce = workforce
         self._processes: dict[Worker, WorkerProcess] = {}
-        self._terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 
     async def run(self) -> int:
         """Run until the workers have left, and return the exit status."""
@@ -65,7 +62,7 @@ class Supervisor:
     def _handle(self, event: Event) -> list[Effect]:
         now = trio.current_time()
         match event:
-            case signal.SIGHUP if self._workforce.stopping or not self._terminal or _has_terminal():
+            case signal.SIGHUP if self._workforce.stopping or not self._terminal or has_terminal():
                 return self._workforce.replace(now)
             case int():
                 return self._workforce.stop(event, now)
@@ -127,12 +124,3 @@ async def _watch(worker: Worker, process: WorkerProcess, send: trio.MemorySendCh
         await send.send((worker, news))
         if isinstance(news, Ended):
             return
-
-
-def _has_terminal() -> bool:
-    """Return whether this process has a controlling terminal: after a hang-up it has none any more."""
-    try:
-        os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return Path(_TERMINAL).exists()
