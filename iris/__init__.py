@@ -10,7 +10,8 @@ loop, and ``import iris.spark_bridge`` is for Spark.  On the command line ``iris
 on disk, and ``iris doctor`` says why nodes do not find each other.
 
 ``import iris`` loads nothing else.  What is behind its names is loaded when the first of them is read, so that the
-command decides before that what Ctrl-C does while it loads.
+command decides before that what Ctrl-C does while it loads; documents, leases, sagas and what reads a bridge's log,
+which few nodes have, when one of theirs is.
 """
 
 import typing as _typing
@@ -25,11 +26,16 @@ else:
         """Load the public names, or ``iris.metrics`` and ``iris.logs``, which few programs use."""
         from importlib import import_module
 
+        from iris.kernel.loading import loading
+
         if name in ("logs", "metrics"):
             return import_module(f"iris.{name}")
         if name == "__all__" or not name.startswith("_"):
-            api = import_module("iris.api")
-            globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
+            with loading():
+                api = import_module("iris.api")
+            globals().update({public: vars(api)[public] for public in ("__all__", *api.__all__) if public in vars(api)})
+            if name in api.__all__:
+                globals()[name] = getattr(api, name)
         if name not in globals():
             mend = f": import iris.{name}" if name in ("aio", "spark_bridge", "sync", "testing") else ""
             raise AttributeError(f"module 'iris' has no attribute {name!r}{mend}")

@@ -10,6 +10,7 @@ from iris.cli.starting import (
     is_command,
     raise_when_interrupted,
 )
+from iris.kernel.loading import resume
 
 if is_command():
     exit_when_interrupted()
@@ -27,7 +28,7 @@ def main() -> None:
             raise
         sys.exit("iris: the command needs click: pip install 'iris-mesh[cli]'")
     finally:
-        gc.enable()
+        resume()
     try:
         raise_when_interrupted()
         run_command_line()

@@ -34,20 +34,18 @@ from iris.node.join import ClusterMembership
 from iris.node.node import Node
 from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
+from iris.patterns import state
 from iris.patterns.books.counters import PatternStatistics
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Outbox, Sender
 from iris.patterns.multicast.answers import Answers
+from iris.patterns.pubsub import queues
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
-from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
-from iris.patterns.pubsub.queues.job import Job
-from iris.patterns.pubsub.queues.work_queue import WorkQueue
-from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.request.options import RequestOptions
@@ -55,11 +53,6 @@ from iris.patterns.service.dependencies import FromLifespan
 from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
-from iris.patterns.state.lease import Lease
-from iris.patterns.state.saga import Saga
-from iris.patterns.state.shared_state import SharedState, StateStatistics
-from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
-from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 from iris.security.files.credential_file import CredentialWatch
@@ -68,10 +61,30 @@ from iris.security.identity.identity import PeerIdentity
 
 if TYPE_CHECKING:
     from iris.patterns.messages import Request as _Request
+    from iris.patterns.pubsub.queues import Consumer, Job, JobWorker, LogBatch, LogEvent, WorkQueue
+    from iris.patterns.state import (
+        Lease,
+        Saga,
+        SharedCounter,
+        SharedMap,
+        SharedSet,
+        SharedState,
+        StateChange,
+        StateStatistics,
+        StateWatch,
+    )
 
     Request: TypeAlias = _Request[Node]
 else:  # at run time it is the class itself, which requests are made of
     from iris.patterns.messages import Request
+
+    def __getattr__(name: str) -> object:
+        """Load a name of what few nodes do."""
+        for room in (queues, state):
+            if name in __all__ and hasattr(room, name):
+                return getattr(room, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Answer",

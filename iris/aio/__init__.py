@@ -20,16 +20,18 @@ Not here: ``Tunnel.as_stream``, whose streams are trio's, and ``Lease.left``.
 
 from typing import TypeAlias
 
-from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+from iris.kernel.loading import loading
 
-from iris.aio.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedState, StateWatch,
-    Subscription, Tunnel, Watch,
-)  # fmt: skip
-from iris.aio.node import Node, lifespan, open_node
-from iris.aio.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
-from iris.aio.service import Service
-from iris.patterns.messages import Request as _Request
+with loading():
+    from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+    from iris.aio.handles import (
+        Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedState, StateWatch,
+        Subscription, Tunnel, Watch,
+    )  # fmt: skip
+    from iris.aio.node import Node, lifespan, open_node
+    from iris.aio.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
+    from iris.aio.service import Service
+    from iris.patterns.messages import Request as _Request
 
 Request: TypeAlias = _Request[Node]
 """An ``iris.Request`` whose ``node`` is an ``iris.aio.Node``."""

@@ -16,8 +16,9 @@ import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.starting import is_command, loading
+from iris.cli.starting import is_command
 from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_line, write_object
+from iris.kernel.loading import loading
 from iris.kernel.shapes import is_map
 from iris.patterns.pubsub.interest import MAX_SHARDS
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
+import importlib
 import logging
 import os
 import signal
@@ -20,9 +22,12 @@ from msgspec import Struct, structs
 
 import iris
 from iris.cli.operators.contexts import chosen_context
+from iris.cli.starting import is_command
 from iris.cli.terminal import note, passphrase_of_environment
 from iris.cluster.addresses import is_loopback
 from iris.cluster.mesh import TurnedAway
+from iris.kernel.loading import loading
+from iris.kernel.tasks import leave_unprotected
 from iris.security.files import CredentialWatch
 
 _log: Final = logging.getLogger("iris")
@@ -316,11 +321,20 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {name: kwargs.pop(name, None) for name in NodeOptions.__struct_fields__}
         _complete(given)
+        _load_node()
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
         return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
 
     return with_connection
+
+
+def _load_node() -> None:
+    """Load what a node is made of.  The command has it to its end, and no look for garbage passes over it again."""
+    with loading():
+        importlib.import_module("iris.api")
+    if is_command():
+        gc.freeze()
 
 
 def listen_at(place: str, *, secured: bool) -> socket.socket:
@@ -441,6 +455,8 @@ async def _supervise(work: Callable[[Interruption], Awaitable[int | None]], endl
     async with trio.open_nursery() as watcher:
         with interruption.scope:
             await watcher.start(watch)
+            if is_command():
+                leave_unprotected()
             status = await work(interruption)
         watcher.cancel_scope.cancel()
     if received:

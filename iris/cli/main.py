@@ -20,6 +20,7 @@ import click
 from iris.cli.printable import write_log, write_note
 from iris.cli.supervision.worker import Invocation, Worker, worker_of_environment
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.loading import loading
 from iris.kernel.shapes import is_group
 from iris.kernel.unexpected import note_unexpected
 
@@ -105,7 +106,8 @@ class Verbs(click.Group):
         """Import the verb called ``cmd_name``; None if there is none."""
         if cmd_name not in VERBS:
             return None
-        command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
+        with loading():
+            command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         _add_verbose_option(command)
         return command

@@ -3,18 +3,13 @@
 Loading takes a third of a second, before anything of the command runs that could catch ``KeyboardInterrupt``.  Programs
 that import Iris are not concerned: there it is raised as Python does it.  SIGHUP, by which a supervisor is told to
 replace its workers, does not end it meanwhile.
-
-Meanwhile nobody looks for garbage, of which loading makes none: looking took a tenth of the time, a bridge's a seventh.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path, PurePath
 from types import FrameType
 
@@ -64,18 +59,6 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return Path(_TERMINAL).exists()
-
-
-@contextmanager
-def loading() -> Generator[None]:
-    """Load modules without looking for garbage, unless nobody does so anyway."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _exit(_: int, __: FrameType | None) -> None:

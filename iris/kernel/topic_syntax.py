@@ -22,7 +22,7 @@ _TOPIC: Final = re.compile(rf"{_WORD}(?:\.{_WORD}){{0,{MAX_TOKENS - 1}}}\Z")
 TOPIC_FORM: Final = f"^{_TOPIC.pattern}"
 """The rule for topics as a regular expression, for the types of messages; their size is a rule of its own."""
 
-_PATTERN: Final = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*)){{0,{MAX_TOKENS - 2}}}(?:\.(?:{_WORD}|\*|>))?\Z|>\Z")
+_PATTERN: Final = re.compile(rf"(?:(?:{_WORD}|\*)\.){{0,{MAX_TOKENS - 1}}}(?:{_WORD}|\*|>)\Z")
 
 
 def is_topic(value: object) -> TypeGuard[str]:

@@ -13,22 +13,13 @@ from typing import Final, Literal, Protocol, final
 from iris.kernel.names import check_name
 from iris.node.arguments import check_between, check_flags, check_timeout
 from iris.node.run_guard import RunGuard
+from iris.patterns import state
 from iris.patterns.bridge_protocol import MAX_KEEP, MAX_TTL, MIN_KEEP, MIN_TTL, Bridges
-from iris.patterns.pubsub.queues import (
-    BridgeMembers,
-    BridgeUser,
-    Consumer,
-    Start,
-    WorkQueue,
-    drop_group,
-    open_consumer,
-    open_work_queue,
-)
+from iris.patterns.pubsub import queues
 from iris.patterns.service import KeyClaims
-from iris.patterns.state import AskMember, Lease, Saga, open_lease, open_saga
 
 
-class BridgeNode(BridgeUser, Protocol):
+class BridgeNode(queues.BridgeUser, Protocol):
     """A node, as far as it is needed to use a bridge."""
 
     @property
@@ -37,7 +28,7 @@ class BridgeNode(BridgeUser, Protocol):
         ...
 
     @property
-    def request(self) -> AskMember:
+    def request(self) -> state.AskMember:
         """See ``iris.Node.request``."""
         ...
 
@@ -81,7 +72,7 @@ class Bridge:
         attempts: int = 5,
         dead: str | None = None,
         backoff: float = 1.0,
-    ) -> AbstractAsyncContextManager[WorkQueue]:
+    ) -> AbstractAsyncContextManager[queues.WorkQueue]:
         """Open a queue of jobs on the bridge's log: put jobs, or receive them.
 
         Example::
@@ -110,8 +101,8 @@ class Bridge:
         was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
         """
         self._guard.check()
-        members = BridgeMembers(self.name, self._node)
-        return open_work_queue(
+        members = queues.BridgeMembers(self.name, self._node)
+        return queues.open_work_queue(
             name,
             members,
             lease=lease,
@@ -124,10 +115,10 @@ class Bridge:
         self,
         *topics: str,
         group: str | None = None,
-        start: Start = "earliest",
+        start: queues.Start = "earliest",
         until: Literal["now"] | None = None,
         replay: bool = False,
-    ) -> AbstractAsyncContextManager[Consumer]:
+    ) -> AbstractAsyncContextManager[queues.Consumer]:
         """Read the bridge's log in batches: from where a group was, or without one to have a look.
 
         Example::
@@ -167,8 +158,8 @@ class Bridge:
         """
         self._guard.check()
         check_flags(replay=replay)
-        members = BridgeMembers(self.name, self._node)
-        return open_consumer(topics, members, group=group, start=start, until=until, replay=replay)
+        members = queues.BridgeMembers(self.name, self._node)
+        return queues.open_consumer(topics, members, group=group, start=start, until=until, replay=replay)
 
     async def drop_group(self, group: str) -> None:
         """Forget a group of readers: its place is gone, its name is free, and the bridge keeps no events for it.
@@ -189,7 +180,7 @@ class Bridge:
         Cancelling leaves it open which members have forgotten the group.
         """
         self._guard.check()
-        await drop_group(group, BridgeMembers(self.name, self._node), self._bridges)
+        await queues.drop_group(group, queues.BridgeMembers(self.name, self._node), self._bridges)
 
     def lease(
         self,
@@ -198,7 +189,7 @@ class Bridge:
         ttl: float = 10.0,
         timeout: float = math.inf,
         cluster: str | None = None,
-    ) -> AbstractAsyncContextManager[Lease]:
+    ) -> AbstractAsyncContextManager[state.Lease]:
         """Be the only node that does something, until the block ends.
 
         Example::
@@ -230,7 +221,7 @@ class Bridge:
         """
         self._guard.check()
         check_name(name, "lease")
-        return open_lease(
+        return state.open_lease(
             self._bridges,
             self.name,
             self._node.name if cluster is None else check_name(cluster, "cluster"),
@@ -242,7 +233,7 @@ class Bridge:
 
     def saga(
         self, name: str, *, timeout: float = 60.0, keep: float = 7 * 24 * 3600.0
-    ) -> AbstractAsyncContextManager[Saga]:
+    ) -> AbstractAsyncContextManager[state.Saga]:
         """Do several steps at other clusters, and undo those that were done if a later one fails.
 
         Example::
@@ -277,4 +268,6 @@ class Bridge:
         seconds, kept = check_timeout(timeout), check_between(keep, "keep", MIN_KEEP, MAX_KEEP)
         claims = KeyClaims(self.name, self._bridges)
         holder = self._bridges.entropy(16)
-        return open_saga(self._node.request, claims, self._node.name, check_name(name, "saga"), seconds, kept, holder)
+        return state.open_saga(
+            self._node.request, claims, self._node.name, check_name(name, "saga"), seconds, kept, holder
+        )

@@ -10,11 +10,11 @@ from typing import Final, final
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
 from iris.node.parts import NodeParts
-from iris.patterns.state import DocumentSettings, SharedState, StateMembers
+from iris.patterns import state
 
 
 @final
-class Documents(dict[str, SharedState]):
+class Documents(dict[str, "state.SharedState"]):
     """The documents that are open on a node, by cluster."""
 
     def __init__(self, parts: NodeParts) -> None:
@@ -22,7 +22,9 @@ class Documents(dict[str, SharedState]):
         self.random: Final[Random] = parts.environment.random
         self._parts = parts
 
-    def make(self, cluster: str, settings: DocumentSettings, others: Callable[[], list[NodeId]]) -> SharedState:
+    def make(
+        self, cluster: str, settings: state.DocumentSettings, others: Callable[[], list[NodeId]]
+    ) -> state.SharedState:
         """Return a document that is not open yet.
 
         Args:
@@ -31,7 +33,7 @@ class Documents(dict[str, SharedState]):
             others: returns the members of the cluster.
         """
         parts, patterns = self._parts, self._parts.patterns
-        members = StateMembers(
+        members = state.StateMembers(
             cluster,
             parts.mesh.node,
             parts.membership,
@@ -41,7 +43,7 @@ class Documents(dict[str, SharedState]):
             parts.sites,
             others,
         )
-        return SharedState(members, settings, self)
+        return state.SharedState(members, settings, self)
 
     def wall_time(self) -> float:
         """See ``DocumentNode.wall_time``."""
@@ -69,7 +71,7 @@ class Documents(dict[str, SharedState]):
         return DocumentFlag(self, document, key, first)
 
     @asynccontextmanager
-    async def running(self, cluster: str, document: SharedState, timeout: float) -> AsyncIterator[None]:
+    async def running(self, cluster: str, document: state.SharedState, timeout: float) -> AsyncIterator[None]:
         """Keep a document in step with other members, which have to give it within ``timeout`` seconds."""
         self[cluster] = document
         try:
@@ -82,8 +84,8 @@ class Documents(dict[str, SharedState]):
 
     def end_watches(self) -> None:
         """End the iterations over changes, as the node is closed."""
-        for state in self.values():
-            state._end_watches()
+        for document in self.values():
+            document._end_watches()
 
 
 @final
@@ -94,7 +96,7 @@ class DocumentFlag:
         first: the document when the service began.  It is looked at while the document is not open.
     """
 
-    def __init__(self, documents: Documents, document: str, key: str, first: SharedState) -> None:
+    def __init__(self, documents: Documents, document: str, key: str, first: state.SharedState) -> None:
         self._documents = documents
         self._document = document
         self._key = key

@@ -30,6 +30,7 @@ from iris.node.documents import Documents
 from iris.node.join import ClusterMembership
 from iris.node.parts import NodeParts
 from iris.node.statistics import NodeStatistics, gather_statistics
+from iris.patterns import state as documents
 from iris.patterns.books import Books, LossWatch, matching
 from iris.patterns.messages import OwnNode
 from iris.patterns.multicast import Answers, StopRules
@@ -39,7 +40,6 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Provision, Role, Service, callers, lifespan_entered
-from iris.patterns.state import MAX_BYTES, DocumentSettings, SharedState
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -710,11 +710,11 @@ class Node(OwnNode):
         cluster: str,
         *,
         path: Path | str | None = None,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = documents.MAX_BYTES,
         allow: Iterable[str] = (),
         timeout: float = 10.0,
         credential: Credential | CredentialWatch | Path | str | None = None,
-    ) -> AsyncIterator[SharedState]:
+    ) -> AsyncIterator[documents.SharedState]:
         """Have a document in common with the other members of a cluster, and be one of them, until the block ends.
 
         Example::
@@ -754,7 +754,7 @@ class Node(OwnNode):
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
-        settings = DocumentSettings(
+        settings = documents.DocumentSettings(
             check_count(max_bytes, "max_bytes"), None if path is None else Path(path), callers(allow) or frozenset()
         )
         document = self._states.make(cluster, settings, lambda: [member.node for member in self.members(cluster)])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, final
 
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
+from iris.kernel.statistics import Statistics
 from iris.node.blocked import BlockedHandlers, BlockedStatistics
+from iris.patterns import state
 from iris.patterns.books import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.multicast import Broadcasts, Relays
@@ -19,7 +20,6 @@ from iris.patterns.pubsub.publish import PublishStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.request import Requests
 from iris.patterns.service import Server, ServiceStatistics, Tunnels
-from iris.patterns.state import SharedState, StateStatistics
 from iris.patterns.tunnel import TunnelsStatistics
 
 NODES: Final = "iris.nodes"
@@ -29,8 +29,7 @@ RESERVED: Final = (NODES, DRAIN)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatistics:
+class NodeStatistics(Statistics, frozen=True, kw_only=True):
     """A snapshot of every counter of a node, by pattern."""
 
     requests: PatternStatistics
@@ -63,7 +62,7 @@ class NodeStatistics:
     subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
     services: Mapping[str, ServiceStatistics]
     tunnels: TunnelsStatistics
-    states: Mapping[str, StateStatistics]
+    states: Mapping[str, state.StateStatistics]
     """Statistics of the documents that are open here, by cluster."""
     subscriptions_ended: SubscriptionStatistics | None
     """Counters of the subscriptions that are no more, together; None: there was none."""
@@ -89,7 +88,7 @@ def gather_statistics(
     pubsub: PubSub,
     serving: Server,
     tunnels: Tunnels,
-    states: Mapping[str, SharedState],
+    states: Mapping[str, state.SharedState],
     blocked: BlockedHandlers,
 ) -> NodeStatistics:
     """Return a snapshot of every counter."""
@@ -115,7 +114,7 @@ def gather_statistics(
         subscriptions=subscriptions,
         services={name: member.statistics() for name, member in serving.memberships.items() if name not in RESERVED},
         tunnels=tunnels.statistics(),
-        states={name: state.statistics() for name, state in states.items()},
+        states={name: document.statistics() for name, document in states.items()},
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         links_ended=mesh.ended_links,

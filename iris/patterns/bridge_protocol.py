@@ -11,7 +11,6 @@ is the table of all of them.  A class without an operation or a permission is re
 
 # Not ``from __future__ import annotations``: msgspec would evaluate the text of each annotation, 2 ms at every start.
 
-import dataclasses
 import reprlib
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, final, get_args
 
@@ -20,6 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import NotAllowed, RemoteError, RemoteProtocolError
+from iris.kernel.statistics import Statistics
 from iris.kernel.topic_syntax import MAX_TOPIC, TOPIC_FORM, is_own_topic, is_pattern, is_topic
 from iris.security.identity import MAX_PATTERNS
 
@@ -394,8 +394,7 @@ class JobNews(Struct, omit_defaults=True, kw_only=True):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatus:
+class QueueStatus(Statistics, frozen=True, kw_only=True):
     """Status of a queue on one member of a bridge."""
 
     queue: str

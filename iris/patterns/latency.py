@@ -10,9 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import frexp, ldexp
 from typing import Final, final
+
+from msgspec import field
+
+from iris.kernel.statistics import Statistics
 
 SHORTEST: Final = 2.0**-20
 LONGEST: Final = 2.0**12
@@ -39,8 +42,7 @@ _LAST: Final = LONGEST * (1 + 1 / _PER_OCTAVE)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyStatistics:
+class LatencyStatistics(Statistics, frozen=True, kw_only=True):
     """A snapshot of one histogram.  Times are in seconds."""
 
     buckets: Mapping[float, int]

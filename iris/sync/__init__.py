@@ -21,15 +21,17 @@ Not here: a limit in time for what has none with trio, like ``receive``: close t
 
 from typing import TypeAlias
 
-from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+from iris.kernel.loading import loading
 
-from iris.sync.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedCounter, SharedMap,
-    SharedSet, SharedState, StateWatch, Subscription, Tunnel, Watch,
-)  # fmt: skip
-from iris.sync.node import Node, open_node
-from iris.sync.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
-from iris.patterns.messages import Request as _Request
+with loading():
+    from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+    from iris.sync.handles import (
+        Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedCounter, SharedMap,
+        SharedSet, SharedState, StateWatch, Subscription, Tunnel, Watch,
+    )  # fmt: skip
+    from iris.sync.node import Node, open_node
+    from iris.sync.queues import Bridge, Consumer, Job, JobWorker, LogBatch, WorkQueue
+    from iris.patterns.messages import Request as _Request
 
 Request: TypeAlias = _Request[Node]
 """An ``iris.Request`` whose ``node`` is an ``iris.sync.Node``."""

@@ -28,8 +28,11 @@ else:
         """Load the public names."""
         from importlib import import_module
 
+        from iris.kernel.loading import loading
+
         if name == "__all__" or not name.startswith("_"):
-            api = import_module("iris.testing.api")
+            with loading():
+                api = import_module("iris.testing.api")
             globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
         if name not in globals():
             raise AttributeError(f"module 'iris.testing' has no attribute {name!r}")

@@ -15,7 +15,9 @@ from typing import Any, Final, final
 
 import trio
 
-import iris.api  # noqa: F401 -- else the first run would load it, and differ  # pyright: ignore[reportUnusedImport]
+import iris.api  # pyright: ignore[reportUnusedImport] -- else the first run would load these, and differ
+import iris.patterns.pubsub.queues.api  # pyright: ignore[reportUnusedImport]
+import iris.patterns.state.api  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from iris.cluster.mesh import Dispatcher
 from iris.kernel.shapes import is_group
 from iris.kernel.wire import BatchDecoder, Message, kinds

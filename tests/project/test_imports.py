@@ -15,6 +15,16 @@ HEAVY = (
 )  # fmt: skip
 """Modules that only some programs need; most of them have dozens of others behind them."""
 
+OTHERS = (
+    "iris.aio", "iris.arrow", "iris.bench", "iris.cli", "iris.demo", "iris.doors", "iris.federation", "iris.logs",
+    "iris.metrics", "iris.spark_bridge", "iris.sync", "iris.testing",
+    "iris.cluster.discovery.mdns_service", "iris.kernel.transport.reverse_dial", "iris.kernel.transport.websocket",
+    "iris.node.realm", "iris.node.telemetry", "iris.patterns.pubsub.queues.api", "iris.patterns.pubsub.queues.consumer",
+    "iris.patterns.pubsub.queues.worker", "iris.patterns.state.api", "iris.patterns.state.lease",
+    "iris.patterns.state.saga", "iris.patterns.state.shared_state",
+)  # fmt: skip
+"""Modules and packages of Iris that a node loads when it does what few do."""
+
 NODE = """
 import iris, trio
 
@@ -71,7 +81,15 @@ def test_logs_and_metrics_are_imported_by_their_names() -> None:
 
 def test_a_node_of_the_local_realm_that_serves_and_asks_loads_no_more(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    assert modules_after(NODE, tmp_path).isdisjoint(HEAVY)
+    loaded = modules_after(NODE, tmp_path)
+    assert loaded.isdisjoint(HEAVY)
+    assert [name for name in loaded if f"{name}.".startswith(tuple(f"{other}." for other in OTHERS))] == []
+
+
+def test_what_few_nodes_do_is_loaded_with_the_first_of_its_names() -> None:
+    assert "iris.patterns.state.lease" in modules_after("import iris; iris.Lease")
+    assert "iris.patterns.pubsub.queues.worker" in modules_after("from iris import JobWorker")
+    assert "iris.patterns.state.saga" in modules_after("from iris import *")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["request", "--help"]], ids=" ".join)

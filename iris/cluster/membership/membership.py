@@ -12,12 +12,11 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, assert_never, final, get_args
 
 import trio
-from msgspec import structs
+from msgspec import Struct, structs
 
 from iris.cluster.balancing import Aperture, Balancer, SiteOrder
 from iris.cluster.membership.link_states import LinkStates
@@ -78,8 +77,7 @@ class RemoteListing(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipPorts:
+class MembershipPorts(Struct, frozen=True, kw_only=True):
     """The parts that membership needs."""
 
     verifier: ProofVerifier

@@ -16,10 +16,10 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, ParamSpec, final
 
 import trio
+from msgspec import Struct
 
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.mesh.control import Disconnects, PingBarrier
@@ -67,8 +67,7 @@ _MAX_SESSIONS: Final = 8
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshStatistics:
+class MeshStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot of the sessions, handshakes and connections of one mesh."""
 
     sessions: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol, final
+
+from msgspec import Struct, field
 
 from iris.cluster.address_rules import AddressRules
 from iris.cluster.directory import Border, SiteTag
@@ -77,8 +78,7 @@ _NO_TAG: Final = SiteTag()
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPorts:
+class MeshPorts(Struct, frozen=True, kw_only=True):
     """The parts that a mesh needs."""
 
     admission: PeerAdmission
@@ -95,8 +95,7 @@ class MeshPorts:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshSetting:
+class MeshSetting(Struct, frozen=True, kw_only=True):
     """The values that a mesh is opened with."""
 
     config: Config

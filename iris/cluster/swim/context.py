@@ -11,7 +11,6 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, final
 
@@ -223,8 +222,7 @@ class Workload(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwimPorts:
+class SwimPorts(Struct, frozen=True, kw_only=True):
     """The parts that the machine asks."""
 
     trust: SignatureVerifier

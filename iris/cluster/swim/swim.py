@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.cluster.swim.anti_entropy import nodes_untrusted
 from iris.cluster.swim.confirmations import Confirmations
@@ -44,8 +45,7 @@ _PUNCTUAL: Final = 0.005
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwimStatistics:
+class SwimStatistics(Struct, frozen=True, kw_only=True):
     """Counters of the membership machine at one moment."""
 
     alive: int

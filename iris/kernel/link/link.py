@@ -20,7 +20,6 @@ carry less bulk, and its sources are notified.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import trio
@@ -31,14 +30,14 @@ from iris.kernel.errors import LocalProtocolError, NotSent
 from iris.kernel.link.bulk import BulkQueue, BulkSource
 from iris.kernel.link.run import OpenRun
 from iris.kernel.names import NodeId
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup
 from iris.kernel.transport import OutgoingConnection
 from iris.kernel.wire import MAX_CARRIED, Message, encode_batch
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStatistics:
+class LinkStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of one link since it was made.  posted = sent + lost + waiting, in messages."""
 
     posted: int

@@ -1,4 +1,4 @@
-"""Helpers: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside, locks of files.
+"""Helpers: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside, locks, late names.
 
 Those around trio promise that no task outlives the block that opened it, that an error in one of them ends the block,
 and that a Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that
@@ -9,7 +9,8 @@ from iris.kernel.tasks.background import open_background
 from iris.kernel.tasks.calls import OutsideCall, CallTasks, HeldBlock
 from iris.kernel.tasks.file_locks import close_locked, try_lock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
-from iris.kernel.tasks.interrupts import interruptible, protected_context
+from iris.kernel.tasks.interrupts import interruptible, leave_unprotected, protected_context
+from iris.kernel.tasks.late_names import late_names
 from iris.kernel.tasks.must_enter import MustEnter
 from iris.kernel.tasks.patched import check_not_patched
 from iris.kernel.tasks.threads import ThreadRunner, deadline_for_threads, run_in_thread, thread_deadline
@@ -17,6 +18,6 @@ from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "CallTasks", "HeldBlock", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
-    "check_not_patched", "close_locked", "deadline_for_threads", "first_of", "interruptible", "open_background",
-    "protected_context", "run_in_thread", "thread_deadline", "try_lock",
+    "check_not_patched", "close_locked", "deadline_for_threads", "first_of", "interruptible", "late_names",
+    "leave_unprotected", "open_background", "protected_context", "run_in_thread", "thread_deadline", "try_lock",
 )  # fmt: skip

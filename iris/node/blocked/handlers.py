@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, final
 
 import trio
@@ -13,6 +12,7 @@ from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
+from iris.kernel.statistics import Statistics
 from iris.kernel.wire import kinds
 from iris.node.blocked.stacks import Standing
 from iris.patterns.latency import OTHERS
@@ -32,8 +32,7 @@ _SIZE: Final = 512
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedStatistics:
+class BlockedStatistics(Statistics, frozen=True, kw_only=True):
     """Times that one handler has held up the event loop of its node for half a second or more."""
 
     cluster: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import final
+
+from iris.kernel.statistics import Statistics
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternStatistics:
+class PatternStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of one pattern at this node: the outcome of its messages.
 
     ``sent == answered + handed_over + expired + refused + sum(lost.values()) + waiting`` holds at any time.

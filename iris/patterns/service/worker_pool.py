@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, final
 
 import trio
@@ -22,6 +21,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import account_of
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.bridge_protocol import Bridges
@@ -137,8 +137,7 @@ class PendingRequest:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceStatistics:
+class ServiceStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of one membership.
 
     At any time ``received == served + failed + expired + cancelled + refused + running + queued``, and the same for

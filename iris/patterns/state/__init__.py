@@ -5,15 +5,13 @@ or write waits for nobody; what others send is checked before it touches the doc
 all writes.  Leases are never a matter of members among themselves: a bridge grants them, or nobody.
 """
 
-from iris.patterns.state.lease import ELSEWHERE, Lease, open_lease
-from iris.patterns.state.members import StateMembers
-from iris.patterns.state.saga import AskMember, Saga, open_saga
-from iris.patterns.state.shared_state import MAX_BYTES, DocumentSettings, SharedState, StateStatistics
-from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
-from iris.patterns.state.watch import StateChange, StateWatch
+from typing import TYPE_CHECKING
 
-__all__ = (
-    "ELSEWHERE", "MAX_BYTES", "AskMember", "DocumentSettings", "Lease", "Saga", "SharedCounter", "SharedMap",
-    "SharedSet", "SharedState", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease",
-    "open_saga",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from iris.patterns.state.api import *
+    from iris.patterns.state.api import __all__ as __all__
+else:
+    from iris.kernel.tasks import late_names
+    from iris.patterns.state.bounds import MAX_BYTES as MAX_BYTES
+
+    __getattr__ = late_names(__name__)

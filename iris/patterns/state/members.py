@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.cluster.sites import Sites, open_with_all
 from iris.kernel.errors import NotSent
@@ -22,8 +23,7 @@ _HANDSHAKE: Final = 5.0
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class StateMembers:
+class StateMembers(Struct, frozen=True):
     """The members of one cluster."""
 
     cluster: str

@@ -14,7 +14,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,7 +21,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 import trio
 
-from iris.kernel.config import KIB, MIB
+from iris.kernel.config import KIB
 from iris.kernel.errors import (
     ConfigError,
     DeliveryError,
@@ -34,6 +33,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
@@ -58,8 +58,6 @@ from iris.patterns.state.watch import Changes, StateWatch
 from iris.patterns.tunnel import Tunnel
 
 _log: Final = logging.getLogger("iris")
-
-MAX_BYTES: Final = 16 * MIB
 
 _INTERVAL: Final = 2.0
 """Seconds between two comparisons with a member drawn at random, a quarter more or less."""
@@ -88,8 +86,7 @@ _REACHED: Final = "reached"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateStatistics:
+class StateStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of a document at one member."""
 
     keys: int

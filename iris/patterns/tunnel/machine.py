@@ -16,13 +16,13 @@ How nothing is lost, over links that may lose what was in flight:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, cast, final
 
 from msgspec import Struct
 
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.statistics import Statistics
 from iris.kernel.wire import kinds
 from iris.patterns.tunnel.messages import (
     ASK,
@@ -53,8 +53,7 @@ class Ending(Struct, frozen=True, kw_only=True):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelStatistics:
+class TunnelStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of one end of a tunnel.  messages_sent = messages_delivered + messages_lost + messages_waiting."""
 
     messages_sent: int

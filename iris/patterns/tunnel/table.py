@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from msgspec import structs
@@ -21,6 +20,7 @@ from msgspec import structs
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.books import BookRow, PatternStatistics, SendLedger
@@ -136,8 +136,7 @@ class TunnelHost(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelsStatistics:
+class TunnelsStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of all tunnels of one node."""
 
     open: int

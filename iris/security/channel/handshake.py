@@ -45,10 +45,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+from msgspec import Struct
 
 from iris.kernel.config import DEFAULTS, Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
@@ -90,8 +90,7 @@ Admit = Callable[[PeerIdentity], None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandshakeRules:
+class HandshakeRules(Struct, frozen=True, kw_only=True):
     """Rules for the other side of a handshake, and for the session that comes of it."""
 
     admit: Admit | None = None

@@ -25,10 +25,10 @@ One task at a time.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, Never, final
 
 from cryptography.exceptions import InvalidTag
+from msgspec import Struct
 
 from iris.kernel.buffer_pool import LARGE, borrow
 from iris.kernel.config import Config
@@ -57,8 +57,7 @@ NONCE: Final = {Suite.AESGCM: struct.Struct(">4xQ"), Suite.CHACHAPOLY: struct.St
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStatistics:
+class SessionStatistics(Struct, frozen=True, kw_only=True):
     """Counters of one session.
 
     Args:

@@ -20,6 +20,7 @@ from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
 from iris.kernel.tasks.interrupts import protect_package, protected_context
+from iris.kernel.tasks.late_names import late_names
 from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.request.attempt import Attempt
@@ -126,6 +127,17 @@ def test_a_module_that_is_loaded_later_is_protected_when_it_is_whole(late: types
     late.__spec__._initializing = False  # type: ignore[union-attr]
     trio.run(open_one)
     assert is_protected(late.begin.__code__)
+
+
+def test_what_is_loaded_with_a_late_name_is_protected_at_once(
+    late: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars(late)["__all__"] = ["begin"]
+    monkeypatch.setitem(sys.modules, "iris.room", types.ModuleType("iris.room"))
+    monkeypatch.setitem(sys.modules, "iris.room.api", late)
+    begin: Any = late_names("iris.room")("begin")
+    assert begin is late.begin
+    assert is_protected(begin.__code__)
 
 
 def test_a_block_is_entered_and_left_under_a_mark_and_what_is_done_in_it_has_none() -> None:

@@ -8,7 +8,6 @@ is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, final
 
 import trio
@@ -18,6 +17,7 @@ from iris.kernel import wire
 from iris.kernel.errors import EventsLost, NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.publish.publisher import Publisher
@@ -33,8 +33,7 @@ _MAX_GATHERED: Final = 65_536
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishStatistics:
+class PublishStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of the events that this node has published, as far as a publisher can know.
 
     ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.

@@ -5,20 +5,13 @@ jobs in hand, and reports again what a bridge has not confirmed; a consumer gets
 on.  Not here: the choice of the receiver (iris.spark_bridge.queues, iris.spark_bridge.consumers).
 """
 
-from iris.patterns.pubsub.queues.bridge_members import BridgeMembers, BridgeUser
-from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
-from iris.patterns.pubsub.queues.groups import drop_group
-from iris.patterns.pubsub.queues.job import Job
-from iris.patterns.pubsub.queues.member_stream import decode_value_untrusted
-from iris.patterns.pubsub.queues.terms import (
-    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, MAX_PRIORITY, OWN_HEADERS, PRIORITY,
-)  # fmt: skip
-from iris.patterns.pubsub.queues.work_queue import WorkQueue, open_work_queue
-from iris.patterns.pubsub.queues.worker import JobWorker
+from typing import TYPE_CHECKING
 
-__all__ = (
-    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "MAX_PRIORITY",
-    "OWN_HEADERS", "PRIORITY",
-    "BridgeMembers", "BridgeUser", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
-    "decode_value_untrusted", "drop_group", "open_consumer", "open_work_queue",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from iris.patterns.pubsub.queues.api import *
+    from iris.patterns.pubsub.queues.api import __all__ as __all__
+else:
+    from iris.kernel.tasks import late_names
+    from iris.patterns.pubsub.queues.bridge_user import BridgeUser as BridgeUser
+
+    __getattr__ = late_names(__name__)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol, cast, final
+from collections.abc import Collection
+from typing import Final, cast, final
 
 from iris.kernel.errors import (
     ConfigError,
@@ -15,44 +14,16 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.patterns.bridge_protocol import ListShards, MemberShards, read_reply
-from iris.patterns.multicast import Answers
-from iris.patterns.tunnel import Tunnel
+from iris.patterns.pubsub.queues.bridge_user import BridgeUser
 
 TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 """Errors of an attempt to reach a bridge that may work the next time, but for those that are ``is_final``."""
-
 
 _PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
 """Codes of errors of a bridge that are over when its disk has room, or its copies or its tier are back."""
 
 _TIMEOUT: Final = 2.0
 """Seconds that the members have to say which shards they have."""
-
-
-class BridgeUser(Protocol):
-    """Port of queues and consumers to the node, which has these methods under the same names."""
-
-    def survey(
-        self, cluster: str, payload: Any, *, operation: str | None = ..., timeout: float = ...
-    ) -> AbstractAsyncContextManager[Answers]:
-        """Ask every member of a cluster."""
-        ...
-
-    def open_tunnel(self, cluster: str, *, operation: str | None = ...) -> AbstractAsyncContextManager[Tunnel]:
-        """Open a tunnel to a member of a cluster."""
-        ...
-
-    async def publish_confirmed(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str | None = ...,
-        headers: Mapping[str, str] | None = ...,
-        timeout: float = ...,
-    ) -> None:
-        """Publish an event, and wait until its durable subscribers have confirmed it."""
-        ...
 
 
 def is_final(error: BaseException) -> bool:

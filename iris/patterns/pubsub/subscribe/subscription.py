@@ -13,7 +13,6 @@ import math
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast, final
 
 import trio
@@ -24,6 +23,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_whole, shown
+from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup
 from iris.patterns.books import UNCOUNTED
 from iris.patterns.observer import Observer
@@ -86,8 +86,7 @@ class SubscriptionLimits(Struct, frozen=True, kw_only=True):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionStatistics:
+class SubscriptionStatistics(Statistics, frozen=True, kw_only=True):
     """Counters of one subscription, in events.  received = delivered + dropped + malformed + expired + waiting."""
 
     received: int
@@ -131,8 +130,7 @@ class SubscriptionStatistics:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionOptions:
+class SubscriptionOptions(Struct, frozen=True, kw_only=True):
     """Options of a subscription; see ``Node.subscribe``.
 
     Raises:
@@ -153,8 +151,7 @@ class SubscriptionOptions:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     """Limits of what waits for one subscriber."""
 
     events: int
