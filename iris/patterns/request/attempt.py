@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import final
 
 import trio
@@ -30,6 +30,8 @@ class Attempt:
     Attributes:
         picker: chooser of the member; None if only this one may be asked.
         outcome: reply, failure or loss; None as long as there is none, and if the time is over.
+        ended: time at which the member's answer came, if one did.
+        is_over: True once it has an outcome, or its time is over.
         blocks: what its member says of the handler of this very request, which holds it up.  None: nothing.
         trouble: what was known of its member when that was given up, for an error's text.
         place: part of these texts that is for this realm only: where its member says that it stands.
@@ -38,7 +40,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_follower", "_is_over", "_task", "_woken", "blocks", "call", "identifier", "kept", "member", "outcome",
+        "_follower", "_task", "_woken", "blocks", "call", "ended", "identifier", "is_over", "kept", "member", "outcome",
         "picker", "place", "started", "times", "trouble",
     )  # fmt: skip
 
@@ -61,26 +63,27 @@ class Attempt:
         self.trouble = ""
         self.place = ""
         self.kept: str | None = None
-        self._is_over = False
+        self.ended = 0.0
+        self.is_over = False
         self._task: trio.lowlevel.Task | None = None
         self._follower: InboxWaiter | None = None
         self._woken = woken
 
-    async def wait(self, follower: InboxWaiter | None) -> None:
-        """Wait for ``end``; cancelling leaves nothing behind.
+    def wait(self, follower: InboxWaiter | None) -> Awaitable[object]:
+        """Wait for ``end``, which has not been called; cancelling leaves nothing behind.  To be awaited at once.
 
         Args:
             follower: reader of the inbox while this waits; nobody else may use it then.
         """
-        if self._is_over:  # a node that asks itself
-            return
-        if follower is None:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
-            return
+        if follower is not None:
+            return self._follow(follower)
+        self._task = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._abort)  # noqa: ASYNC105 -- awaited by the caller, in one step less
+
+    async def _follow(self, follower: InboxWaiter) -> None:
         self._follower = follower
         try:
-            while not self._is_over:
+            while not self.is_over:
                 await follower.wait()
         finally:
             self._follower = None
@@ -90,7 +93,7 @@ class Attempt:
     def end(self, outcome: Outcome | None) -> None:
         """Wake the task with an outcome, or without one because the time is over."""
         self.outcome = outcome
-        self._is_over = True
+        self.is_over = True
         if self._follower is not None:
             self._follower.wake()
         elif self._task is not None:
