@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import final
 
 import trio
+from msgspec import Struct
 
 from iris.cluster.mesh import InboxWaiter
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.picker import Picker
 from iris.patterns.request.call import Call
 
 Outcome = kinds.Reply | kinds.Failure | str
@@ -17,17 +19,15 @@ Outcome = kinds.Reply | kinds.Failure | str
 
 
 @final
-class Attempt:
+class Attempt(Struct, eq=False):
     """One attempt of a request, waiting for its outcome.
 
-    Args:
+    Attributes:
         call: the request.
         identifier: id of the request, the same at every member.
         member: member that is asked.
         started: time at which it is sent, on trio's clock.
         woken: called by ``end`` where no task waits; it must not block.  None if a task is to wait.
-
-    Attributes:
         picker: chooser of the member; None if only this one may be asked.
         outcome: reply, failure or loss; None as long as there is none, and if the time is over.
         ended: time at which the member's answer came, if one did.
@@ -39,35 +39,22 @@ class Attempt:
         times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
     """
 
-    __slots__ = (
-        "_follower", "_task", "_woken", "blocks", "call", "ended", "identifier", "is_over", "kept", "member", "outcome",
-        "picker", "place", "started", "times", "trouble",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        call: Call,
-        identifier: int,
-        member: NodeId,
-        started: float,
-        woken: Callable[[], None] | None = None,
-    ) -> None:
-        self.call = call
-        self.identifier = identifier
-        self.member = member
-        self.picker = call.picker
-        self.started = started
-        self.outcome: Outcome | None = None
-        self.times: tuple[float, float] | None = None
-        self.blocks: kinds.Blocked | None = None
-        self.trouble = ""
-        self.place = ""
-        self.kept: str | None = None
-        self.ended = 0.0
-        self.is_over = False
-        self._task: trio.lowlevel.Task | None = None
-        self._follower: InboxWaiter | None = None
-        self._woken = woken
+    call: Call
+    identifier: int
+    member: NodeId
+    started: float
+    woken: Callable[[], None] | None = None
+    picker: Picker | None = None
+    outcome: Outcome | None = None
+    ended: float = 0.0
+    is_over: bool = False
+    blocks: kinds.Blocked | None = None
+    trouble: str = ""
+    place: str = ""
+    kept: str | None = None
+    times: tuple[float, float] | None = None
+    _task: trio.lowlevel.Task | None = None
+    _follower: InboxWaiter | None = None
 
     def wait(self, follower: InboxWaiter | None) -> Awaitable[object]:
         """Wait for ``end``, which has not been called; cancelling leaves nothing behind.  To be awaited at once.
@@ -99,8 +86,8 @@ class Attempt:
         elif self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
-        elif self._woken is not None:
-            self._woken()
+        elif self.woken is not None:
+            self.woken()
 
     def can_retry_elsewhere(self) -> bool:
         """Return whether another member may be asked as soon as this one is in doubt, and whether there is one."""

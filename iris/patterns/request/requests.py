@@ -29,7 +29,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import trio
 
@@ -58,7 +58,7 @@ from iris.kernel.tasks import effective_deadline
 from iris.kernel.transport import is_acknowledged
 from iris.kernel.wire import kinds
 from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
-from iris.patterns.latency import OTHERS, LatencyTable
+from iris.patterns.latency import OTHERS, LatencySeries, LatencyTable
 from iris.patterns.observer import Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
@@ -129,6 +129,17 @@ _CLOSED: Final = "this node was closed"
 _GONE: Final = "the member is gone"
 
 
+_ACCOUNTS: Final = 4096
+
+
+@final
+class _Account(NamedTuple):
+    """The row in the books and the latencies of one cluster, operation and member, found in one look."""
+
+    row: LedgerRow
+    series: LatencySeries
+
+
 @final
 class Requests(PeerObserver):
     """All outstanding requests of this node.
@@ -170,6 +181,8 @@ class Requests(PeerObserver):
         """Reader of the inbox for the only outstanding request."""
         self._ended = -math.inf
         self._is_closed = False
+        self._accounts: dict[tuple[str, str | None, NodeId], _Account] = {}
+        """Where requests that have a reply are counted, by cluster, operation and member."""
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
@@ -423,8 +436,16 @@ class Requests(PeerObserver):
     def _answered(self, call: Call) -> None:
         """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
         self.tally.answered += 1
-        self._closed(call, call.asked).received += 1
-        self.latency.record(call.label, call.operation, self._ended - call.started)
+        del self._begun[call]
+        key = call.label, call.operation, call.asked
+        account = self._accounts.get(key)
+        if account is None or account.row.is_former:
+            if len(self._accounts) >= _ACCOUNTS:
+                self._accounts.clear()
+            row, series = self._ledger.row("request", call.name, call.asked), self.latency.series(*key[:2])
+            account = self._accounts[key] = _Account(row, series)
+        account.row.received += 1
+        account.series.record(self._ended - call.started)
 
     def _failed(self, call: Call, error: BaseException) -> None:
         """Count a request by its error; if that is its handler's, also how long that took."""
@@ -435,7 +456,7 @@ class Requests(PeerObserver):
         self.latency.failed(call.label, operation, type(error).__name__)
         if isinstance(error, RemoteError):
             error.received = True
-            self.latency.record(call.label, operation, self._ended - call.started)
+            self.latency.series(call.label, operation).record(self._ended - call.started)
 
     @property
     def hedged(self) -> int:
@@ -605,7 +626,7 @@ class Requests(PeerObserver):
         """Send an attempt, which waits until ``_unwatch``; raise NotSent if the link refuses it: it does not run."""
         call.tried.add(member)
         call.asked = member
-        attempt = Attempt(call, identifier, member, now, woken)
+        attempt = Attempt(call, identifier, member, now, woken, call.picker)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         self._waiting[identifier] = attempt
         if attempt.picker is not None:
@@ -615,20 +636,17 @@ class Requests(PeerObserver):
     def _unwatch(self, attempt: Attempt) -> None:
         del self._waiting[attempt.identifier]
         outcome = attempt.outcome
-        replied = type(outcome) is kinds.Reply
-        answered = replied or isinstance(outcome, kinds.Failure)
-        now = self._ended = attempt.ended if answered else trio.current_time()
-        if attempt.picker is not None:
-            silent = outcome is None and now >= attempt.call.deadline
-            attempt.picker.finished(
-                attempt.member,
-                now - attempt.started,
-                ok=replied,
-                answered=answered or (False if silent else None),
-                now=now,
-            )
-        if not answered:
-            self._left.setdefault(attempt.identifier, set()).add(attempt.member)
+        replied, picker = type(outcome) is kinds.Reply, attempt.picker
+        if replied or isinstance(outcome, kinds.Failure):
+            now = self._ended = attempt.ended
+            if picker is not None:
+                picker.finished(attempt.member, now - attempt.started, ok=replied, now=now)
+            return
+        now = self._ended = trio.current_time()
+        if picker is not None:
+            answered = False if outcome is None and now >= attempt.call.deadline else None
+            picker.finished(attempt.member, now - attempt.started, ok=False, answered=answered, now=now)
+        self._left.setdefault(attempt.identifier, set()).add(attempt.member)
 
     def _cancel_left(self, identifier: int) -> None:
         for left in self._left.pop(identifier, ()):

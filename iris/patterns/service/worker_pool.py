@@ -610,7 +610,7 @@ class WorkerPool:
                             reply, size = await called
                             until = job.deadline  # a caller that has asked again may have moved it
                             now = trio.current_time()
-                            self._latency.record(self.cluster, job.operation, now - job.arrived)
+                            self._latency.series(self.cluster, job.operation).record(now - job.arrived)
                             if self._adaptive is not None:
                                 self._adapt(job, self._adaptive)
                             self._host.answer(job, reply, size)
