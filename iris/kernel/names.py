@@ -87,7 +87,7 @@ def split_address(address: str) -> Address:
 
 def cluster_of(address: str) -> str:
     """Return the name of the cluster that an address is about, as its members call it."""
-    name, _, _ = address.partition("@")
+    name = address.partition("@")[0] if "@" in address else address
     return name.rpartition("/")[2] if "/" in name else name
 
 

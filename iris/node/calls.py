@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
@@ -166,8 +167,10 @@ class Calls:
         options: RequestOptions | None = None,
     ) -> R:
         """See ``Node.request``."""
-        self._guard.check()
-        check_request(cluster, operation, key)
+        if get_ident() != self._guard.thread:
+            self._guard.check()
+        if operation is not None or key is not None or type(cluster) is not str:
+            check_request(cluster, operation, key)
         options = PLAIN if options is None else check_is(options, RequestOptions, "options")
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
@@ -175,9 +178,8 @@ class Calls:
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("request", cluster, operation, headers)
         try:
-            within = check_wait(wait)
-            if within:
-                await self._first.wait(cluster, within)
+            if wait != 0.0:
+                await self._first.wait(cluster, check_wait(wait))
             if self._reach is not None and (options.prefer_site or self._reach.matters(cluster)):
                 with self._guard.waiting():
                     timeout = await reach_one(self._reach, cluster, options.prefer_site, timeout)
@@ -188,7 +190,7 @@ class Calls:
                 idempotent=options.idempotent,
                 operation=operation,
                 key=key,
-                prefer=preference_of(options),
+                prefer=None if options is PLAIN else preference_of(options),
                 headers=headers,
                 priority=None if options.priority is None else check_priority(options.priority),
                 idempotency_key=options.idempotency_key,
@@ -198,6 +200,8 @@ class Calls:
         except BaseException as error:
             if span is not None:
                 span.end(error)
+            if isinstance(error, RuntimeError):
+                self._guard.check()  # called from another framework in the node's thread: this says what to do
             if fallback is None or not isinstance(error, DeliveryError):
                 raise
             self._requests.fallbacks[type(error).__name__] += 1

@@ -103,17 +103,15 @@ class LatencyTable:
     """Measures requests by cluster and operation; of more than 256 pairs the later ones together as ``OTHERS``."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str | None], _Series] = {}
+        self._series: dict[tuple[str, str | None], LatencySeries] = {}
 
-    def record(self, cluster: str, operation: str | None, seconds: float) -> None:
-        """Count a request that had its answer after ``seconds``."""
-        series = self._series.get((cluster, operation)) or self._open(cluster, operation)
-        series.total += seconds
-        series.counts[bisect_right(_UPTO, seconds)] += 1
+    def series(self, cluster: str, operation: str | None) -> LatencySeries:
+        """Return the histogram of a cluster and operation, for as long as the table is there."""
+        return self._series.get((cluster, operation)) or self._open(cluster, operation)
 
     def failed(self, cluster: str, operation: str | None, reason: str) -> None:
         """Count a request that ended with an error; of more than 32 reasons the later ones together as ``OTHERS``."""
-        errors = (self._series.get((cluster, operation)) or self._open(cluster, operation)).errors
+        errors = self.series(cluster, operation).errors
         errors[reason if reason in errors or len(errors) < _MAX_REASONS else OTHERS] += 1
 
     def statistics(self) -> dict[str, dict[str | None, LatencyStatistics]]:
@@ -123,14 +121,16 @@ class LatencyTable:
             snapshot.setdefault(cluster, {})[operation] = series.statistics()
         return snapshot
 
-    def _open(self, cluster: str, operation: str | None) -> _Series:
+    def _open(self, cluster: str, operation: str | None) -> LatencySeries:
         if len(self._series) >= _MAX_SERIES:
             cluster, operation = OTHERS, OTHERS
-        return self._series.setdefault((cluster, operation), _Series())
+        return self._series.setdefault((cluster, operation), LatencySeries())
 
 
 @final
-class _Series:
+class LatencySeries:
+    """The histogram of one cluster and operation, and what failed."""
+
     __slots__ = ("counts", "errors", "total")
 
     def __init__(self) -> None:
@@ -138,7 +138,13 @@ class _Series:
         self.errors: Counter[str] = Counter()
         self.total = 0.0
 
+    def record(self, seconds: float) -> None:
+        """Count a request that had its answer after ``seconds``."""
+        self.total += seconds
+        self.counts[bisect_right(_UPTO, seconds)] += 1
+
     def statistics(self) -> LatencyStatistics:
+        """Return a snapshot."""
         return LatencyStatistics(
             buckets={edge: count for edge, count in zip((*_UPTO, _LAST), self.counts, strict=True) if count},
             total=self.total,

@@ -467,6 +467,8 @@ def encoded(value: object, limit: int) -> Payload:
     Raises:
         PayloadTooLarge, LocalProtocolError: as ``encode_payload``.
     """
+    if type(value) is bytes and len(value) <= limit:
+        return value
     try:
         return encode_payload(value, limit)
     except LocalProtocolError as error:

@@ -63,7 +63,7 @@ class Arriving:
 
     def excess_of(self, payload: wire.Payload, headers: wire.Headers) -> Excess | None:
         """Return the limit that a message of a peer exceeds; None if it exceeds none."""
-        size = wire.payload_size(payload)
+        size = len(payload) if type(payload) is bytes else wire.payload_size(payload)
         if size > self.max_payload:
             return self.payload_excess(size)
         return None if headers is None else self.headers_excess(headers)

@@ -15,7 +15,7 @@ from iris.testing import open_network
 def _measured(*times: float) -> LatencyStatistics:
     table = LatencyTable()
     for seconds in times:
-        table.record("store", "get", seconds)
+        table.series("store", "get").record(seconds)
     return table.statistics()["store"]["get"]
 
 
@@ -58,8 +58,8 @@ def test_snapshots_add_up_and_what_came_since_is_their_difference() -> None:
 def test_clusters_and_operations_beyond_the_bound_share_one_histogram() -> None:
     table = LatencyTable()
     for number in range(300):
-        table.record("store", f"operation-{number}", 0.1)
-    table.record("store", "operation-0", 0.1)
+        table.series("store", f"operation-{number}").record(0.1)
+    table.series("store", "operation-0").record(0.1)
     snapshot = table.statistics()
     assert len(snapshot["store"]) == 256
     assert snapshot["store"]["operation-0"].count == 2
@@ -73,7 +73,7 @@ def test_errors_are_counted_by_type_and_beyond_the_bound_together() -> None:
     table.failed("store", "get", "Error0")
     earlier = table.statistics()["store"]["get"]
     table.failed("store", "get", "Error1")
-    table.record("store", "get", 0.1)
+    table.series("store", "get").record(0.1)
     later = table.statistics()["store"]["get"]
     assert (earlier.count, later.count) == (0, 1)
     assert len(later.errors) == 33

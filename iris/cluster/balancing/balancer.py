@@ -89,6 +89,7 @@ _KEPT: Final = 64
 """Entries of trials that hold no more, before they are looked for."""
 
 _NO_ORDER: Final = SiteOrder()
+_NEVER: Final = -math.inf
 
 
 @final
@@ -436,7 +437,7 @@ class Balancer:
             if score.outstanding:
                 score.outstanding -= 1
                 self._outstanding -= 1
-            if now > -math.inf:
+            if now > _NEVER:
                 self._aperture.finished(now)
             if not ok:
                 self._aperture.failed(len(self._asked))

@@ -144,6 +144,9 @@ class Mesh:
         self._dialling: Final = Dialer(self, self._outbound, self._handshakes, self.turns, self._peers)
         self.work: Final = ports.work
         """Work that may still be done for the frame that is being handled."""
+        self._timed = -1
+        self._time = 0.0
+        """The frame of which the time was last asked, and that time."""
         self.reading: Final = InboxReader(transport, self)
         """Reader of the frames that arrive."""
         self._sessions: dict[int, SessionEntry] = {}
@@ -230,6 +233,15 @@ class Mesh:
         if peer is None:
             raise NotSent(f"no link to node {node}")
         peer.link.post(message, size, reserve, flush=flush)
+
+    def frame_time(self) -> float:
+        """Return the time at which the present frame came: the same for all its messages, which are one look at it."""
+        work = self.work
+        if not work.is_frame:
+            return trio.current_time()
+        if self._timed != work.frame:
+            self._timed, self._time = work.frame, trio.current_time()
+        return self._time
 
     def add_bulk_source(self, node: NodeId, source: BulkSource) -> None:
         """Let the link to ``node`` take data from ``source``; nothing happens if there is no such link."""

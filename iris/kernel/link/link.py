@@ -272,7 +272,8 @@ class Link:
             if flush:
                 return  # nothing is left for the flusher
             self._pushed = True
-        self._wakeup.wake()
+        if len(self._open) <= 1:  # else the flusher was woken for the first one
+            self._wakeup.wake()
 
     def post_apart(self, message: Message, size: int, reserve: int = 0) -> None:
         """Post a message in a frame of its own, and offer the transport what waits: no task may come round for it soon.

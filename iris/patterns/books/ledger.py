@@ -61,11 +61,12 @@ class LedgerRow:
         due: value of ``posted`` at the last question that the receiver has answered.
         confirmed: copies of ``due`` that had not come when the time to settle was over.
         relayed: True if some copies went by another route than the receiver's link.
+        is_former: True once it is in the books no more: what is counted here from then on is seen by nobody.
     """
 
     __slots__ = (
-        "answered", "asked", "confirmed", "due", "expired", "in_doubt", "lost", "name", "node", "pattern", "posted",
-        "received", "refused", "relayed", "reported",
+        "answered", "asked", "confirmed", "due", "expired", "in_doubt", "is_former", "lost", "name", "node", "pattern",
+        "posted", "received", "refused", "relayed", "reported",
     )  # fmt: skip
 
     def __init__(self, pattern: Pattern, name: str, node: NodeId) -> None:
@@ -75,7 +76,7 @@ class LedgerRow:
         self.posted = self.received = self.expired = self.refused = self.in_doubt = 0
         self.lost: Counter[str] = Counter()
         self.reported = NOTHING
-        self.answered = self.relayed = False
+        self.answered = self.relayed = self.is_former = False
         self.asked = self.due = self.confirmed = 0
 
     def lose(self, reason: str, count: int = 1) -> None:
@@ -317,7 +318,10 @@ class SendLedger:
     def _add_up_former(self, node: NodeId) -> None:
         self._share_out()
         receiver = self._receivers.pop(node)
-        self._count -= sum(map(len, receiver.rows.values()))
+        for rows in receiver.rows.values():
+            self._count -= len(rows)
+            for row in rows.values():
+                row.is_former = True
         for row in _seen(receiver):
             shown, into = row.shown(is_linked=False), self.row(row.pattern, row.name)
             into.received += shown.received

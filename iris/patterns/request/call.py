@@ -33,7 +33,8 @@ other one has had a reply, else "asked", then a space and the operation of the o
 
 UNDO: Final = "/undo"
 
-_MAX_BUDGET_MS: Final = 2**32 - 1
+_MOST: Final = 2.0**32
+"""Milliseconds that a budget on the wire is below."""
 
 
 @final
@@ -81,7 +82,8 @@ class Call(Struct, eq=False):
 
     def message(self, identifier: int, now: float) -> kinds.Request:
         """Return the message to a member, with the time that is left."""
-        left = self.deadline - now
-        # The part that the member may use, in milliseconds, is a little less, for the transit.
-        budget = _MAX_BUDGET_MS if left > _MAX_BUDGET_MS / 1000 else max(1, int(left * 1000 + 1e-6) - 1)
+        # The part that the member may use is a little less than what is left, for the transit.
+        budget = int(min((self.deadline - now) * 1000 + 1e-6, _MOST)) - 1
+        if budget < 1:
+            budget = 1
         return kinds.Request(identifier, self.name, self.operation, budget, self.flags, self.headers, self.payload)

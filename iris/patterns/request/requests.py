@@ -27,9 +27,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import trio
 
@@ -54,10 +54,11 @@ from iris.kernel.errors import (
 )
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
+from iris.kernel.tasks import effective_deadline
 from iris.kernel.transport import is_acknowledged
 from iris.kernel.wire import kinds
 from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
-from iris.patterns.latency import OTHERS, LatencyTable
+from iris.patterns.latency import OTHERS, LatencySeries, LatencyTable
 from iris.patterns.observer import Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
@@ -128,6 +129,17 @@ _CLOSED: Final = "this node was closed"
 _GONE: Final = "the member is gone"
 
 
+_ACCOUNTS: Final = 4096
+
+
+@final
+class _Account(NamedTuple):
+    """The row in the books and the latencies of one cluster, operation and member, found in one look."""
+
+    row: LedgerRow
+    series: LatencySeries
+
+
 @final
 class Requests(PeerObserver):
     """All outstanding requests of this node.
@@ -169,6 +181,8 @@ class Requests(PeerObserver):
         """Reader of the inbox for the only outstanding request."""
         self._ended = -math.inf
         self._is_closed = False
+        self._accounts: dict[tuple[str, str | None, NodeId], _Account] = {}
+        """Where requests that have a reply are counted, by cluster, operation and member."""
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
@@ -231,7 +245,7 @@ class Requests(PeerObserver):
         body = encoded(payload, self._config.max_payload)
         if idempotency_key is not None:
             headers = {**(headers or {}), IDEMPOTENCY_KEY: idempotency_key}
-        flat, size = None, wire.payload_size(body)
+        flat, size = None, len(body) if type(body) is bytes else wire.payload_size(body)
         if headers:
             flat = wire.encode_headers(headers, self._config.max_headers)
             size += wire.headers_size(flat)
@@ -244,8 +258,8 @@ class Requests(PeerObserver):
             flags |= IDEMPOTENT | KEYED
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
-        deadline = min(now + timeout, trio.current_effective_deadline() if until is None else until)
-        label = cluster.partition("@")[0]
+        deadline = min(now + timeout, effective_deadline() if until is None else until)
+        label = cluster.partition("@")[0] if "@" in cluster else cluster
         return Call(
             cluster, cluster_of(label), label, body, flat, size, operation, key, prefer, member, flags, timeout, now,
             deadline, self._directory.picker(cluster), set(),
@@ -262,15 +276,36 @@ class Requests(PeerObserver):
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
             self.latency.failed(call.label, call.operation, type(nobody).__name__)
             raise nobody
-        self.tally.sent += 1
-        self._begun[call] = 1
+        self.opened(call)
+        first: Attempt | None = None
         try:
             if hedge is None:
-                reply = await self._ask(call, now=call.started)
+                # What nearly every request comes to: one member, which replies.
+                refused: NotSent | None = None
+                try:
+                    first = self._first(call)
+                except NotSent as error:
+                    refused = error
+                if first is not None:
+                    try:
+                        if not first.is_over:  # as of a node that asks itself
+                            await self._wait(first)
+                    finally:
+                        self._unwatch(first)
+                    outcome = first.outcome
+                    if isinstance(outcome, kinds.Reply):
+                        reply = outcome.payload
+                        if type(reply) is not bytes:
+                            reply = self.decode_reply_untrusted(reply, call.cluster, first.member)
+                        self._answered(call)
+                        return reply
+                reply = await self._ask(call, first=first, refused=refused)
             else:
                 hedging = self._hedges.setdefault(call.cluster, Hedging())
                 reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: self._may_hedge(call))
         except BaseException as error:
+            if first is not None:
+                self._cancel_left(first.identifier)
             self._failed(call, error)
             raise
         self._answered(call)
@@ -286,18 +321,36 @@ class Requests(PeerObserver):
         Returns:
             None if there is nobody to ask at once: then nothing was begun.
         """
-        now, picker = call.started, call.picker
-        member = None if picker is None else picker.pick(key=call.key, prefer=call.prefer, now=now)
-        if member is None or call.deadline <= now:
-            return None
-        identifier = next(self._ids)
-        self._deadlines.add(call.deadline, identifier)
         try:
-            attempt = self._send(call, identifier, member, now, woken)
+            attempt = self._first(call, woken)
         except NotSent:
+            return None
+        if attempt is None:
             return None
         self.opened(call)
         return Begun(self, attempt)
+
+    def _first(self, call: Call, woken: Callable[[], None] | None = None) -> Attempt | None:
+        """Send a request that was made just now to a first member; None if there is none to ask at once.
+
+        Raises:
+            NotSent: the link to the member refuses it.
+        """
+        now, picker = call.started, call.picker
+        if picker is None or call.only is not None or call.deadline <= now or self._is_closed:
+            return None
+        member = picker.pick(key=call.key, prefer=call.prefer, now=now)
+        if member is None:
+            return None
+        identifier = next(self._ids)
+        self._deadlines.add(call.deadline, identifier)
+        return self._send(call, identifier, member, now, woken)
+
+    def _wait(self, attempt: Attempt) -> Awaitable[object]:
+        """Return the wait for the outcome of an attempt, to be awaited at once."""
+        alone = len(self._waiting) == 1
+        self._follower.keen = alone and attempt.started - self._ended < _AT_ONCE
+        return attempt.wait(self._follower if alone else None)
 
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
         """Return the reply of a member; raise RemoteError, and count that, if it cannot be read."""
@@ -383,8 +436,16 @@ class Requests(PeerObserver):
     def _answered(self, call: Call) -> None:
         """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
         self.tally.answered += 1
-        self._closed(call, call.asked).received += 1
-        self.latency.record(call.label, call.operation, self._ended - call.started)
+        del self._begun[call]
+        key = call.label, call.operation, call.asked
+        account = self._accounts.get(key)
+        if account is None or account.row.is_former:
+            if len(self._accounts) >= _ACCOUNTS:
+                self._accounts.clear()
+            row, series = self._ledger.row("request", call.name, call.asked), self.latency.series(*key[:2])
+            account = self._accounts[key] = _Account(row, series)
+        account.row.received += 1
+        account.series.record(self._ended - call.started)
 
     def _failed(self, call: Call, error: BaseException) -> None:
         """Count a request by its error; if that is its handler's, also how long that took."""
@@ -395,20 +456,20 @@ class Requests(PeerObserver):
         self.latency.failed(call.label, operation, type(error).__name__)
         if isinstance(error, RemoteError):
             error.received = True
-            self.latency.record(call.label, operation, self._ended - call.started)
+            self.latency.series(call.label, operation).record(self._ended - call.started)
 
     @property
     def hedged(self) -> int:
         """Requests that a second member was asked as well."""
         return sum(hedging.second for hedging in self._hedges.values())
 
-    async def _ask(self, call: Call, now: float | None = None, first: Attempt | None = None) -> Any:
+    async def _ask(self, call: Call, first: Attempt | None = None, refused: NotSent | None = None) -> Any:
         """Ask one member after the other until one has the reply.
 
         Args:
             call: the request.
-            now: the time, if it was read just now.
             first: attempt that was made already, and has its outcome.
+            refused: why the link to the first member did not take it, if there was one.
         """
         cluster, tried = call.cluster, call.tried
         if first is None:
@@ -416,24 +477,23 @@ class Requests(PeerObserver):
             self._deadlines.add(call.deadline, identifier)
         else:
             identifier = first.identifier
-        failure: IrisError | None = None
+        failure: IrisError | None = refused
         lost: MemberLost | None = None
         """Loss of the last member that may have run it."""
-        rounds = 0
-        """Pauses so far."""
-        mine: set[NodeId] = set()
+        rounds, now = 0, call.started
+        """Pauses so far, and when this was last looked at."""
+        mine: set[NodeId] = set() if refused is None else set(tried)
         """Members of ``tried`` asked here since the last pause: a hedged request is asked from two tasks."""
         try:
             while True:
-                if self._is_closed:  # no member is linked any more, and none will be
-                    raise _closed()
                 if first is not None:
                     attempt, first = first, None
                     member = attempt.member
                     mine.add(member)
+                elif self._is_closed:  # no member is linked any more, and none will be
+                    raise _closed()
                 else:
-                    if now is None:  # a look takes 1 us
-                        now = trio.current_time()
+                    now = trio.current_time()
                     if now >= call.deadline:
                         break
                     choice: NodeId | None = None  # nobody is left, or enough were asked
@@ -464,7 +524,6 @@ class Requests(PeerObserver):
                         await self._pause(call, min(call.deadline, now + pause))
                         tried.difference_update(mine)
                         mine.clear()
-                        now = None
                         continue
                     member = choice
                     mine.add(member)
@@ -473,18 +532,16 @@ class Requests(PeerObserver):
                         # From here on the request may have been run. Unless this member refuses it, only a request
                         # with idempotent=True is sent again.
                         try:
-                            alone = len(self._waiting) == 1
-                            self._follower.keen = alone and now - self._ended < _AT_ONCE
-                            await attempt.wait(self._follower if alone else None)
+                            if not attempt.is_over:
+                                await self._wait(attempt)
                         finally:
                             # However it ends, nothing stays registered.  The member gets its CANCEL when the request
                             # ends, not here: asked once more, it has the request running or its outcome.
                             self._unwatch(attempt)
                     except NotSent as error:
                         # The link did not accept the request, so it did not run: any request may go to another member.
-                        failure, now = error, None
+                        failure = error
                         continue
-                now = None
                 outcome = attempt.outcome
                 if outcome is None:
                     trouble = self._trouble(attempt, silent=self._is_silent(member))
@@ -569,7 +626,7 @@ class Requests(PeerObserver):
         """Send an attempt, which waits until ``_unwatch``; raise NotSent if the link refuses it: it does not run."""
         call.tried.add(member)
         call.asked = member
-        attempt = Attempt(call, identifier, member, now, woken)
+        attempt = Attempt(call, identifier, member, now, woken, call.picker)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         self._waiting[identifier] = attempt
         if attempt.picker is not None:
@@ -579,20 +636,17 @@ class Requests(PeerObserver):
     def _unwatch(self, attempt: Attempt) -> None:
         del self._waiting[attempt.identifier]
         outcome = attempt.outcome
-        replied = isinstance(outcome, kinds.Reply)
-        answered = replied or isinstance(outcome, kinds.Failure)
+        replied, picker = type(outcome) is kinds.Reply, attempt.picker
+        if replied or isinstance(outcome, kinds.Failure):
+            now = self._ended = attempt.ended
+            if picker is not None:
+                picker.finished(attempt.member, now - attempt.started, ok=replied, now=now)
+            return
         now = self._ended = trio.current_time()
-        if attempt.picker is not None:
-            silent = outcome is None and now >= attempt.call.deadline
-            attempt.picker.finished(
-                attempt.member,
-                now - attempt.started,
-                ok=replied,
-                answered=answered or (False if silent else None),
-                now=now,
-            )
-        if not answered:
-            self._left.setdefault(attempt.identifier, set()).add(attempt.member)
+        if picker is not None:
+            answered = False if outcome is None and now >= attempt.call.deadline else None
+            picker.finished(attempt.member, now - attempt.started, ok=False, answered=answered, now=now)
+        self._left.setdefault(attempt.identifier, set()).add(attempt.member)
 
     def _cancel_left(self, identifier: int) -> None:
         for left in self._left.pop(identifier, ()):
@@ -664,6 +718,7 @@ class Requests(PeerObserver):
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
         if waiter is not None:
             if waiter.member == peer.node and waiter.outcome is None:
+                waiter.ended = self._mesh.frame_time()
                 waiter.end(outcome)
         elif outcome.id in self.gathering:
             self.gathering[outcome.id](peer.node, outcome)

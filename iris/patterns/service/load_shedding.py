@@ -100,6 +100,8 @@ class LoadShedder:
 
         Only while newer ones are refused, too: a burst that nothing follows is served to its end.
         """
+        if waited <= 2 * self._target:  # nearly always, and ``target`` is no less
+            return False
         target = self.target(running)
         if waited <= 2 * target or now - self._refused_at > _INTERVALS * target or not self.stands(now, running):
             return False

@@ -176,7 +176,7 @@ class Server(PeerObserver):
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
-        job = PendingRequest(peer, request, handler, decoded, trio.current_time())
+        job = PendingRequest(peer, request, handler, decoded, self._mesh.frame_time())
         if job.key is not None and membership.kept is None:
             refusal = not_kept(cluster, identifier)
             membership.received += 1
@@ -259,8 +259,9 @@ class Server(PeerObserver):
 
     def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
-        ran = isinstance(reply, kinds.Reply) or reply.retry_after == OF_HANDLER or reply.code not in _DID_NOT_RUN
-        if job.idempotent and ran:
+        if job.idempotent and (
+            isinstance(reply, kinds.Reply) or reply.retry_after == OF_HANDLER or reply.code not in _DID_NOT_RUN
+        ):
             key = (job.peer.node, job.identifier)
             # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
             # again.

@@ -8,10 +8,12 @@ whose deadline passed in the queue is never run.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
+from types import CoroutineType
 from typing import Final, NamedTuple, Protocol, final
 
 import trio
@@ -289,7 +291,7 @@ class WorkerPool:
         "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_node", "_nursery",
         "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding",
         "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent", "_waiting",
-        "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received",
+        "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received",
         "repeated", "service",
     )  # fmt: skip
 
@@ -341,7 +343,9 @@ class WorkerPool:
         self._broadcasts_done = self._broadcasts_failed = 0
         self.repeated = 0
         self._workers = 0
-        self._idle: list[InboxWaiter] = []
+        self._idle: dict[InboxWaiter, None] = {}
+        self._woken = 0
+        """Workers that were woken and have not looked at the queue yet."""
         self._tunnels_running = self._tunnels_served = self._tunnels_failed = self._tunnels_cancelled = 0
         self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, host)
         self._drained = trio.Event()
@@ -403,11 +407,17 @@ class WorkerPool:
     # -- requests -------------------------------------------------------------------------------------------
 
     def accept(self, job: PendingRequest) -> bool:
-        """Accept a request; return False if the queue is full or stands."""
+        """Accept a request; return False if the queue is full or stands.
+
+        One idle worker is woken for all that come together: it takes them one after the other, and as soon as it waits
+        for something the others are woken for what is left.  A frame of sixteen would else wake sixteen tasks, fifteen
+        of which find nothing to do: 5 us for each request.  Where handlers are waiting already, the next ones will.
+        """
         self.received += 1
-        if self._idle:
+        if len(self._idle) + self._woken > len(self._queue) + len(self._urgent):
             self._queue.append(job)
-            self._idle.pop().wake()
+            if self._running or not self._woken:
+                self._wake_idle(1)
         elif self._workers < self._concurrency:
             self._workers += 1
             self._queue.append(job)
@@ -545,29 +555,40 @@ class WorkerPool:
     async def _work(self) -> None:
         """Be one worker: begun by ``accept`` when there are fewer than may run, and woken by it from then on."""
         follower = InboxWaiter(self._host.reading)
-        await in_fresh_contexts(self._context, self._run_jobs(follower), follower.pause)
+
+        def pause() -> None:
+            follower.pause()
+            if self._idle and not follower.waits:
+                self._wake_idle(self.queued - self._woken)
+
+        await in_fresh_contexts(self._context, self._run_jobs(follower), pause)
+
+    def _wake_idle(self, wanted: int) -> None:
+        """Wake so many idle workers, or all if there are fewer."""
+        for _ in range(min(wanted, len(self._idle))):
+            self._woken += 1
+            self._idle.popitem()[0].wake()
 
     async def _run_jobs(self, follower: InboxWaiter) -> None:
         """Run one request after the other.  As long as none has to wait for anything, this task also reads them.
 
-        Their cancel scope is one, with a new deadline each time, until it is cancelled, be it while this worker is
-        idle: that costs 1.7 us where a scope for each request costs 5.3.
+        Their cancel scope is one, until it is cancelled, be it while this worker is idle: with a new deadline, which
+        costs 1.7 us where a scope for each request costs 5.3, only where it is another one.  Those that came in one
+        frame with the same timeout have the same.
         """
         queue, urgent, hurried = self._queue, self._urgent, self._hurried
         while self._workers <= self._concurrency:
             job: PendingRequest | None = None
+            until, now = math.inf, -math.inf
             try:
                 with trio.CancelScope() as scope:
                     while self._workers <= self._concurrency:
                         while not queue and not urgent:
-                            self._idle.append(follower)
-                            try:
-                                await follower.wait()
-                            except trio.Cancelled:
-                                if follower in self._idle:  # else a request came at this very moment, and is queued
-                                    self._idle.remove(follower)
-                                raise
-                        if scope.cancel_called:
+                            await self._wait_idle(follower)
+                            now = -math.inf
+                        if now == -math.inf:
+                            now = trio.current_time()
+                        if now >= until:  # it is cancelled, or about to be
                             break
                         if urgent and self._hurries(urgent[0]):
                             job = urgent.popleft()
@@ -580,9 +601,22 @@ class WorkerPool:
                         self._running.add(job)
                         follower.keen = True
                         await fresh_context()
-                        await self._run(job, scope)
+                        if self._begins(job, now):
+                            job.scope = scope
+                            if job.deadline != until:
+                                scope.deadline = until = job.deadline
+                            called = self._call(job) if job.key is None else self._call_once(job, job.key)
+                            reply, size = await called
+                            until = job.deadline  # a caller that has asked again may have moved it
+                            now = trio.current_time()
+                            self._latency.series(self.cluster, job.operation).record(now - job.arrived)
+                            if self._adaptive is not None:
+                                self._adapt(job, self._adaptive)
+                            self._host.answer(job, reply, size)
                         self._end(job)
-                        job = None
+                        cancelled, job = job.cancelled, None
+                        if cancelled:
+                            break
                 if job is not None:
                     self._cut_off(job)
             except BaseException:  # the membership ends while the handler runs, or by it: a nursery takes no more tasks
@@ -593,6 +627,16 @@ class WorkerPool:
                 if job is not None:
                     self._end(job)
         self._workers -= 1
+
+    async def _wait_idle(self, follower: InboxWaiter) -> None:
+        self._idle[follower] = None
+        try:
+            await follower.wait()
+        finally:
+            if follower in self._idle:  # cancelled, or woken at the very moment at which it was cancelled the last time
+                del self._idle[follower]
+            else:
+                self._woken -= 1
 
     def _hurries(self, job: PendingRequest) -> bool:
         """Return whether an important request goes before the others, and count it.
@@ -612,15 +656,15 @@ class WorkerPool:
         if self.draining:
             self._drained.set()
 
-    async def _run(self, job: PendingRequest, scope: trio.CancelScope) -> None:
+    def _begins(self, job: PendingRequest, now: float) -> bool:
+        """Return whether the handler of a request is called now; if not, say why to the caller."""
         if job.cancelled:
             self._cancelled += 1
-            return
-        now = trio.current_time()
+            return False
         self._waits.begun(job.arrived, now)
         if now >= job.deadline:
             self._expire(job)
-            return
+            return False
         shedding = self._shedding
         if shedding.busy or self._queue:
             waiting, running = len(self._queue), len(self._running)
@@ -631,19 +675,13 @@ class WorkerPool:
                 and shedding.gives_up(now - job.arrived, now, waiting, running)
             ):
                 self._refuse(job)
-                return
+                return False
             shedding.begun(now, waiting)
         # From here on the handler may have effects: if the member is lost now, the caller cannot know whether it ran.
         job.begun = now
         if job.priority != Priority.NORMAL:
             served_priority.set(job.priority)
-        job.scope = scope
-        scope.deadline = job.deadline
-        reply, size = await self._call(job) if job.key is None else await self._call_once(job, job.key)
-        self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
-        if self._adaptive is not None:
-            self._adapt(job, self._adaptive)
-        self._host.answer(job, reply, size)
+        return True
 
     def _cut_off(self, job: PendingRequest) -> None:
         """Count a job that its scope has ended: its caller has no more time for it, or has cancelled it."""
@@ -713,7 +751,7 @@ class WorkerPool:
                 payload = await self._processes.call(handler, request, job.payload)
             else:
                 result: object = handler(request)
-                if inspect.isawaitable(result):
+                if type(result) is CoroutineType or inspect.isawaitable(result):
                     result = await result
                 payload = encoded(result, self._host.config.max_payload)
             if seen is not None:
@@ -732,7 +770,8 @@ class WorkerPool:
                 raise
             return self._fail(job, failure, request)
         self._served += 1
-        return kinds.Reply(job.identifier, payload), wire.payload_size(payload)
+        size = len(payload) if type(payload) is bytes else wire.payload_size(payload)
+        return kinds.Reply(job.identifier, payload), size
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         self._failed += 1

@@ -362,7 +362,7 @@ async def wait_for_outcomes() -> None:
     async def wait(waiter: Attempt) -> None:
         await waiter.wait(None)
 
-    waiters = [Attempt(call_to(None), number, NodeId(name), 0.0) for number, name in enumerate("ab")]
+    waiters = [Attempt(call_to(None), number, NodeId(name), 0.0) for number, name in enumerate("abc")]
     async with trio.open_nursery() as nursery:
         for waiter in waiters:
             nursery.start_soon(wait, waiter)

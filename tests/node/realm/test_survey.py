@@ -127,9 +127,8 @@ async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: o
         rng = iter(range(10**9))
         for operation in range(400):
             for _ in range(300):
-                node_parts.patterns.requests.latency.record(
-                    "c" * 128, f"{operation:0128}", 1.07 ** (next(rng) % 300) / 2**20
-                )
+                series = node_parts.patterns.requests.latency.series("c" * 128, f"{operation:0128}")
+                series.record(1.07 ** (next(rng) % 300) / 2**20)
         for reason in range(1000):
             node_parts.mesh.refusals[f"{reason}" * 300] += 1
         report = report_of(node.statistics(), 1.0)

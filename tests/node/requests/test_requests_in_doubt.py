@@ -35,7 +35,7 @@ def test_what_may_go_elsewhere(
     idempotent: bool, members: list[NodeId] | None, tried: set[NodeId], answered: bool, moves: bool
 ) -> None:
     picker = None if members is None else StaticPicker(members)
-    waiter = Attempt(call_to(picker, idempotent=idempotent, tried=tried), 1, ONE, 0.0)
+    waiter = Attempt(call_to(picker, idempotent=idempotent, tried=tried), 1, ONE, 0.0, picker=picker)
     if answered:
         waiter.outcome = kinds.Reply(1, b"")
     assert waiter.can_retry_elsewhere() is moves
