@@ -109,7 +109,7 @@ class TunnelEndpoint:
         flight = self._flight
         flight.share(shared)
         room = flight.has_room
-        piece = self.machine.pop(limit, data=room)
+        piece = self.machine.pop(min(limit, flight.room), data=room)
         if piece is not None:
             message, size = piece
             if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):
