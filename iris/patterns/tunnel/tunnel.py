@@ -260,7 +260,7 @@ class Tunnel:
         if waits:
             self._receiving = True
             try:
-                await end.wait(
+                await end.wait_readable(
                     lambda: (receiving.has_piece if pieces else receiving.has_message) or self._is_unreadable()
                 )
             finally:
