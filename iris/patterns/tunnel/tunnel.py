@@ -146,13 +146,17 @@ class Tunnel:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
         size = len(data)
-        if not end.has_room(size):
+        waits = not end.has_room(size)
+        if waits:
             await end.wait_room(size, self._is_unsendable)
             self._check_sendable()
         # From here on the message is queued and will be sent; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
-        await self._pass_turn(size)
+        if waits:
+            self._work = 0  # others have had their turn
+        else:
+            await self._pass_turn(size)
 
     async def _wait_sendable(self) -> None:
         """Wait until a message of one chunk can be queued at once, or sending has become impossible.
@@ -275,7 +279,9 @@ class Tunnel:
             raise self._broken()
         # From here on the message is the caller's; what follows cannot be cancelled.
         end.offer()
-        if not waits:
+        if waits:
+            self._work = 0
+        else:
             await self._pass_turn(len(message[0]))
         return message
 
