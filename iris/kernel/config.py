@@ -223,8 +223,8 @@ class Config(Struct, frozen=True, kw_only=True):
     site_tunnel_window: int = 8 * MIB
     """Limit for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
 
-    tunnel_chunk: int = 64 * KIB
-    """Tunnels send payloads in pieces of this size, so that other messages find gaps between them."""
+    tunnel_chunk: int = 256 * KIB
+    """Tunnels send payloads in pieces of this size at most, so that other messages find gaps between them."""
 
     tunnel_retry: float = 1.0
     """After this long without an acknowledgement the other end is asked how far it is.  Above any round trip."""

@@ -185,7 +185,7 @@ async def test_no_frame_in_any_state_of_a_handshake_raises_another_error_than_th
         session = b.peer(a).session
         assert session is not None
         bodies = [frame[16:] for frame in record(fleet, 2, DEAD)]
-        bodies.append(session.seal(wire.encode_batch([kinds.Pong(1)]))[16:])
+        bodies.append(bytes(session.seal(wire.encode_batch([kinds.Pong(1)]))[16:]))
         headers = st.builds(
             wire.HEADER.pack,
             st.integers(0, 5),

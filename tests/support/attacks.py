@@ -73,7 +73,7 @@ class Attacker:
         """Return the frame that carries a batch."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
-        return session.seal(batch)
+        return bytes(session.seal(batch))
 
     async def send(self, frame: bytes) -> None:
         """Send a frame by the connection to the victim, if it is still there."""

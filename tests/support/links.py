@@ -42,14 +42,14 @@ class Way:
         self._taken = taken
         self._news = trio.lowlevel.ParkingLot()
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         if self.closed:
             raise trio.ClosedResourceError
         if not self.room:
             return False
         self.room -= 1
-        self.frames.append(frame)
-        self._taken(frame)
+        self.frames.append(bytes(frame))
+        self._taken(self.frames[-1])
         return True
 
     async def wait_writable(self) -> None:

@@ -55,7 +55,9 @@ async def _main(url: str) -> None:
         frame = transport.receive_nowait()
         if frame is None:
             await transport.wait_readable()
-        elif frame.startswith((b"tcp://", b"ipc://", b"ws://")):
+            continue
+        frame = bytes(frame)
+        if frame.startswith((b"tcp://", b"ipc://", b"ws://")):
             back = await transport.dial(frame.decode(), ignore)
         else:
             assert back is not None

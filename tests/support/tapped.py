@@ -87,7 +87,7 @@ class TappedTransport:
     def dial_reverse(self, url: str, token: str, user: ConnectionUser) -> IncomingConnection:
         return self._real.dial_reverse(url, token, user)
 
-    def receive_nowait(self) -> bytes | None:
+    def receive_nowait(self) -> bytes | memoryview | None:
         return self._real.receive_nowait()
 
     async def wait_readable(self) -> None:

@@ -35,7 +35,7 @@ async def open_transports(count: int = 1, config: Config | None = None) -> Async
 async def receive(transport: Transport) -> bytes:
     while (frame := transport.receive_nowait()) is None:
         await transport.wait_readable()
-    return frame
+    return bytes(frame)
 
 
 @asynccontextmanager

@@ -127,7 +127,7 @@ class _Back:
         self._peer = peer
         self._receivers = receivers
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         self._receivers.dispatch_untrusted(self._peer, frame)
         return True

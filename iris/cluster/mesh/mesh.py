@@ -542,7 +542,7 @@ class Mesh:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def receive_frame(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes | memoryview) -> None:
         """See ``FrameReceiver``: open the frame, and have ``Dispatcher`` hand its messages to their receivers."""
         work = self.work
         work.begin(is_frame=True)

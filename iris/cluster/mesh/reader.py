@@ -37,8 +37,8 @@ _TURN: Final = 0.0003
 class FrameReceiver(Protocol):
     """Receives the frames of an inbox, in the context of the mesh, no matter which task reads: ``Mesh`` does."""
 
-    def receive_frame(self, frame: bytes) -> None:
-        """Handle a frame, which is the callee's from then on.  Must not block, and raises nothing."""
+    def receive_frame(self, frame: bytes | memoryview) -> None:
+        """Handle a frame, which is there during this call only.  Must not block, and raises nothing."""
         ...
 
 

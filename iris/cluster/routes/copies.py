@@ -82,7 +82,7 @@ class CopyRoute:
         """Name the receivers of the frame that is offered next, and of those after it."""
         self._targets = targets
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
         if self._paused_until > trio.current_time():
             return False
@@ -102,7 +102,7 @@ class CopyRoute:
         if homeless:
             self.lost["no route"] += homeless
         for link, targets in hops.items():
-            message, size = copy_message(HOPS, *self._own, targets, frame)
+            message, size = copy_message(HOPS, *self._own, targets, bytes(frame))
             try:
                 link.post(message, size)
             except NotSent:

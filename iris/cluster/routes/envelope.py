@@ -85,12 +85,14 @@ def begin_batch(envelope: Envelope, hops: int) -> bytes:
     return bytes((*_ALONE, hops)) + wire.pack(tuple(envelope))[1:]
 
 
-def end_batch(beginning: bytes, frame: bytes) -> bytes:
+def end_batch(beginning: bytes, frame: bytes | memoryview) -> bytes:
     """Return the batch of a single frame, as ``encode_batch`` would make it."""
     size = len(frame)
     if size < 256:
-        return beginning + bytes((0xC4, size)) + frame
-    return b"".join((beginning, b"\xc5" + size.to_bytes(2) if size < 65536 else b"\xc6" + size.to_bytes(4), frame))
+        head = bytes((0xC4, size))
+    else:
+        head = b"\xc5" + size.to_bytes(2) if size < 65536 else b"\xc6" + size.to_bytes(4)
+    return b"".join((beginning, head, frame))
 
 
 @final

@@ -16,7 +16,7 @@ import trio
 from iris.cluster.directory import SitePath
 from iris.cluster.routes.envelope import Envelope, begin_batch, end_batch
 from iris.cluster.routes.relayed import RelayedObserver
-from iris.kernel.buffer_pool import LARGE
+from iris.kernel.buffer_pool import LARGE, give_back
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id, is_site, realm_of_site
@@ -150,7 +150,7 @@ class GatewayRoute(RelayedObserver):
     def __repr__(self) -> str:
         return f"<GatewayRoute to {self.target[1][:8]} at {self.target[0]} in {len(self.path.path)} hops>"
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         link = self.open_link()
         if self._is_paused():
@@ -158,13 +158,15 @@ class GatewayRoute(RelayedObserver):
         size = len(frame)
         alone = size <= _SMALL or (size >= LARGE and link.is_idle)
         if alone and link.send_alone(end_batch(self._beginning, frame), size):
+            give_back(frame)
             return True  # nothing waits there
         if link.waiting_bytes > AHEAD:
             return False
         try:
-            link.post_carrying(kinds.Carry(HOPS, *self._envelope, frame), size, carried_by(size))
+            link.post_carrying(kinds.Carry(HOPS, *self._envelope, bytes(frame)), size, carried_by(size))
         except NotSent:
             return False
+        give_back(frame)
         return True
 
     def _is_paused(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Final, Protocol, final
 
 import trio
 
+from iris.kernel.buffer_pool import give_back
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_node_id
@@ -119,15 +120,16 @@ class RelayedConnection(RelayedObserver):
     def __repr__(self) -> str:
         return f"<RelayedConnection to {self.target[:8]} through {self.helper[:8]}>"
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         link = self.open_link()
         if not link.has_room():
             return False
         try:
-            link.post_carrying(kinds.Forward(self._target, frame), len(frame), carried_by(len(frame)))
+            link.post_carrying(kinds.Forward(self._target, bytes(frame)), len(frame), carried_by(len(frame)))
         except NotSent:
             return False
+        give_back(frame)
         return True
 
     async def wait_writable(self) -> None:

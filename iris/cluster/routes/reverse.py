@@ -66,7 +66,7 @@ class ReverseConnection:
         """Dial the outgoing connection; see ``Transport.dial``."""
         self._outgoing = await self._transport.dial(self._url, self, permit)
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         assert self._outgoing is not None
         taken = self._outgoing.send_nowait(frame)

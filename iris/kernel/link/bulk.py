@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, Protocol, final
 
-from iris.kernel.config import Config
+from iris.kernel.config import KIB, Config
 from iris.kernel.wire import Message
 
 SHARED_BULK: Final = 16 * 1024
@@ -20,6 +20,12 @@ SHARED_BULK: Final = 16 * 1024
 _PIECE_OVERHEAD: Final = 512
 """Size in bytes counted for a piece besides its data: a frame of 256 KiB has no more small ones than one of 64 KiB has
 small messages, each of which is work for either end."""
+
+_COMMON: Final = 64 * KIB
+"""Size of many a message that fills a tunnel, in bytes."""
+
+_LEAST: Final = 2 * KIB
+"""Room in bytes that is left as it is where frames are large: the piece for it would be more work than it saves."""
 
 
 class BulkSource(Protocol):
@@ -44,12 +50,14 @@ class BulkQueue:
         sources: a queue of those that may have something, in which one stands once.  Read only.
     """
 
-    __slots__ = ("_largest", "_most", "_size", "sources")
+    __slots__ = ("_largest", "_least", "_most", "_size", "sources")
 
     def __init__(self, config: Config) -> None:
-        # Of the pieces of one tunnel that a full frame holds no part of another one is left, which would put those that
-        # follow out of step with their frames.
-        self._size = config.batch_bytes + max(1, config.batch_bytes // config.tunnel_chunk) * _PIECE_OVERHEAD
+        # A full frame holds so many messages of 64 KiB, or one of 256, and no part of another one, which would put
+        # those that follow out of step with their frames.
+        spare = max(1, config.batch_bytes // min(config.tunnel_chunk, _COMMON)) * _PIECE_OVERHEAD
+        self._size = config.batch_bytes + spare
+        self._least = min(spare, _LEAST)
         self._largest = max(config.batch_bytes, config.max_payload)
         self._most = config.batch_messages
         self.sources: Final[OrderedDict[BulkSource, None]] = OrderedDict()
@@ -65,7 +73,7 @@ class BulkQueue:
         """Append to a batch, of ``size`` bytes so far, what there is room for in its frame."""
         sources = self.sources
         room = min(SHARED_BULK + _PIECE_OVERHEAD if shared else self._size, self._largest - size)
-        while room > _PIECE_OVERHEAD and sources and len(batch) < self._most:
+        while room > self._least and sources and len(batch) < self._most:
             source, _ = sources.popitem(last=False)
             piece = source.pop(room - _PIECE_OVERHEAD, shared=shared)
             if piece is not None:

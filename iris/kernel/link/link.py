@@ -91,8 +91,8 @@ _MAX_URGENT: Final = 8
 class FrameSession(Protocol):
     """The part of a session (``iris.security.channel.Session``) that a link needs: it makes one frame of one batch."""
 
-    def seal(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the whole frame for a batch."""
+    def seal(self, body: bytes | bytearray | memoryview) -> bytes | memoryview:
+        """Return the whole frame for a batch; a view is the caller's, as the buffer behind it is."""
         ...
 
 
@@ -172,9 +172,9 @@ class Link:
         self._batches: deque[tuple[list[Any], int]] = deque()  # of messages; bytes: one, encoded already
         self._waiting_bytes = 0  # of closed batches
         self._bulk = BulkQueue(config)
-        self._frame: bytes | None = None  # sealed, but not yet taken by the transport
+        self._frame: bytes | memoryview | None = None  # sealed, but not yet taken by the transport
         self._frame_messages = 0
-        self._urgent: deque[bytes] = deque()  # frames of the mesh itself, for the present connection
+        self._urgent: deque[bytes | memoryview] = deque()  # frames of the mesh itself, for the present connection
         self._offering = False
         self._alone = True  # the last frame carried a single message that had not grown
         self._grew = False  # a message in the open batch has grown
@@ -424,7 +424,7 @@ class Link:
         if former is not None:
             former.close()
 
-    def send_control(self, frame: bytes) -> None:
+    def send_control(self, frame: bytes | memoryview) -> None:
         """Send a frame of the mesh ahead of everything that is not sealed yet.
 
         It goes over the present connection or not at all.
@@ -509,7 +509,7 @@ class Link:
         # A publisher that never yields still has its full batches on the way, not in memory.
         self._push()
 
-    def _send_now(self, frame: bytes, outgoing: OutgoingConnection, now: float) -> None:
+    def _send_now(self, frame: bytes | memoryview, outgoing: OutgoingConnection, now: float) -> None:
         """Pass the frame of the first message of an idle link on; if it is not accepted, the flusher sends it."""
         self._frame, self._frame_messages, self._gathered = frame, 1, False
         try:

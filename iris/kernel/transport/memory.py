@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, final
 import trio
 from msgspec import Struct
 
+from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, Permit, Refused
@@ -448,7 +449,7 @@ class MemoryOutgoing:
         """The host that it goes to."""
         return self._target.host
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         if self.closed:
             raise trio.ClosedResourceError("this way out is closed")
@@ -474,6 +475,7 @@ class MemoryOutgoing:
             self._deliver(bytes(frame), fault)
         if network.observer is not None:
             network.observer(source, target, len(frame), fate)
+        give_back(frame)
         return True
 
     def _is_lost(self, loss: float) -> bool:

@@ -213,7 +213,7 @@ class NetworkTransport:
         self,
         connection: socket.socket,
         url: str,
-        framing: Callable[[bytes], tuple[bytes, ...]],
+        framing: Callable[[bytes | memoryview], tuple[bytes | memoryview, ...]],
         user: ConnectionUser,
         framing_in: Framing | None = None,
     ) -> StreamOutgoing:
@@ -333,7 +333,7 @@ class NetworkTransport:
 
     # -- frames ---------------------------------------------------------------------------------------------
 
-    def receive_nowait(self) -> bytes | None:
+    def receive_nowait(self) -> bytes | memoryview | None:
         """See ``Transport.receive_nowait``."""
         if self._streams.closed:
             raise trio.ClosedResourceError("this transport is closed")

@@ -48,8 +48,10 @@ class OutgoingConnection(Protocol):
     Frames arrive in order; those in transit when it breaks may be lost.
     """
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """Hand over a frame; False if the peer or the network is not taking more at the moment.
+
+        A view of a buffer is this object's from then on: it gives the buffer back (``iris.kernel.buffer_pool``).
 
         Raises:
             trio.ClosedResourceError: it was closed.
@@ -152,8 +154,8 @@ class Transport(Protocol):
         """
         ...
 
-    def receive_nowait(self) -> bytes | None:
-        """Return the next frame that has arrived, or None."""
+    def receive_nowait(self) -> bytes | memoryview | None:
+        """Return the next frame that has arrived, or None.  A view is there until the next call only."""
         ...
 
     async def wait_readable(self) -> None:

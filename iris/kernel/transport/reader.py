@@ -20,12 +20,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from iris.kernel.buffer_pool import LARGE
 from iris.kernel.config import KIB
 from iris.kernel.transport.sp import LENGTH, MESSAGE, TYPED
 
-_CHUNK: Final = 512 * KIB
-"""Size of the chunk read at once, in bytes: a frame of bulk fits with the frames behind it.  Only the part that was
-ever filled is really memory."""
+_CHUNK: Final = 544 * KIB
+"""Size of the chunk read at once, in bytes: two frames of bulk fit.  Only the part that was ever filled is really
+memory."""
 
 _PIECE: Final = 8 * KIB
 """Size in bytes of the part that another framing looks at in one go: it may hold 1,400 empty frames, for 7 ms."""
@@ -50,7 +51,7 @@ class Framing(Protocol):
     answer: bytes
     is_over: bool
 
-    def encode(self, frame: bytes) -> tuple[bytes, ...]:
+    def encode(self, frame: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
         """Return what goes on the wire for a frame, in pieces."""
         ...
 
@@ -219,15 +220,15 @@ class FrameReader:
         self._current = self._left = None
         self._poll.close()
 
-    def receive_nowait(self) -> bytes | None:
+    def receive_nowait(self) -> bytes | memoryview | None:
         """Return the next frame; or None, when it is time to wait for ``descriptor``.
 
         Each connection gets its turn, and none is read twice in one call: one that sends a large frame slowly holds
-        up nobody.
+        up nobody.  A large frame is a view of where it was read to, and there until the next call only.
         """
         asked = False
         while True:
-            frame: bytes | None = None
+            frame: bytes | memoryview | None = None
             if (current := self._current) is not None:
                 try:
                     frame = self._cut(current) if current.framing is None else self._fetch(current)
@@ -245,7 +246,7 @@ class FrameReader:
             if frame is not None:
                 return frame
 
-    def _look_at(self, descriptor: int, events: int) -> bytes | None:
+    def _look_at(self, descriptor: int, events: int) -> bytes | memoryview | None:
         stream = self._by_descriptor.get(descriptor)
         if stream is not None:
             try:
@@ -257,7 +258,7 @@ class FrameReader:
             self._watched[descriptor](events)
         return None
 
-    def _read(self, stream: _Stream) -> bytes | None:
+    def _read(self, stream: _Stream) -> bytes | memoryview | None:
         """Read from a connection; return the first frame if it is complete now, and leave others to ``_cut``."""
         framing = stream.framing
         if framing is not None and (framing.waiting or framing.is_over):  # since before it was ours
@@ -265,7 +266,8 @@ class FrameReader:
             self._at, self._end, self._current = 0, 0, stream
             return None
         if self._left is stream:
-            return self._read_on(stream)
+            self._read_on(stream)
+            return None
         if self._left is not None:
             self._clear()
         began = len(stream.began)
@@ -286,21 +288,25 @@ class FrameReader:
         stream.frame += target[:size]
         if len(stream.frame) < stream.size:
             return None
-        frame, stream.frame = bytes(stream.frame), None
+        frame, stream.frame = memoryview(stream.frame), None
         self.source = stream.number
         return frame
 
-    def _read_on(self, stream: _Stream) -> bytes | None:
-        """Read behind what the chunk has of a frame of this connection."""
-        there = self._end - self._at
-        if self._at:
+    def _read_on(self, stream: _Stream) -> None:
+        """Read the rest of the frame that the chunk has the beginning of, and no more: the next one begins the chunk.
+
+        So large frames come one after the other to the same memory, and seldom is a part of one moved.
+        """
+        end = self._at + stream.typed + LENGTH.size + stream.size
+        if end > _CHUNK:
+            there = self._end - self._at
             self._chunk[:there] = self._chunk[self._at : self._end]
+            end -= self._at
             self._at, self._end = 0, there
-        size = self._fill(stream, self._chunk[there:])
+        size = self._fill(stream, self._chunk[self._end : end])
         if size:
             self._end += size
             self._left, self._current = None, stream
-        return None
 
     def _fill(self, stream: _Stream, target: memoryview) -> int:
         """Return how many bytes were read; 0 if none, also of a connection that has ended, which is hung up."""
@@ -318,9 +324,7 @@ class FrameReader:
         """Move the incomplete frame from the chunk to its connection."""
         stream, self._left = self._left, None
         if stream is not None:
-            length_at = self._at + stream.typed
-            begin = length_at + LENGTH.size
-            (stream.size,) = LENGTH.unpack_from(self._chunk, length_at)
+            begin = self._at + stream.typed + LENGTH.size
             try:
                 # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
                 stream.frame = bytearray(self._chunk[begin : self._end])
@@ -357,7 +361,7 @@ class FrameReader:
         if sent < len(answer) and stream.framing is not None:
             stream.framing.is_over = True
 
-    def _cut(self, stream: _Stream) -> bytes | None:
+    def _cut(self, stream: _Stream) -> bytes | memoryview | None:
         """Return the next frame in the chunk; if it is not complete, have the connection keep what there is of it."""
         length_at, end = self._at + stream.typed, self._end
         begin = length_at + LENGTH.size
@@ -372,6 +376,7 @@ class FrameReader:
             return None
         if begin + size > end:
             self._left, self._current = stream, None
+            stream.size = size
             if begin - self._at + size > _CHUNK:
                 self._clear()
             return None
@@ -379,7 +384,8 @@ class FrameReader:
         if self._at == end:
             self._current = None
         self.source = stream.number
-        return bytes(self._chunk[begin : begin + size])
+        frame = self._chunk[begin : begin + size]
+        return frame if size >= LARGE else bytes(frame)
 
 
 _living: Final[weakref.WeakSet[FrameReader]] = weakref.WeakSet()

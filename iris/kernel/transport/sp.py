@@ -40,13 +40,13 @@ _SMALL: Final = KIB
 """Limit in bytes up to which a frame goes in one piece: to copy it costs less than a piece more."""
 
 
-def with_length(frame: bytes) -> tuple[bytes, ...]:
+def with_length(frame: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
     """Return what goes over TCP for a frame, in pieces."""
     size = len(frame)
     return (LENGTH.pack(size) + frame,) if size <= _SMALL else (LENGTH.pack(size), frame)
 
 
-def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
+def with_type_and_length(frame: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
     """Return what goes over a Unix socket for a frame, in pieces."""
     size = len(frame)
     head = _TYPE_AND_LENGTH.pack(MESSAGE, size)

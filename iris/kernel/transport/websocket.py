@@ -102,7 +102,7 @@ class WebSocketFraming:
         self.is_over = False
         self._look(events)
 
-    def encode(self, frame: bytes) -> tuple[bytes, ...]:
+    def encode(self, frame: bytes | memoryview) -> tuple[bytes, ...]:
         """Return what goes on the wire for a frame, in pieces."""
         self._idle = 0  # to an end that only sends, pings are all that ever comes
         if len(frame) <= _FRAGMENT:

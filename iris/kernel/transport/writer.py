@@ -18,6 +18,7 @@ from typing import Final, final
 
 import trio
 
+from iris.kernel.buffer_pool import give_back
 from iris.kernel.transport.port import ConnectionUser, OutgoingConnection
 from iris.kernel.transport.reader import FrameReader, Framing
 
@@ -49,6 +50,7 @@ class StreamOutgoing:
     """
 
     __slots__ = (
+        "_frame",
         "_framing",
         "_framing_in",
         "_others",
@@ -66,7 +68,7 @@ class StreamOutgoing:
         self,
         connection: socket.socket,
         streams: FrameReader,
-        framing: Callable[[bytes], tuple[bytes, ...]],
+        framing: Callable[[bytes | memoryview], tuple[bytes | memoryview, ...]],
         user: ConnectionUser,
         framing_in: Framing | None = None,
     ) -> None:
@@ -80,6 +82,8 @@ class StreamOutgoing:
         self._framing_in = framing_in
         self._rest: list[memoryview] = []
         """The part of the last frame that the socket has not accepted: at most this much waits here."""
+        self._frame: bytes | memoryview = b""
+        """The frame that it is a part of."""
         self._room_reported = False
         self._waiting = False
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none
@@ -106,7 +110,7 @@ class StreamOutgoing:
             return False
         return not any(unacknowledged)
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         if (self._rest and not self._flush()) or self._over:
             if self.closed:
@@ -122,6 +126,8 @@ class StreamOutgoing:
             self._lose()
             return False
         if len(pieces) == 1 and sent == len(pieces[0]):
+            if type(frame) is memoryview:
+                give_back(frame)
             return True
         for piece in pieces:
             if sent < len(piece):
@@ -129,6 +135,10 @@ class StreamOutgoing:
                 sent = 0
             else:
                 sent -= len(piece)
+        if self._rest:
+            self._frame = frame
+        else:
+            give_back(frame)
         return True
 
     def _keep(self, rest: memoryview) -> None:
@@ -136,6 +146,10 @@ class StreamOutgoing:
         if not self._room_reported:
             self._room_reported = True
             self._streams.watch_room(self._socket, wanted=True)
+
+    def _forget_rest(self) -> None:
+        self._rest.clear()
+        self._frame = b""
 
     def _flush(self) -> bool:
         """Send the rest of the last frame; return whether all of it is gone."""
@@ -151,6 +165,8 @@ class StreamOutgoing:
         if self._rest:
             self._rest[0] = self._rest[0][sent:]
         else:
+            give_back(self._frame)
+            self._frame = b""
             self._answer()
         return not self._rest
 
@@ -202,7 +218,7 @@ class StreamOutgoing:
 
     def _lose(self) -> None:
         self._over = True
-        self._rest.clear()
+        self._forget_rest()
         self._user.connection_broken()
 
     async def wait_writable(self) -> None:
@@ -228,7 +244,7 @@ class StreamOutgoing:
         if self.closed:
             return
         self.closed = self._over = True
-        self._rest.clear()
+        self._forget_rest()
         if self._waiting:
             trio.lowlevel.notify_closing(self._socket)
         elif self._others is not None:

@@ -18,7 +18,7 @@ of short arrays decodes to 28 MiB in 0.1 s; the first 32,768 elements, after whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, Union, cast, final
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, Union, cast, final, overload
 
 import msgpack
 import msgspec
@@ -113,7 +113,14 @@ _KEPT: Final = 384 * KIB
 """Limit on a buffer that is kept, in bytes."""
 
 
-def encode_batch(messages: Sequence[Message], seal: Callable[[memoryview], bytes] = bytes) -> bytes:
+Sealed = TypeVar("Sealed")
+
+
+@overload
+def encode_batch(messages: Sequence[Message]) -> bytes: ...
+@overload
+def encode_batch(messages: Sequence[Message], seal: Callable[[memoryview], Sealed]) -> Sealed: ...
+def encode_batch(messages: Sequence[Message], seal: Callable[[memoryview], object] = bytes) -> object:
     """Encode messages as one array, and return what ``seal`` makes of it.
 
     Args:

@@ -71,6 +71,9 @@ class TunnelEndpoint:
         "_ended",
         "_flight",
         "_host",
+        "_mark",
+        "_reader",
+        "_reader_comes",
         "_senders",
         "_waiting",
         "cluster",
@@ -99,17 +102,26 @@ class TunnelEndpoint:
         """Time of the next look at the machine's deadline; never later than that deadline."""
         self._attached = False
         self._ended = False
+        self._mark = 0
+        """The mark to send back; it counts for those before it."""
+        self._reader: Callable[[], bool] | None = None
+        """Condition that a task waits for which then reads."""
+        self._reader_comes = False
+        """True from when that holds until the task has its turn."""
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
         self._senders: deque[object] = deque()
 
     # -- the link -------------------------------------------------------------------------------------------
 
-    def pop(self, limit: int, *, shared: bool) -> tuple[kinds.OfTunnel, int] | None:
+    def pop(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         """Return the next message for the link; see ``BulkSource``."""
+        if self._mark:
+            mark, self._mark = self._mark, 0
+            return kinds.TunnelMarked(mark), 16
         flight = self._flight
         flight.share(shared)
         room = flight.has_room
-        piece = self.machine.pop(limit, data=room)
+        piece = self.machine.pop(min(limit, flight.room), data=room)
         if piece is not None:
             message, size = piece
             if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):
@@ -132,7 +144,7 @@ class TunnelEndpoint:
         if self._attached:
             return
         has_data = self.machine.sending.has_next
-        if self.machine.has_news or (has_data and self._flight.has_room):
+        if self._mark or self.machine.has_news or (has_data and self._flight.has_room):
             self._attached = True
             try:
                 self._host.mesh.add_bulk_source(self.node, self)
@@ -151,10 +163,31 @@ class TunnelEndpoint:
         self.machine.receive(message, now)
         self.settle()
 
+    def takes_mark(self, mark: int) -> bool:
+        """Return whether a mark that has come goes back with what this end says next."""
+        if self._ended:
+            return False
+        self._mark = mark
+        if not self._is_left_to_reader():
+            self.offer()
+        return True
+
+    def _is_left_to_reader(self) -> bool:
+        """Return whether a task is about to read, so that receipt, credit and mark can go back together in one frame.
+
+        Each frame that goes back is some 30 us of work for either end, and there were 18 of them for 10 of bulk.
+        """
+        if not self._reader_comes:
+            if self._reader is None or not self._reader():
+                return False
+            self._reader_comes = True
+        return not self.machine.has_urgent_news
+
     def settle(self) -> None:
         """Act on what has become of the machine: offer data, report the end, wake tasks."""
         if self.machine.ending is None:
-            self.offer()
+            if not self._is_left_to_reader():
+                self.offer()
         elif not self._ended:
             self._ended = True
             self._flight.forget(self)
@@ -177,6 +210,16 @@ class TunnelEndpoint:
                 await wakeup.wait()
             finally:
                 del self._waiting[wakeup]
+
+    async def wait_readable(self, condition: Callable[[], bool]) -> None:
+        """Wait as ``wait`` does, for the one task that then reads."""
+        self._reader = condition
+        try:
+            await self.wait(condition)
+        finally:
+            self._reader = None
+            self._reader_comes = False
+            self.offer()
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""

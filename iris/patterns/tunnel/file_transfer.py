@@ -52,7 +52,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
 
 
 async def send_file(
-    send: Send, path: str | PathLike[str], progress: Progress | None = None, *, max_piece: int
+    send: Send, path: str | PathLike[str], progress: Progress | None = None, *, max_piece: int, chunk: int
 ) -> FileSummary:
     """Send a file of any size, for ``receive_file`` at the other end.
 
@@ -64,6 +64,7 @@ async def send_file(
         path: path of the file.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
         max_piece: bytes of the largest message.
+        chunk: bytes of the largest chunk that messages are cut into: no part of one is left for the next.
 
     Raises:
         OSError: the file cannot be read.
@@ -83,6 +84,7 @@ async def send_file(
         expected = os.fstat(file.fileno()).st_size
         await send(["file", expected])
         size = min(_PIECE, max_piece)
+        size -= size % min(size, chunk)
         while data := await run_in_thread(read, file):
             await send(data)
             done += len(data)

@@ -108,6 +108,11 @@ class InflightLimit:
         # Without a mark in flight nothing would ever report room; the next one is at most a step away.
         return self._sent - self._marked < self.limit or not self._marks
 
+    @property
+    def room(self) -> int:
+        """Size of a piece for which there is room, in bytes, or of a step, if that is more."""
+        return max(self.limit - self._sent + self._marked, self._unit)
+
     def add(self, size: int) -> bool:
         """Count data that leaves now; return whether it has to carry a mark."""
         self._sent += size

@@ -238,12 +238,17 @@ class TunnelMachine:
             return self._opening_due
         if self.state is TunnelState.CLOSED:
             return False
+        return self._has_answer or self.receiving.owes_news
+
+    @property
+    def has_urgent_news(self) -> bool:
+        """True if ``pop`` would return something besides the receipt of chunks and credit for them."""
+        return self._has_answer or self.receiving.wants_resend or self.sending.has_next
+
+    @property
+    def _has_answer(self) -> bool:
         return (
-            self._accept_due
-            or self._ack_due
-            or self._ask_due
-            or self.receiving.owes_news
-            or (self._hurry and self.sending.is_only_unacknowledged)
+            self._accept_due or self._ack_due or self._ask_due or (self._hurry and self.sending.is_only_unacknowledged)
         )
 
     def pop(self, limit: int, *, data: bool = True) -> tuple[kinds.OfTunnel, int] | None:

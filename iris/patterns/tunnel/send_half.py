@@ -17,7 +17,7 @@ END_OF_FILE: Final = -1
 """The ``flags`` under which the end of file is kept among the chunks.  It costs no credit."""
 
 _TAIL: Final = 8
-"""A piece gets longer by up to this part of the largest, if its message then ends with it.  Messages of 64 KiB in
+"""A piece gets longer by up to this part of its limit, if its message then ends with it.  Messages of 64 KiB in
 frames that hold four would else be out of step with them after one of another size, for good: five chunks
 instead of four."""
 
@@ -49,7 +49,6 @@ class SendingHalf:
         "_kept",
         "_kept_cost",
         "_offset",
-        "_piece",
         "_spent",
         "_waiting",
         "_waiting_cost",
@@ -60,6 +59,7 @@ class SendingHalf:
         "limit",
         "messages_delivered",
         "messages_sent",
+        "piece",
         "sent",
     )
 
@@ -73,7 +73,8 @@ class SendingHalf:
         self.messages_sent = self.messages_delivered = self.bytes_sent = 0
         self.chunks_sent = self.chunks_resent = 0
         self._bound = bound
-        self._piece = max(piece, SMALLEST_PIECE)
+        self.piece = max(piece, SMALLEST_PIECE)
+        """Largest chunk, in bytes."""
         self._waiting: deque[tuple[bytes | memoryview, int]] = deque()
         self._waiting_cost = 0
         self._offset = 0  # how much of the first waiting message has been cut off already
@@ -90,7 +91,7 @@ class SendingHalf:
         self._granted = max(self._granted, window)
         self.limit = limit
         # With four chunks in a window, credit that comes back in quarters always suffices for the next one.
-        self._piece = max(SMALLEST_PIECE, min(self._piece, window // 4 - CHUNK_COST))
+        self.piece = max(SMALLEST_PIECE, min(self.piece, window // 4 - CHUNK_COST))
 
     @property
     def held(self) -> int:
@@ -165,14 +166,15 @@ class SendingHalf:
     def _can_cut(self) -> bool:
         """Return whether there is credit for the next piece of what waits."""
         rest = len(self._waiting[0][0]) - self._offset
-        return self._spent + min(rest, self._piece) + CHUNK_COST <= self._granted
+        return self._spent + min(rest, self.piece) + CHUNK_COST <= self._granted
 
     def _cut_next(self, limit: int) -> tuple[int, bytes | memoryview]:
         whole, flags = self._waiting[0]
         start = self._offset
-        size = min(self._piece, max(limit, SMALLEST_PIECE) + self._piece // _TAIL)
+        limit = max(limit, SMALLEST_PIECE)
+        size = min(self.piece, limit + limit // _TAIL)
         if len(whole) - start > size:
-            size = min(self._piece, max(limit, SMALLEST_PIECE))
+            size = min(self.piece, limit)
             data = whole[start : start + size]
             self._offset = start + size
         else:

@@ -22,6 +22,7 @@ from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 class TunnelState(enum.Enum):
     """State of one end of a tunnel."""
 
+    __hash__ = object.__hash__  # that of Enum is Python, four times for each message
     OPENING = "opening"
     """Asked for; the other end has not answered."""
     OPEN = "open"
@@ -39,6 +40,7 @@ class TunnelState(enum.Enum):
 class Input(enum.Enum):
     """Input of one end of a tunnel: of its program, of the peer, or of the link."""
 
+    __hash__ = object.__hash__
     SEND = "send"
     SEND_EOF = "send eof"
     CLOSE = "close"

@@ -284,9 +284,8 @@ class TunnelTable:
         # ever.
         elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):
             self._receive_other(sender, identifier, message)
-        if isinstance(message, kinds.TunnelChunk) and message.mark:
-            # Whatever becomes of the chunk: it is here and no longer in flight.  Behind the end's acknowledgement, if
-            # one is due: so that takes no frame of its own.
+        if isinstance(message, kinds.TunnelChunk) and message.mark and not (end and end.takes_mark(message.mark)):
+            # Whatever becomes of the chunk: it is here and no longer in flight.
             self._post(sender, kinds.TunnelMarked(message.mark))
 
     def link_reset(self, node: NodeId) -> None:

@@ -26,7 +26,7 @@ _TURN: Final = 64
 """Units of work between two checkpoints, a unit being one message or 4 KiB of it: some 200 us."""
 
 _STREAM_PIECE: Final = 32 * 1024
-"""Size of what a stream hands over at a time, in bytes: one chunk."""
+"""Size of what a stream hands over at a time where chunks are smaller, in bytes."""
 
 _HALF_CLOSED: Final = frozenset({TunnelState.SENT_EOF, TunnelState.ENDED})
 
@@ -146,13 +146,17 @@ class Tunnel:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
         size = len(data)
-        if not end.has_room(size):
+        waits = not end.has_room(size)
+        if waits:
             await end.wait_room(size, self._is_unsendable)
             self._check_sendable()
         # From here on the message is queued and will be sent; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
-        await self._pass_turn(size)
+        if waits:
+            self._work = 0  # others have had their turn
+        else:
+            await self._pass_turn(size)
 
     async def _wait_sendable(self) -> None:
         """Wait until a message of one chunk can be queued at once, or sending has become impossible.
@@ -260,7 +264,7 @@ class Tunnel:
         if waits:
             self._receiving = True
             try:
-                await end.wait(
+                await end.wait_readable(
                     lambda: (receiving.has_piece if pieces else receiving.has_message) or self._is_unreadable()
                 )
             finally:
@@ -275,7 +279,9 @@ class Tunnel:
             raise self._broken()
         # From here on the message is the caller's; what follows cannot be cancelled.
         end.offer()
-        if not waits:
+        if waits:
+            self._work = 0
+        else:
             await self._pass_turn(len(message[0]))
         return message
 
@@ -304,7 +310,9 @@ class Tunnel:
 
         If it is cancelled, the other end may be in the middle of a file: close the tunnel.
         """
-        return await send_file(self.send, path, progress, max_piece=self.max_message)
+        return await send_file(
+            self.send, path, progress, max_piece=self.max_message, chunk=self._end.machine.sending.piece
+        )
 
     async def receive_file(
         self, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
@@ -407,6 +415,11 @@ class Tunnel:
         return min(self._limit, self._end.machine.sending.limit)
 
     @property
+    def _stream_piece(self) -> int:
+        """Size of what a stream hands over at a time, in bytes: one chunk, unless chunks are small."""
+        return min(self.max_message, max(self._end.machine.sending.piece, _STREAM_PIECE))
+
+    @property
     def is_closed(self) -> bool:
         """True once this end was closed."""
         return self._closed
@@ -489,9 +502,13 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         try:
             await trio.lowlevel.checkpoint()
             self._tunnel._check_sendable()
+            most = self._tunnel._stream_piece
+            if type(data) is bytes and 0 < len(data) <= most:
+                await self._tunnel._send_encoded(data, packed=False)
+                return
             with memoryview(data).cast("B") as view:
-                for start in range(0, len(view), _STREAM_PIECE):
-                    await self._tunnel._send_encoded(bytes(view[start : start + _STREAM_PIECE]), packed=False)
+                for start in range(0, len(view), most):
+                    await self._tunnel._send_encoded(bytes(view[start : start + most]), packed=False)
         except TunnelBroken as error:
             raise trio.BrokenResourceError(str(error)) from error
         finally:

@@ -97,6 +97,7 @@ class _Unusable:
     def decrypt(self, *_: object) -> Never:
         raise LocalProtocolError(self._reason)
 
+    encrypt_into = encrypt
     decrypt_into = decrypt
 
 
@@ -183,8 +184,10 @@ class Session:
     def __reduce__(self) -> str:
         raise TypeError("a session is not copied or pickled")
 
-    def seal(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the DATA frame that carries ``body``.
+    def seal(self, body: bytes | bytearray | memoryview) -> bytes | memoryview:
+        """Return the DATA frame that carries ``body``; a large one in memory that may be given back to be used again.
+
+        See ``iris.kernel.buffer_pool``.
 
         Raises:
             LocalProtocolError: the session is closed, used up (64 Ki epochs), or this process was forked.
@@ -197,7 +200,13 @@ class Session:
         size = len(body)
         self._epoch_bytes -= size
         header = HEADER.pack(DATA, VERSION, self._seal_epoch, self.remote_index, sequence)
-        frame = header + self._seal_aead.encrypt(self._nonce(sequence), body, header)
+        frame: bytes | memoryview
+        if size < LARGE:
+            frame = header + self._seal_aead.encrypt(self._nonce(sequence), body, header)
+        else:
+            frame = borrow(_MIN_FRAME + size)
+            frame[:HEADER_SIZE] = header
+            self._seal_aead.encrypt_into(self._nonce(sequence), body, header, frame[HEADER_SIZE:])
         self._sent_bytes += size
         return frame
 

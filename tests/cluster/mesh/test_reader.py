@@ -36,8 +36,8 @@ class Desk:
         self.contexts: set[str] = set()
         self.on_frame: list[Callable[[], None]] = []
 
-    def receive_frame(self, frame: bytes) -> None:
-        self.frames.append(frame)
+    def receive_frame(self, frame: bytes | memoryview) -> None:
+        self.frames.append(bytes(frame))
         self.readers.append(trio.lowlevel.current_task().name.rpartition(".")[2])
         self.contexts.add(owner.get())
         if frame == WAKE:

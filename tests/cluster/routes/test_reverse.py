@@ -39,9 +39,9 @@ class Line:
         self.room = True
         self.closed = 0
 
-    def send_nowait(self, frame: bytes) -> bool:
+    def send_nowait(self, frame: bytes | memoryview) -> bool:
         if self.room:
-            self.sent.append(frame)
+            self.sent.append(bytes(frame))
         return self.room
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class Line:
         for _ in range(lost):
             self.near.seal(b"x")
         for number in range(fine):
-            frame = self.near.seal(b"x")
+            frame = bytes(self.near.seal(b"x"))
             if number < changed:
                 take(self.far, frame[:-1] + bytes((frame[-1] ^ 1,)))
             take(self.far, frame)

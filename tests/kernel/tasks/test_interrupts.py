@@ -378,7 +378,7 @@ async def wait_for_outcomes() -> None:
 class Unread:
     """Receives frames, of which there are none."""
 
-    def receive_frame(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes | memoryview) -> None:
         raise AssertionError(frame)
 
 

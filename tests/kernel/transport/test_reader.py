@@ -50,7 +50,7 @@ class Ends:
         received: list[tuple[int, bytes]] = []
         while self.is_readable():
             while (frame := self.streams.receive_nowait()) is not None:
-                received.append((self.streams.source, frame))
+                received.append((self.streams.source, bytes(frame)))
         return received
 
     def is_readable(self) -> bool:
@@ -121,6 +121,21 @@ def test_connections_that_send_large_frames_in_turns_do_not_mix_them(
                 break
         assert received == sent
         assert not ends.closed
+
+
+def test_large_frames_one_after_the_other_come_to_the_same_memory() -> None:
+    with open_ends() as ends:
+        for number in range(6):
+            data = memoryview(framed(bytes((number,)) * 250 * KIB))
+            frames: list[bytes | memoryview | None] = []
+            while data:
+                data = data[ends.far[1].send(data) :]
+                frames.append(ends.streams.receive_nowait())
+            *none, frame = frames
+            assert not any(none)
+            assert frame == bytes((number,)) * 250 * KIB
+            assert isinstance(frame, memoryview)
+            assert frame.obj is ends.streams._chunk.obj
 
 
 def test_a_connection_that_ends_in_the_middle_of_a_frame_leaves_nothing_to_the_next() -> None:

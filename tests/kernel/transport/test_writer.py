@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB
+from iris.kernel.transport import writer
 from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.sp import with_length
 from iris.kernel.transport.writer import StreamOutgoing
@@ -103,6 +104,49 @@ def test_what_is_taken_arrives_whole_and_in_order_however_slowly_it_is_read(
             turn += 1
         assert ends.received == expected
         assert not ends.broke
+
+
+@given(
+    sizes=st.lists(st.integers(32 * KIB, 300 * KIB), max_size=4),
+    reads=st.lists(st.integers(20 * KIB, 100 * KIB), min_size=1, max_size=8),
+)
+def test_the_buffer_of_a_frame_is_given_back_once_all_of_it_is_sent_and_not_before(
+    sizes: list[int], reads: list[int]
+) -> None:
+    """Whoever gets it next may write to it at once."""
+    given: list[memoryview] = []
+
+    def scribble(room: bytes | memoryview) -> None:
+        if isinstance(room, memoryview):
+            room[:] = bytes(len(room))
+            given.append(room)
+
+    frames = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+    with pytest.MonkeyPatch.context() as patch, open_ends() as ends:
+        patch.setattr(writer, "give_back", scribble)
+        turn = 0
+        for frame in frames:
+            room = memoryview(bytearray(frame))
+            while not ends.way.send_nowait(room):
+                ends.read(reads[turn % len(reads)])
+                turn += 1
+        while len(ends.received) < len(framed(*frames)):
+            ends.read(reads[turn % len(reads)])
+            ends.look()
+            turn += 1
+        assert ends.received == framed(*frames)
+        assert list(map(len, given)) == sizes
+
+
+def test_the_buffer_of_a_frame_that_is_lost_is_not_given_back() -> None:
+    with pytest.MonkeyPatch.context() as patch, open_ends(tcp=True) as ends:
+        given: list[object] = []
+        patch.setattr(writer, "give_back", given.append)
+        assert ends.way.send_nowait(memoryview(bytearray(8 * MIB)))
+        ends.far.close()
+        ends.look()
+        ends.way.close()
+        assert given == []
 
 
 def test_the_rest_of_a_frame_follows_although_nobody_waits_for_that() -> None:

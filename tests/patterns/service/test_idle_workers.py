@@ -41,7 +41,7 @@ class Host:
         self.bridges: Bridges | None = None
         self.answered: list[int] = []
 
-    def receive_frame(self, frame: bytes) -> None:
+    def receive_frame(self, frame: bytes | memoryview) -> None:
         raise AssertionError(frame)
 
     def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import tracemalloc
 from collections import Counter
@@ -18,7 +19,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel import table as tunnel_table
-from iris.patterns.tunnel.messages import CloseCode, Refusal
+from iris.patterns.tunnel.messages import CHUNK_COST, END, CloseCode, Refusal
 from iris.patterns.tunnel.states import TunnelState
 from iris.patterns.tunnel.tunnel import Tunnel
 from tests.support.messages import fields_of, raw
@@ -310,6 +311,83 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
         node.table.receive(PEER, kinds.TunnelAck(number, 0, 0, 0, 0))
     codes = [fields_of(message)[1] for _, message in node.mesh.posted]
     assert codes == [CloseCode.FORGOTTEN] * 76 + [CloseCode.ABORTED] * 1024
+
+
+def said_back(node: TunnelNode) -> list[Message]:
+    """Take what the ends of a node have for their link."""
+    said: list[Message] = []
+    for source in list(node.mesh.sources):
+        del node.mesh.sources[source]
+        while (piece := source.pop(256 * KIB, shared=False)) is not None:
+            said.append(piece[0])
+    return said
+
+
+async def open_marked(node: TunnelNode) -> Tunnel:
+    """Return a tunnel that a peer has opened, when all has been said about that."""
+    node.table.receive(PEER, opening(1))
+    tunnel = await node.accepted.receive()
+    said_back(node)
+    return tunnel
+
+
+def receive_frame(node: TunnelNode, first: int = 0) -> None:
+    """Receive four messages, the last of which has a mark."""
+    for number in range(first, first + 4):
+        node.table.receive(PEER, kinds.TunnelChunk(1, number, END, bytes(64 * KIB), 7 if number == first + 3 else 0))
+
+
+async def test_to_a_task_that_waits_receipt_credit_and_mark_go_back_together(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", Config())
+    tunnel = await open_marked(node)
+
+    async def read() -> None:
+        async for _ in tunnel:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for turn in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            receive_frame(node, 4 * turn)
+            assert not node.mesh.sources, "the task has its turn first"
+            await trio.testing.wait_all_tasks_blocked()
+            granted = node.config.tunnel_window + (turn + 1) * 4 * (64 * KIB + CHUNK_COST)
+            assert said_back(node) == [kinds.TunnelMarked(7), kinds.TunnelAck(-1, 4 * turn + 4, granted, 0, 0)]
+        nursery.cancel_scope.cancel()
+    assert not node.mesh.posted
+
+
+async def test_where_nobody_waits_they_go_back_at_once(autojump_clock: MockClock) -> None:
+    node = TunnelNode("near", Config())
+    await open_marked(node)
+    receive_frame(node)
+    window = node.config.tunnel_window
+    assert said_back(node) == [kinds.TunnelMarked(7), kinds.TunnelAck(-1, 4, window, 0, 0)]
+
+
+@pytest.mark.parametrize("end", ["cancel", "abort", "break", "nothing"])
+async def test_a_mark_that_was_left_to_a_task_goes_back_whatever_becomes_of_that(
+    autojump_clock: MockClock, end: str
+) -> None:
+    node = TunnelNode("near", Config())
+    tunnel = await open_marked(node)
+
+    async def read() -> None:
+        with contextlib.suppress(TunnelBroken, trio.ClosedResourceError):
+            await tunnel.receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        receive_frame(node)
+        if end == "cancel":
+            nursery.cancel_scope.cancel()
+        elif end == "abort":
+            tunnel.abort()
+        elif end == "break":
+            node.table.receive(PEER, kinds.TunnelClose(1, int(CloseCode.ABORTED), 0, "over"))
+    assert said_back(node)[0] == kinds.TunnelMarked(7)
 
 
 async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:

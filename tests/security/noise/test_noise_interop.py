@@ -151,7 +151,7 @@ def test_an_independent_responder_written_from_the_protocol_document_is_understo
     assert HEADER.unpack_from(last) == (HANDSHAKE_FINISH, VERSION, 0, node.INDEX, 5)
     papers = bytes(node.connection.read_message(last[HEADER_SIZE:]))
     assert papers[:16].hex() == us.node_id
-    node.check_data(established.session.seal(b"to you"), 0, b"to you")
+    node.check_data(bytes(established.session.seal(b"to you")), 0, b"to you")
     assert established.session.open_untrusted(node.sent(0, 5, b"to us")) == b"to us"
 
 
@@ -176,7 +176,7 @@ def test_an_independent_initiator_written_from_the_protocol_document_is_understo
 
     assert established.peer.cluster == "billing"
     assert established.hello == b"hello"
-    node.check_data(established.session.seal(b"to you"), 0, b"to you")
+    node.check_data(bytes(established.session.seal(b"to you")), 0, b"to you")
     assert established.session.open_untrusted(node.sent(0, 5, b"to us")) == b"to us"
 
 
