@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import resource
 import shutil
@@ -17,6 +18,7 @@ import pytest
 
 from docs.build import sphinx
 from tests.support.browser import open_page
+from tests.support.newcomers import PAGE_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600
@@ -102,3 +104,23 @@ def test_search_finds_pages_from_files(built_site: Path) -> None:
             """
         )
     assert any("howto/calls/idempotent_handler.html" in link for link in found)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is there: apt install chromium")
+def test_search_puts_the_right_page_first_for_the_words_of_newcomers(built_site: Path) -> None:
+    with open_page((built_site / "search.html").as_uri()) as page:
+        first = page.run(
+            """
+            while (!Search._index) await new Promise((go) => setTimeout(go, 50));
+            const first = {};
+            for (const word of %s) {
+              Search.performSearch(word);
+              let link;
+              while (!(link = document.querySelector("#search-results li a"))) await new Promise((go) => setTimeout(go, 5));
+              first[word] = link.getAttribute("href").replace(/[?#].*/, "");
+            }
+            return first;
+            """
+            % json.dumps(sorted(PAGE_OF))
+        )
+    assert first == {word: f"{place}.html" for word, place in PAGE_OF.items()}
