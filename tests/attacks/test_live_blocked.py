@@ -184,5 +184,6 @@ def test_the_watch_of_a_thread_that_is_gone_ends() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    watches[0]._worker.join(5)
-    assert not watches[0]._worker.is_alive()
+    worker = watches[0]._worker
+    worker.join(5)
+    assert not worker.is_alive()

@@ -162,16 +162,15 @@ async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autoju
         await shop_parts.mesh.barrier(NodeId(store.id))
         mesh = shop_parts.mesh
         peer = mesh.peers[NodeId(store.id)]
-        (entry,) = mesh._sessions_of.of(peer)
+        sessions_of = mesh._sessions_of
+        (entry,) = sessions_of.of(peer)
         for count in (1, 10):
             async with contextlib.AsyncExitStack() as stack:
                 for number in range(count):
                     other = await stack.enter_async_context(network.open_node(f"n{count}-{number}"))
                     await mesh.barrier(NodeId(other.id))
                 assert mesh.statistics().sessions > count
-                costs.append(
-                    cost(lambda: (entry.begin(mesh._sessions_of.of(peer)), entry.use(mesh._sessions_of.of(peer))))
-                )
+                costs.append(cost(lambda: (entry.begin(sessions_of.of(peer)), entry.use(sessions_of.of(peer)))))
         await trio.sleep(5)
         assert mesh.statistics().sessions == sum(map(mesh.sessions_of, mesh.peers.values()))
         assert all(map(mesh.sessions_of, mesh.peers.values()))

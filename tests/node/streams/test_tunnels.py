@@ -272,8 +272,9 @@ async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
 
     def open_and_hear_the_end(*args: Any) -> TunnelEndpoint:
         end = plain(*args)
-        end.machine.receive(kinds.TunnelAccept(-end.machine._identifier, 2**20, 2**20), trio.current_time())
-        end.machine.receive(kinds.TunnelClose(-end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)
+        number = -end.machine._identifier
+        end.machine.receive(kinds.TunnelAccept(number, 2**20, 2**20), trio.current_time())
+        end.machine.receive(kinds.TunnelClose(number, 1, 0, "the handler failed: KeyError"), 0.0)
         end.settle()
         return end
 

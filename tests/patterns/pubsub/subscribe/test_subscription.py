@@ -183,8 +183,8 @@ def test_a_publisher_that_does_not_wait_cannot_fill_the_memory(monkeypatch: pyte
 def test_a_subscription_that_ends_releases_its_publishers() -> None:
     desk = Desk("wait", max_events=2)
     desk.numbers(1, 2)
-    desk.subscription._release()
-    desk.subscription._release()
+    for _ in range(2):
+        desk.subscription._release()
     assert desk.holds == [True, False]
 
 
@@ -243,9 +243,10 @@ def test_memory_of_numberings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def followed(desk: Desk) -> int:
-    for numberings in desk.subscription._numberings.values():
+    by_publisher = desk.subscription._numberings.values()
+    for numberings in by_publisher:
         assert len(numberings.expected) == len(numberings.arrived)
-    return sum(len(numberings.arrived) for numberings in desk.subscription._numberings.values())
+    return sum(len(numberings.arrived) for numberings in by_publisher)
 
 
 @pytest.mark.parametrize(("all_", "each"), [(100, 1000), (1000, 60)])
