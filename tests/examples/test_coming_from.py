@@ -73,7 +73,8 @@ def printed(name: str, tmp_path: Path, **environment: str) -> str:
     """Run an example as it is, in a realm of its own, and return what it prints."""
     done = subprocess.run(
         [sys.executable, f"{name}.py"],
-        cwd=EXAMPLES, env=environment_in(tmp_path) | environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=EXAMPLES, env=environment_in(tmp_path) | environment,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -20,7 +20,8 @@ def index() -> dict[str, list[str]]:
 
 
 def test_each_word_of_the_index_leads_to_one_page() -> None:
-    assert [word for word, count in Counter(word for words in index().values() for word in words).items() if count > 1] == []
+    counts = Counter(word for words in index().values() for word in words)
+    assert [word for word, count in counts.items() if count > 1] == []
 
 
 def test_the_words_of_newcomers_lead_to_the_right_page() -> None:

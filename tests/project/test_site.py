@@ -110,11 +110,11 @@ def test_search_finds_pages_from_files(built_site: Path) -> None:
 def test_search_puts_the_right_page_first_for_the_words_of_newcomers(built_site: Path) -> None:
     with open_page((built_site / "search.html").as_uri()) as page:
         first = page.run(
+            f"const words = {json.dumps(sorted(PAGE_OF))};"
             """
             while (!Search._index) await new Promise((go) => setTimeout(go, 50));
             const found = (word) => Search._performSearch(...Search._parseQuery(word));  // the best one is the last
-            return Object.fromEntries(%s.map((word) => [word, found(word).at(-1)[0]]));
+            return Object.fromEntries(words.map((word) => [word, found(word).at(-1)[0]]));
             """
-            % json.dumps(sorted(PAGE_OF))
         )
     assert first == PAGE_OF
