@@ -1,4 +1,4 @@
-"""With RabbitMQ, by kombu: a message stays in a queue until a consumer has acknowledged it.  The broker is in memory."""
+"""With RabbitMQ, by kombu: a message is in a queue until a consumer has acknowledged it.  The broker is in memory."""
 
 from collections import Counter
 
