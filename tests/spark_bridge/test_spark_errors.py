@@ -97,7 +97,7 @@ def test_spark_has_no_other_modes_for_python_sources(
             writer = spark.readStream.format("iris").load().writeStream.format("noop").outputMode("update")
             started = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(**trigger)
             with pytest.raises(PySparkException, match=message):
-                started.start().awaitTermination(60)
+                started.start().awaitTermination(300)
     finally:
         spark.conf.unset("spark.sql.streaming.realTimeMode.allowlistCheck")
 

@@ -90,7 +90,7 @@ def run_query(spark: SparkSession, checkpoint: Path, rows: list[tuple[int, int, 
         .start()
     )
     try:
-        assert query.awaitTermination(180)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 

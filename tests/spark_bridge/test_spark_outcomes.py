@@ -37,7 +37,7 @@ def read_all(frame: DataFrame, checkpoint: Path) -> list[tuple[int, bytes]]:
         .start()
     )
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
     return seen

@@ -89,7 +89,7 @@ def test_a_query_needs_two_pythons_more_than_there_are_cores_and_none_is_a_membe
             .start()
         )
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(300)
         finally:
             query.stop()
     assert rows == EVENTS

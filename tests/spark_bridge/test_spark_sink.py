@@ -54,7 +54,7 @@ def run(frame: DataFrame, checkpoint: Path, **options: str) -> None:
         .start()
     )
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 
@@ -125,7 +125,7 @@ def test_foreach_batch_publishes_each_batch_once(spark: SparkSession, bridge: Br
     def run_once() -> None:
         stream = upper(spark).writeStream.foreachBatch(take).trigger(availableNow=True)
         query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
 
     publish([b"a"], topic="in")
     run_once()

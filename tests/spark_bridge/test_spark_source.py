@@ -71,7 +71,7 @@ class Output:
             .start()
         )
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(300)
             last = query.lastProgress
             self.progress = {} if last is None else json.loads(last.json)["sources"][0]["latestOffset"] or {}
         finally:
