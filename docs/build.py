@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import configparser
+import copy
 import importlib.util
 import json
 import re
@@ -36,6 +37,8 @@ from iris.cli.main import iris
 REFERENCE: Final = ROOT / "docs" / "reference"
 SITE: Final = ROOT / "build" / "site"
 DOCTREES: Final = ROOT / "build" / "doctrees"
+CONNECTION: Final = {"credential", "seeds", "listen", "site", "prefer_site", "dial_only", "dial_networks"}
+"""Options that all verbs have which open a node: the page has them once."""
 LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 HEADING: Final = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
@@ -45,11 +48,25 @@ def command_reference() -> str:
     context = click.Context(iris, info_name="iris", **iris.context_settings)
     parts = [
         "# The `iris` command\n",
-        "Written by `make docs` from the command itself; do not edit.\n",
-        f"```text\n{_help(iris, context)}\n```\n",
+        "Written by `make docs` from the command itself; do not edit. `-h` shows the same of each verb.\n",
+        f"```text\n{_help(iris, context, iris.params)}\n```\n",
+        "## Connection\n",
+        "Each verb that opens a node takes these, or [variables](environment.md) in their place:\n",
+        "| option | what it does |\n|---|---|",
+        *(f"| `{option}` | {text} |" for option, text in _connection(context)),
+        "",
     ]
     parts.extend(_references(iris, context))
     return "\n".join(parts)
+
+
+def _connection(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the options of a connection, and what ``--help`` says of each."""
+    command = iris.get_command(context, "request")
+    assert command is not None
+    for parameter in command.params:
+        if parameter.name in CONNECTION and (record := parameter.get_help_record(context)):
+            yield record
 
 
 def _references(group: click.Group, context: click.Context) -> Iterator[str]:
@@ -58,15 +75,21 @@ def _references(group: click.Group, context: click.Context) -> Iterator[str]:
         assert command is not None
         inner = click.Context(command, parent=context, info_name=name, **command.context_settings)
         yield f"## {inner.command_path}\n"
-        yield f"```text\n{_help(command, inner)}\n```\n"
+        known = set(_connection(context))
+        own = [parameter for parameter in command.params if parameter.get_help_record(inner) not in known]
+        yield f"```text\n{_help(command, inner, own)}\n```\n"
+        if len(own) < len(command.params):
+            yield "And those of a [connection](#connection).\n"
         if isinstance(command, click.Group):
             yield from _references(command, inner)
 
 
-def _help(command: click.Command, context: click.Context) -> str:
+def _help(command: click.Command, context: click.Context, parameters: list[click.Parameter]) -> str:
     context.terminal_width = 100
     context.max_content_width = 100
-    return command.get_help(context).rstrip()
+    shown = copy.copy(command)
+    shown.params, shown.add_help_option = parameters, False
+    return shown.get_help(context).rstrip()
 
 
 def generated() -> dict[Path, str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from sphinx.application import Sphinx
+
+from docs.pages import INDEX, index_words
+
 project = "Iris"
 copyright = "the authors of Iris"  # noqa: A001  (the name that Sphinx asks for)
 html_title = "Iris"
@@ -40,3 +44,13 @@ maximum_signature_line_length = 72
 copybutton_selector = "div:not(.highlight-output) > div.highlight pre"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
+
+
+def setup(app: Sphinx) -> None:
+    """Have the words in the comments ``index:`` of pages be main entries of the index."""
+    app.connect("source-read", _index)
+
+
+def _index(_app: Sphinx, _page: str, source: list[str]) -> None:
+    entries = ", ".join(f"!{word}" for word in index_words(source[0]))
+    source[0] = INDEX.sub(f"```{{index}} {entries}\n```", source[0])

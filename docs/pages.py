@@ -34,9 +34,12 @@ NOT_RUN: Final = {
     "ssh": "needs a second machine",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
-"""How the commands of ``sh`` blocks begin, and why no test runs them as they stand; docs/howto/index.md shows it."""
+"""How the commands of ``sh`` blocks begin, and why no test runs them; docs/explanation/contribute.md shows it."""
 
 FENCE: Final = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+INDEX: Final = re.compile(r"^<!-- index: (.*?) -->$", re.MULTILINE | re.DOTALL)
+"""Words that newcomers look for, divided by commas: a comment below the title of the page that has them.  docs/conf.py
+makes entries of the site's index of them, which its search puts before what it finds in texts."""
 _DIRECTIVE: Final = re.compile(r"\{([\w-]+)\}\s*(.*)")
 _OPTION: Final = re.compile(r"^:([\w-]+):\s*(.*)\n", re.MULTILINE)
 
@@ -68,6 +71,11 @@ def pages() -> list[Path]:
     """Return every page: the site's and those beside the code."""
     site = (path for path in (ROOT / "docs").rglob("*.md") if "_static" not in path.parts)
     return sorted([*ROOT.glob("*.md"), *site, *(ROOT / "examples").rglob("*.md")])
+
+
+def index_words(text: str) -> list[str]:
+    """Return the words for which a page is the one to read."""
+    return [word for words in INDEX.findall(text) for word in re.split(r",\s+", words)]
 
 
 def blocks(page: Path) -> Iterator[Block]:

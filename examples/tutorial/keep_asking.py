@@ -20,6 +20,7 @@ async def main() -> None:
             answered.add(offer.seller)
             if number == 100:
                 os.kill(offer.seller, signal.SIGKILL)
+                print("member 1 of 2 is killed")
         print(f"200 replies from {len(answered)} members, no error")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import resource
 import shutil
@@ -17,6 +18,7 @@ import pytest
 
 from docs.build import sphinx
 from tests.support.browser import open_page
+from tests.support.newcomers import PAGE_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600
@@ -102,3 +104,17 @@ def test_search_finds_pages_from_files(built_site: Path) -> None:
             """
         )
     assert any("howto/calls/idempotent_handler.html" in link for link in found)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is there: apt install chromium")
+def test_search_puts_the_right_page_first_for_the_words_of_newcomers(built_site: Path) -> None:
+    with open_page((built_site / "search.html").as_uri()) as page:
+        first = page.run(
+            f"const words = {json.dumps(sorted(PAGE_OF))};"
+            """
+            while (!Search._index) await new Promise((go) => setTimeout(go, 50));
+            const found = (word) => Search._performSearch(...Search._parseQuery(word));  // the best one is the last
+            return Object.fromEntries(words.map((word) => [word, found(word).at(-1)[0]]));
+            """
+        )
+    assert first == PAGE_OF
