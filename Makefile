@@ -11,6 +11,8 @@ endif
 BIN := $(VENV)/bin
 ARGS ?=
 CORE := aio cluster federation kernel node patterns security sync testing
+EXTRAS := cli bridge doors dash metrics tracing protobuf
+LOWEST := .venv-lowest
 SEEDS ?= 20
 HOURS ?= 1
 
@@ -18,12 +20,13 @@ HOURS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-long check lint types layers coverage bench faults simulate membership docs dist clean
+.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench faults simulate membership docs dist clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
 	@echo "make test      all tests but the long variants"
 	@echo "make test-core the tests of nodes alone, without Spark, doors and programs that others wrote: PYTHON=python3.14"
+	@echo "make test-lowest  the same, with the oldest versions that pyproject.toml permits"
 	@echo "make test-long the long variants of tests that make test runs with less"
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
@@ -51,6 +54,18 @@ $(VENV)/.compiled: $(VENV)/.ready-test
 # What another version of Python is most likely to break, with a tenth of what make test installs.
 test-core: $(VENV)/.ready-test-core
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup $(addprefix tests/,$(CORE)))
+
+# With the oldest versions that pyproject.toml permits of what Iris itself and its extras need.
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup $(addprefix tests/,$(CORE)))
+
+$(LOWEST)/.ready: pyproject.toml
+	"$(PYTHON)" -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check --quiet uv
+	$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct $(addprefix --extra ,$(EXTRAS)) pyproject.toml -o $(LOWEST)/all.txt
+	grep -v '^iris-mesh' $(LOWEST)/all.txt > $(LOWEST)/oldest.txt
+	VIRTUAL_ENV=$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --editable '.[test-core]' --constraints $(LOWEST)/oldest.txt
+	@touch $@
 
 # With Spark as it is, without what makes it quick for tests of a few rows.
 test-long: $(VENV)/.ready-test
