@@ -1,10 +1,18 @@
 # What people type.  Nothing is needed before it but Python 3.11 or later: the first verb creates .venv and installs
-# what it needs.  Arguments for the program behind a verb: make demo ARGS="--rows 20000".
+# what it needs.  Arguments for the program behind a verb: make demo ARGS="--rows 20000".  With another Python, which has
+# an environment of its own beside that: make test PYTHON=python3.14.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+else
+VENV := .venv-$(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 BIN := $(VENV)/bin
 ARGS ?=
+CORE := aio cluster federation kernel node patterns security sync testing
+EXTRAS := cli bridge doors dash metrics tracing protobuf
+LOWEST := .venv-lowest
 SEEDS ?= 20
 HOURS ?= 1
 
@@ -12,11 +20,13 @@ HOURS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check lint types layers coverage bench faults simulate membership docs dist clean
+.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench faults simulate membership docs dist clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
 	@echo "make test      all tests but the long variants"
+	@echo "make test-core the tests of nodes alone, without Spark, doors and programs that others wrote: PYTHON=python3.14"
+	@echo "make test-lowest  the same, with the oldest versions that pyproject.toml permits"
 	@echo "make test-long the long variants of tests that make test runs with less"
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
@@ -39,6 +49,22 @@ test: $(VENV)/.compiled
 # said by the tests themselves.
 $(VENV)/.compiled: $(VENV)/.ready-test
 	@-$(BIN)/python -m pytest --collect-only -qq > /dev/null
+	@touch $@
+
+# What another version of Python is most likely to break, with a tenth of what make test installs.
+test-core: $(VENV)/.ready-test-core
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup $(addprefix tests/,$(CORE)))
+
+# With the oldest versions that pyproject.toml permits of what Iris itself and its extras need.
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup $(addprefix tests/,$(CORE)))
+
+$(LOWEST)/.ready: pyproject.toml
+	"$(PYTHON)" -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check --quiet uv
+	$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct $(addprefix --extra ,$(EXTRAS)) pyproject.toml -o $(LOWEST)/all.txt
+	grep -v '^iris-mesh' $(LOWEST)/all.txt > $(LOWEST)/oldest.txt
+	VIRTUAL_ENV=$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --editable '.[test-core]' --constraints $(LOWEST)/oldest.txt
 	@touch $@
 
 # With Spark as it is, without what makes it quick for tests of a few rows.
@@ -79,9 +105,12 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.build $(ARGS)
 
 # The wheel is tried where nothing is but what it asks for itself, and away from this tree; its command with that extra.
+# It is built of the tree, and once more of the sdist: both are the same, bit by bit.
 dist: $(VENV)/.ready-dist
-	rm -rf dist build/lib build/bdist.* build/empty
-	$(BIN)/python -m build --outdir dist .
+	rm -rf dist build/lib build/bdist.* build/empty build/again
+	$(BIN)/python -m build --outdir dist --sdist --wheel .
+	$(BIN)/python -m build --outdir build/again .
+	cmp dist/*.tar.gz build/again/*.tar.gz && cmp dist/*.whl build/again/*.whl
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 	"$(PYTHON)" -m venv build/empty
@@ -91,7 +120,7 @@ dist: $(VENV)/.ready-dist
 	build/empty/bin/iris --version
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

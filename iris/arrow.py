@@ -6,7 +6,7 @@
         batches = pyarrow.RecordBatchReader.from_batches(iris.arrow.SCHEMA, map(iris.arrow.to_arrow, log))
         frame = batches.read_pandas()
 
-It needs pyarrow, which Iris does not bring along with its core: ``pip install pyarrow``.
+It needs pyarrow, which Iris does not bring along with its core: ``pip install 'iris-mesh[bridge]'``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
+
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as error:
+    error.add_note("iris.arrow needs pyarrow: pip install 'iris-mesh[bridge]'")
+    raise
 
 from iris.patterns.pubsub.queues import LogEvent
 

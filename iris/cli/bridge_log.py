@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from iris.spark_bridge.admin import BridgeStatus
     from iris.spark_bridge.client import BridgeClient, Position
 
+    _AnyType = click.ParamType[object]
+else:
+    _AnyType = click.ParamType  # before click 8.4 it takes no type
+
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
 MIB = 1024 * 1024
@@ -42,7 +46,7 @@ patient = click.option("--timeout", type=POSITIVE, default=5.0, show_default=Tru
 topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these; may be repeated.")
 
 
-class LogPosition(click.ParamType[object]):
+class LogPosition(_AnyType):
     """Position where reading begins or ends: a word, or offsets by shard in JSON."""
 
     name = "place"

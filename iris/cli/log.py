@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import click
 
@@ -21,9 +21,14 @@ _AGE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _COLUMNS: Final = ("shard", "offset", "timestamp", "topic", "key", "headers", "value", "value_base64")
 
+if TYPE_CHECKING:
+    _MomentType = click.ParamType[datetime.datetime]
+else:
+    _MomentType = click.ParamType  # before click 8.4 it takes no type
+
 
 @final
-class Moment(click.ParamType[datetime.datetime]):
+class Moment(_MomentType):
     """Moment in the past: how long ago it was, or its date."""
 
     name = "when"

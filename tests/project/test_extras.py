@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -133,13 +134,19 @@ COMMAND = "import sys\nsys.argv[0] = 'iris'\nfrom iris.__main__ import main\nmai
     ("extras", "arguments", "told"),
     [
         ((), ["--help"], "the command needs click: pip install 'iris-mesh[cli]'"),
+        (("metrics",), ["run", "a:b"], "the command needs click: pip install 'iris-mesh[cli]'"),
         (
             ("cli",), ["bridge", "--topic", "a", "--data", "log"],
             "a bridge needs pyarrow: pip install 'iris-mesh[bridge]'",
         ),
         (("cli",), ["bridge", "status"], "a bridge needs pyarrow: pip install 'iris-mesh[bridge]'"),
+        (("cli",), ["log", "read", "a"], "a bridge needs pyarrow: pip install 'iris-mesh[bridge]'"),
         (
             ("cli",), ["door", "--tokens", "t", "--http", "127.0.0.1:0"],
+            "a door needs uvicorn: pip install 'iris-mesh[doors]'",
+        ),
+        (
+            ("dash",), ["door", "--tokens", "t", "--http", "127.0.0.1:0"],
             "a door needs uvicorn: pip install 'iris-mesh[doors]'",
         ),
         (("cli",), ["dash"], "the page needs starlette: pip install 'iris-mesh[dash]'"),
@@ -150,3 +157,10 @@ def test_a_command_says_which_extra_is_missing(extras: tuple[str, ...], argument
     assert done.stderr.startswith(f"iris: {told}")
     assert len(done.stderr.splitlines()) == 1
     assert done.returncode != 0
+    needed = re.search(r"needs (\w+): pip install 'iris-mesh\[(\w+)\]'", told)
+    assert needed is not None
+    assert needed[1] in installed_with(needed[2]) - installed_with(*extras)
+
+
+def test_a_module_says_which_extra_is_missing() -> None:
+    assert "iris.arrow needs pyarrow: pip install 'iris-mesh[bridge]'" in run("import iris.arrow").stderr

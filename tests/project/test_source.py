@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = ("iris", "tests", "benchmarks", "examples", "docs")
+TREES = ("iris", "tests", "benchmarks", "distribution", "examples", "docs")
 
 
 def python_files(*trees: str) -> list[Path]:

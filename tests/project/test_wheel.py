@@ -1,4 +1,7 @@
-"""The wheel that people install must have every package, because setuptools silently leaves out what is not listed."""
+"""The wheel and the sdist: what is in them, and that the same source gives the same bits.
+
+Setuptools silently leaves out packages that are not listed.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,100 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from distribution.reproducible import source_files
+
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+BUILD = "import sys; sys.path.insert(0, 'distribution'); import reproducible; {call}(sys.argv[1])"
+
+
+def copy_of_tree(directory: Path) -> Path:
+    """Copy the tree as it is without its history: setuptools writes into the tree that it builds."""
+    made = (".git", ".venv*", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis", "__pycache__", ".coverage*")
+    shutil.copytree(ROOT, directory, symlinks=True, ignore=shutil.ignore_patterns(*made))
+    return directory
+
+
+def build(source: Path, out: Path, call: str, umask: int = 0o022) -> Path:
+    """Build a wheel or an sdist as pip does in an environment with what that needs."""
+    out.mkdir(parents=True)
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    command = [sys.executable, "-P", "-c", BUILD.format(call=f"reproducible.{call}"), str(out)]
+    done = subprocess.run(
+        command, cwd=source, env=environment, umask=umask, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = out.iterdir()
+    return built
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without network from a copy: setuptools writes into the tree that it builds."""
-    copy = tmp_path_factory.mktemp("source") / "iris"
-    shutil.copytree(
-        ROOT,
-        copy,
-        symlinks=True,
-        ignore=shutil.ignore_patterns(
-            ".git", ".venv", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis", "docs"
-        ),
-    )
-    out = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    done = subprocess.run([*build, "--wheel-dir", str(out), str(copy)], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (built,) = out.glob("*.whl")
-    return built
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of_tree(tmp_path_factory.mktemp("source") / "iris")
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(source, tmp_path_factory.mktemp("wheel") / "out", "build_wheel")
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, of a tree in which a wheel was built before."""
+    return build(source, tmp_path_factory.mktemp("sdist") / "out", "build_sdist")
+
+
+def test_the_same_source_gives_the_same_bits_of_an_sdist_and_of_a_wheel(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    """Wherever, whenever and by whom it is built: unpacked elsewhere, with other dates and modes."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    for file in unpacked.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(0o600 | file.stat().st_mode & 0o100)
+            os.utime(file, (1e9, 1e9))
+    assert build(unpacked, tmp_path / "sdist", "build_sdist", 0o077).read_bytes() == sdist.read_bytes()
+    assert build(unpacked, tmp_path / "wheel", "build_wheel", 0o077).read_bytes() == wheel.read_bytes()
+
+
+def test_the_sdist_holds_the_tree_with_what_its_own_tests_need(source: Path, sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        entries = {entry.name.partition("/")[2]: entry for entry in archive}
+    folders = ("benchmarks", "deploy", "distribution", "docs", "examples", "iris", "tests", "typings")
+    found = (file for folder in folders for file in (source / folder).rglob("*") if not file.is_dir())
+    assert {str(file.relative_to(source)) for file in found} <= entries.keys()
+    assert {".ci/run", "CHANGELOG.md", "Makefile", "PKG-INFO", "deploy/compose/make-secrets.sh"} <= entries.keys()
+    assert not [name for name in entries if name.startswith((".venv", "build/", "iris_mesh.egg-info"))]
+    assert entries["security"].linkname == "iris/security"
+    assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries.values()} == {(0, 0, "", "")}
+    assert {entry.mode for entry in entries.values()} == {0o644, 0o755}
+
+
+def test_of_a_checkout_the_sdist_holds_what_git_has(tmp_path: Path) -> None:
+    for name in ("tracked.py", "removed.py", "secret.json"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inner.py").write_text("")
+    (tmp_path / "link").symlink_to("folder")
+    for command in (("init", "-q"), ("add", "tracked.py", "removed.py", "folder", "link")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / "removed.py").unlink()
+    assert {str(path) for path in source_files(tmp_path)} == {"tracked.py", "folder/inner.py", "link"}
+
+
+def test_the_changelog_is_of_this_version() -> None:
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    newest = "Unreleased" if "dev" in VERSION else VERSION
+    assert headings[0].startswith(f"## [{newest}]")
 
 
 def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) -> None:

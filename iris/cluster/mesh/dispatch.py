@@ -34,6 +34,10 @@ class FailedMessages(Protocol):
         """A receiver has raised what nobody expected.  Called while the frame is handled; must not block or raise."""
         ...
 
+    def kinds_unknown(self, peer: Peer, unknown: set[int]) -> None:
+        """A peer has sent messages of kinds that this version does not have.  Called as the other one is."""
+        ...
+
 
 @final
 class Dispatcher:
@@ -69,7 +73,8 @@ class Dispatcher:
             work: work that may still be done for the frame that it was carried in, if it was.
 
         Raises:
-            RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
+            RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.  Messages of kinds
+                that this version does not have are left out: later versions send them, and what both know goes on.
         """
         # Tables rather than a check in each receiver: for clients and peers of other realms other kinds do not exist.
         receivers = (
@@ -77,7 +82,11 @@ class Dispatcher:
         )
         if not receivers:
             return
-        messages = _decoder.decode_untrusted(batch)
+        unknown: set[int] = set()
+        messages = _decoder.decode_untrusted(batch, None, unknown)
+        if unknown:
+            self._refusals["message of a kind that this version does not have"] += 1
+            self._failures.kinds_unknown(peer, unknown)
         if work is not None:
             work.add_messages(len(messages))
         for message in messages:

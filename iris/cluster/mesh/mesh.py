@@ -119,6 +119,7 @@ class Mesh:
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
         self._out_of_date: set[str] = set()
+        self._of_other_versions: set[str] = set()
         self._transport = transport
         self._nursery = nursery
         self.rules: Final = setting.rules
@@ -594,7 +595,7 @@ class Mesh:
             except RemoteProtocolError as error:
                 self._warn(
                     "malformed batch",
-                    "dropped what node %s of cluster %r sent: %s",
+                    "dropped what node %s of cluster %r sent, perhaps of another version of Iris: %s",
                     peer.node,
                     peer.identity.cluster,
                     error,
@@ -658,6 +659,20 @@ class Mesh:
     def message_failed(self, peer: Peer, kind: str, error: Exception) -> None:
         """See ``FailedMessages.message_failed``."""
         self.quarantine_peer(peer, f"message of kind {kind}", error)
+
+    def kinds_unknown(self, peer: Peer, unknown: set[int]) -> None:
+        """See ``FailedMessages.kinds_unknown``: log, once for each cluster, that it has another version."""
+        cluster = peer.identity.cluster
+        if cluster not in self._of_other_versions and len(self._of_other_versions) < _MAX_REPORTED:
+            self._of_other_versions.add(cluster)
+            _log.warning(
+                "node %s of cluster %r has another version of Iris: messages of kinds that this one does not have (%s) "
+                "are left out, all others are taken; upgrade the older of the two",
+                peer.node,
+                cluster,
+                ", ".join(map(str, sorted(unknown))),
+                extra={"peer": peer.node, "cluster": cluster, "reason": "another version"},
+            )
 
     def quarantine_peer(self, peer: Peer, what: str, error: Exception) -> None:
         """Note an unexpected error that a peer has brought about: it costs that peer its link and nothing else."""

@@ -30,6 +30,10 @@ from iris.kernel.wire.kinds import MAX_ARRAY, Message
 
 _ARRAY: Final = 0x90
 _ARRAY_16: Final = b"\xdc"
+_LONGER: Final = {0xDC: 3, 0xDD: 5}
+"""Where the first element of a longer array is, by its first byte."""
+_NO_KIND: Final = 0x80
+"""The first byte that is no kind by itself; see ``iris.kernel.wire.kinds``."""
 
 MAX_MESSAGES: Final = 512
 """Messages of one batch: at 10 to 50 us for a message it is work for 5 to 25 ms.  A frame of 1 MiB could hold 350,000
@@ -153,20 +157,25 @@ class BatchDecoder(Generic[Of]):
         kinds: the messages that a batch may hold.
     """
 
-    __slots__ = ("_batch", "_message")
+    __slots__ = ("_batch", "_kinds", "_message")
 
     def __init__(self, *kinds: type[Of]) -> None:
+        self._kinds: Final = {cast("int", kind.__struct_config__.tag) for kind in kinds}
         one: Any = Union[kinds]  # noqa: UP007 -- of as many as are given
         batch: Any = Annotated[list[one], msgspec.Meta(max_length=MAX_MESSAGES)]
         self._message: msgspec.msgpack.Decoder[Of] = msgspec.msgpack.Decoder(one)
         self._batch: msgspec.msgpack.Decoder[list[Of]] = msgspec.msgpack.Decoder(batch)
 
-    def decode_untrusted(self, batch: bytes | memoryview, elements: Elements | None = None) -> list[Of]:
+    def decode_untrusted(
+        self, batch: bytes | memoryview, elements: Elements | None = None, unknown: set[int] | None = None
+    ) -> list[Of]:
         """Return the messages of a batch.
 
         Args:
             batch: the batch as received.
             elements: counts those of all arrays; else there may be ``MAX_ELEMENTS``.
+            unknown: gets other kinds, which later versions may send: messages of these are left out.  None: they are
+                refused.
 
         Raises:
             RemoteProtocolError: anything else, or too many messages or elements.  No message of the batch is returned.
@@ -180,8 +189,31 @@ class BatchDecoder(Generic[Of]):
                 messages.append(self._message.decode(piece))
                 counted.count_in(messages[-1])
         except Exception as error:  # noqa: BLE001 -- msgspec raises half a dozen types, MemoryError among them
+            known = None if unknown is None else self._without_unknown(batch, unknown)
+            if known is not None:
+                return self.decode_untrusted(known, elements)
             raise RemoteProtocolError(f"malformed batch: {error}") from None
         return messages
+
+    def _without_unknown(self, batch: bytes | memoryview, unknown: set[int]) -> bytes | None:
+        """Return a batch without messages of other kinds; None if it has none, or is no array."""
+        try:
+            pieces = _pieces.decode(batch)
+        except Exception:  # noqa: BLE001 -- as above
+            return None
+        kinds = [_kind_of(bytes(memoryview(piece)[:6])) for piece in pieces]
+        others = {kind for kind in kinds if kind is not None} - self._kinds
+        unknown |= others
+        if not others:
+            return None
+        return _encoder.encode([piece for piece, kind in zip(pieces, kinds, strict=True) if kind not in others])
+
+
+def _kind_of(message: bytes) -> int | None:
+    """Return the kind that a message begins with; None if it does not begin as one."""
+    begin = 1 if message[0] & 0xF0 == _ARRAY else _LONGER.get(message[0], len(message))
+    kind = message[begin] if begin < len(message) else _NO_KIND
+    return kind if kind < _NO_KIND else None
 
 
 def carried_by(size: int) -> int:

@@ -19,6 +19,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 import struct
@@ -48,6 +49,8 @@ from iris.spark_bridge.log.numbering import Hole, Numbering
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
 
+_log: Final = logging.getLogger("iris")
+
 MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 """Address space, not memory: room for the index of about 100 million chunks."""
 
@@ -55,7 +58,8 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 8"
+_WRITTEN_BY: Final = b"iris log "
+_FORMAT: Final = _WRITTEN_BY + b"8"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -850,8 +854,14 @@ class Index:
                 present = _FORMER.get(found, len(_TABLES))
                 if entries != 1 + present:
                     raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + present}")
+            elif found is not None and found.startswith(_WRITTEN_BY):
+                raise LogDamaged(
+                    f"{self._path} is the index of a log of a later version of Iris ({found.decode(errors='replace')}; "
+                    f"this one reads {_FORMAT.decode()} and earlier ones): start the bridge with that version, or with "
+                    "the copy of --data that was made before it"
+                )
             else:
-                raise LogDamaged(f"{self._environment.path()} is not the index of a log of this version")
+                raise LogDamaged(f"{self._path} is not the index of a log of this version")
             made = () if self._look_only else _TABLES[present:]
             if made:
                 transaction.put(b"format", _FORMAT)
@@ -864,6 +874,14 @@ class Index:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
             if "queues" in made:
                 _import_former(self._path.parent, IndexView(self, transaction, databases))
+        if made and found is not None:
+            _log.warning(
+                "the log in %s was converted from %r to %r: earlier versions of Iris refuse it from now on",
+                self._path.parent,
+                found.decode(),
+                _FORMAT.decode(),
+                extra={"reason": "converted"},
+            )
         if not self._look_only:
             _leave_beside(self._path.parent)  # again, if a process was killed before it
         return databases

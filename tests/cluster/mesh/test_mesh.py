@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
+from iris.kernel.wire import Message
 from tests.support.mesh_cases import (
     Marks,
     mark,
@@ -50,6 +51,33 @@ async def test_messages_arrive_in_order_and_counters_agree(autojump_clock: MockC
         assert set(marks.peers) == {b.peer(a)}
         assert after.sent - before.sent == 3000 == after.posted - before.posted
         assert after.lost == after.waiting == 0
+
+
+class OfLaterVersion(Message, tag=0x7E):
+    """A message of a kind that this version does not have."""
+
+    number: int
+
+
+async def test_messages_of_a_later_version_are_left_out_and_that_is_said_once(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        marks = Marks(b)
+        for number in range(3):
+            mark(a, b, number)
+            a.mesh.post(b.id, OfLaterVersion(number), 0)
+            mark(a, b, number + 10)
+            await settle()
+        assert marks.received == [0, 10, 1, 11, 2, 12]
+        assert b.mesh.refusals == {"message of a kind that this version does not have": 3}
+        assert a.log.entries == [("up", b.id)]
+        (said,) = caplog.messages
+        assert said == (
+            f"node {a.id} of cluster 'a' has another version of Iris: messages of kinds that this one does not have "
+            "(126) are left out, all others are taken; upgrade the older of the two"
+        )
 
 
 async def test_a_node_is_a_peer_of_itself(autojump_clock: MockClock) -> None:

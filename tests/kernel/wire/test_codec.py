@@ -213,6 +213,25 @@ def test_what_no_node_sends_is_refused(message: bytes) -> None:
         batch_decoder().decode_untrusted(b"\x92\x92\x01\x02" + message)
 
 
+@pytest.mark.parametrize("later", [b"\x92\x7e\x01", b"\x91\x00", b"\xdc\x00\x01\x7e", b"\xdd\x00\x00\x00\x01\x7e"])
+def test_messages_of_kinds_of_a_later_version_are_left_out_where_that_is_wanted(later: bytes) -> None:
+    batch = b"\x94\x92\x01\x02" + later + b"\x92\x01\x03" + later
+    unknown: set[int] = set()
+    assert batch_decoder().decode_untrusted(batch, None, unknown) == [kinds.Ping(2), kinds.Ping(3)]
+    assert unknown == ({0} if later == b"\x91\x00" else {0x7E})
+    with pytest.raises(RemoteProtocolError, match="malformed batch"):
+        batch_decoder().decode_untrusted(batch)
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"\x92\x01\xc1", b"\x91\x01", b"\x90", b"\xc0", b"\x01", b"\x91\xcc\x80", b"\xdc\x00\x00", b"\x91"]
+)
+def test_beside_them_nothing_else_is_forgiven(wrong: bytes) -> None:
+    for batch in (b"\x92\x91\x7e" + wrong, b"\x91" + wrong):
+        with pytest.raises(RemoteProtocolError, match="malformed batch"):
+            batch_decoder().decode_untrusted(batch, None, set())
+
+
 @pytest.mark.parametrize(
     "header", [b"\xdc\x04\x00", b"\xdd\x00\x00\x04\x00", b"\x91", b"\x9f", b"\xdd\xff\xff\xff\xff"]
 )

@@ -9,6 +9,7 @@ import subprocess
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ async def test_both_ends_count_what_was_asked_and_how_long_it_took() -> None:
         assert value(there, "iris_links") == 1
         assert value(there, "iris_sessions") == 1
         assert value(there, "iris_handshakes_total") == 1
-        assert value(there, "iris_info", node=member.id, cluster="store", site="", version="0.1.0") == 1
+        assert value(there, "iris_info", node=member.id, cluster="store", site="", version=version("iris-mesh")) == 1
         assert not any(shop.id in dict(labels).values() for _, labels in there), "no label is a peer"
 
 

@@ -187,6 +187,26 @@ def test_what_the_former_version_had_beside_the_index_is_taken_over(tmp_path: Pa
         store.close()
 
 
+def test_that_a_log_was_converted_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_beside(tmp_path)
+    for _ in range(2):
+        make_store(tmp_path).close()
+    text = "was converted from 'iris log 6' to 'iris log 8': earlier versions of Iris refuse it from now on"
+    assert caplog.messages == [f"the log in {tmp_path} {text}"]
+
+
+def test_a_log_of_a_later_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path) -> None:
+    make_store(tmp_path).close()
+    with (
+        lmdb.open(str(tmp_path / "index"), max_dbs=64) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(b"format", b"iris log 9")
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match=r"of a later version of Iris \(iris log 9; this one reads iris log 8 and"):
+            make_store(tmp_path)
+
+
 def test_damaged_leases_of_the_former_version_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     make_beside(tmp_path)
     sound = (tmp_path / "leases").read_bytes()

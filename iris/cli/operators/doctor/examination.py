@@ -25,15 +25,17 @@ from iris.cli.operators.doctor.firewall import examine_firewall, opening, read_r
 from iris.cli.operators.doctor.lan import examine_multicast
 from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
+from iris.cli.operators.doctor.neighbours import examine_neighbours
 from iris.cli.operators.doctor.realms import examine_realms
 from iris.cli.operators.doctor.scraping import examine_metrics
 from iris.cluster.addresses import advertised, is_loopback, split_url
+from iris.cluster.discovery import Registry
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.shapes import is_map
 from iris.kernel.transport import check_url
 from iris.node.environment import Environment
 from iris.patterns.service import DESCRIBE
-from iris.security.files import iris_home, load_revocations, open_local_realm
+from iris.security.files import iris_home, load_revocations, open_local_realm, runtime_place
 from iris.security.identity import Credential, RevocationList
 
 Report = Callable[[Diagnosis], None]
@@ -170,6 +172,9 @@ class _Examination:
                 empty = examine_site(realm.fingerprint, self._setup.environment, self._setup.site or "")
                 if empty is not None and not node.nodes():
                     self._report(empty)
+                directory, _ = runtime_place(realm.fingerprint, self._setup.environment)
+                for finding in await examine_neighbours(node, Registry(directory, self._setup.site or "")):
+                    self._report(finding)
                 await self._examine_members(node)
         except IrisError as error:
             self._report(problem("node-fails", str(error), "iris -v nodes"))

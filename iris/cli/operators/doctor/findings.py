@@ -55,6 +55,7 @@ Code = Literal[
     "metrics-ok",
     "metrics-running",
     "metrics-taken",
+    "neighbour-unlinked",
     "node-fails",
     "node-ok",
     "packages-missing",

@@ -151,7 +151,10 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, rem
             cause = f"{url}: the node there takes connections, and cannot connect back to this one at {where}"
             return problem("listen-unreachable", cause, remedy)
         case TurnedAway():
-            cause = f"{url}: the node there is of another realm, or this credential has an old gate secret: compare"
+            cause = (
+                f"{url}: the node there is of another realm or protocol version, or this credential has an old gate "
+                "secret: compare"
+            )
             return problem("seed-realm", cause, "iris keys show CREDENTIAL")
         case Refused():
             return problem("seed-refused", f"{url}: nobody listens there any more", "iris doctor")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,32 @@ def seed(terminal: Terminal) -> Generator[str]:
     serve = ("run", "app:databases", "--credential", "databases", "--listen", url)
     with terminal.started(*serve, announces="serves databases"):
         yield url
+
+
+@contextmanager
+def hanging_up(listener: socket.socket, path: Path) -> Generator[None]:
+    """Do as a node does with frames of another version: greet, read one, and hang up."""
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(ConnectionError):
+                connection.sendall(b"\0SP\0\0\x51\0\0")
+                connection.recv(4096)
+                connection.recv(4096)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def files(terminal: Terminal) -> set[Path]:
@@ -112,6 +141,21 @@ def test_a_site_without_nodes_names_those_that_have_some(terminal: Terminal) -> 
             ("no other node of this machine is at the site olso; nodes are at: oslo", "iris doctor --site oslo")
         ]
         assert b"site-empty" not in terminal.run("doctor", "-o", "json", "--site", "oslo").stdout
+
+
+def test_a_neighbour_that_speaks_another_version_of_the_protocol_is_named(terminal: Terminal) -> None:
+    with terminal.started("run", "app:databases", announces="serves databases"):
+        member = max(terminal.directory.parent.glob("iris/*/*.node"), key=lambda entry: entry.stat().st_mtime)
+        other = member.with_name("0" * 32 + ".node")
+        socket_file = other.with_suffix("")
+        other.write_text(member.read_text().replace(member.stem, other.stem))
+        with socket.socket(socket.AF_UNIX) as listener, hanging_up(listener, socket_file):
+            done = terminal.run("doctor", "-q", "-o", "json")
+        other.unlink()
+        socket_file.unlink()
+    (found,) = (one for one in map(json.loads, done.stdout.splitlines()) if one["level"] == "problem")
+    assert (done.returncode, found["code"], found["remedy"]) == (1, "neighbour-unlinked", "ss -lxp | grep 00000000")
+    assert "node 00000000 of this machine is not linked: it hangs up on this one, and speaks another" in found["cause"]
 
 
 def test_the_command_of_a_node_has_its_options(terminal: Terminal, seed: str) -> None:

@@ -1,0 +1,103 @@
+"""This tree beside the wheel of a release: a mesh of both, and the log of each read by the other.
+
+The wheel is built of the history: of the tag, or else of the last commit that has the release's version.  Until a later
+version is begun that is the tree itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Generator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Terminal, interrupt, open_terminal
+from tests.support.machines import APP
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASE = "0.9.0"
+"""The oldest release that this tree has to get along with: docs/reference/stability.md says for how long."""
+
+pytestmark = pytest.mark.xdist_group("release")
+
+
+def git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
+
+
+def commit_of_release() -> str:
+    """Return the commit of the release.  Skips where there is no history."""
+    if not (ROOT / ".git").exists() or git("rev-parse", "--is-shallow-repository").strip() == b"true":
+        pytest.skip("the release is built of the history, which is not here")
+    if git("tag", "--list", f"v{RELEASE}").strip():
+        return f"v{RELEASE}"
+    later = ""
+    for commit in git("log", "--first-parent", "--format=%H", "--", "pyproject.toml").decode().split():
+        if tomllib.loads(git("show", f"{commit}:pyproject.toml").decode())["project"]["version"] == RELEASE:
+            return f"{later}^" if later else "HEAD"
+        later = commit
+    pytest.skip(f"the history has no version {RELEASE}")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory in which the release is installed, without what it needs: that is the same."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("release")
+    with tarfile.open(fileobj=BytesIO(git("archive", commit_of_release()))) as archive:
+        archive.extractall(source, filter="data")
+    install = ["install", "--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--target", str(target)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *install, str(source)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture
+def terminals(release: Path) -> Generator[dict[str, Terminal]]:
+    """Two terminals in one local realm: the commands of the tree and of the release."""
+    with open_terminal() as tree:
+        (tree.directory / "app.py").write_text(APP)
+        other = Terminal(tree.directory.parent, ("env", f"PYTHONPATH={release}"))
+        assert other.run("--version").stdout.decode().strip() == f"iris {RELEASE}"
+        yield {"tree": tree, "release": other}
+
+
+ORDERS = [("tree", "release"), ("release", "tree")]
+
+
+@pytest.mark.parametrize(("one", "other"), ORDERS)
+def test_each_asks_the_other_and_hears_its_events(terminals: dict[str, Terminal], one: str, other: str) -> None:
+    with (
+        terminals[one].started("run", "app:databases", announces="serves databases"),
+        terminals[one].started("sub", "orders.>", "--count", "2", announces="subscribed to") as subscriber,
+    ):
+        done = terminals[other].run("request", "databases", "hello", "--wait", "10")
+        assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr
+        for payload in ("one", "two"):
+            assert terminals[other].run("pub", "orders.created", payload).returncode == 0
+        heard, said = subscriber.communicate(timeout=30)
+        assert heard == b"orders.created one\norders.created two\n", said
+        assert b"version" not in said
+
+
+@pytest.mark.parametrize(("one", "other"), ORDERS)
+def test_each_reads_and_goes_on_with_the_log_of_the_other(terminals: dict[str, Terminal], one: str, other: str) -> None:
+    bridge = ("bridge", "--topic", "orders.>", "--data", "log")
+    for number, (writer, client) in enumerate(((one, other), (other, one))):
+        with terminals[writer].started(*bridge, announces="serves bridge") as process:
+            done = terminals[client].run("pub", "orders.created", str(number), "--confirm", "--timeout", "20")
+            assert done.returncode == 0, done.stderr
+            done = terminals[client].run("log", "read", "orders.>")
+            assert done.returncode == 0, done.stderr
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            assert [(event["offset"], event["value"]) for event in events] == [
+                (offset, str(offset)) for offset in range(number + 1)
+            ]
+            assert interrupt(process) == 0
