@@ -36,7 +36,7 @@ TCP: Final = iris.Environment(directory=None, lan=None)
 TIMES: Final = 60
 """How often each kind of message is counted."""
 
-BATCH: Final = 16
+BATCH: Final = 64
 """Events that are published before the first is taken."""
 
 WARM: Final = 5

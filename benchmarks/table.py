@@ -24,7 +24,7 @@ bridge](measured/spark.md) are measured beside JetStream on theirs.
 - **`iris /`, `iris.aio /`**: the figure of Iris with trio, and with asyncio, divided by that of the row. Above 1 is
   better for Iris where more is better, below 1 where less is.
 - **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
-  source, and of all sinks together; the third is the server that passes it on. A busy machine changes it far less than
+  source, and of all sinks together; the third is the server that passes it on. A busy machine changes it less than
   a rate.
 - **without**: what the program of the row does not do and the one of Iris does, as it is measured here. Several of the
   systems can do it otherwise.

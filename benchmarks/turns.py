@@ -5,13 +5,15 @@
 First come the Python bytecodes that one message takes (:mod:`benchmarks.counts`), which no other program changes. Then
 each case is run by processes of each checkout, one right after the other, so that both meet the same load of the
 machine; who is first changes with each pair.  A ratio is the median of those of the pairs, and above 1 where this
-checkout is better.  What is below ``SLOWER`` after all pairs is measured three times as often before it is called
-slower.  Under load believe the processor time of a message, and its bytecodes, rather than a rate.
+checkout is better.  What is below ``SLOWER`` after all pairs is measured three times as often.  It is called slower if
+so many pairs are below 1 that of equal checkouts one in twenty would look so; else it is in doubt, as on a busy machine
+most is.  There believe bytecodes first, then processor time, and a rate last.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -50,7 +52,12 @@ HOT: Final = (
 )
 """What is measured if nothing is named: the paths that every message takes, in two minutes."""
 
+CHANCE: Final = 0.05
+"""Probability with which a checkout that is as good may be called slower."""
+
 SYSTEMS: Final = ("iris", "iris.aio", "iris.aio asking", "iris.sync asking")
+
+DOUBT: Final = "in doubt"
 
 TAILS: Final = frozenset({"p99", "p99.9"})
 """Figures that are shown without a verdict: in half a second they are what a few messages met."""
@@ -72,16 +79,18 @@ def main(
     """Compare this checkout with another one.  The exit status is 1 if anything is slower."""
     jobs = chosen(systems, cases, everything=everything)
     others = Others()
-    slower = [*compare("bytecodes of one message", [(count_bytecodes(HERE), count_bytecodes(tree))])]
+    slower, doubtful = compare("bytecodes of one message", [(count_bytecodes(HERE), count_bytecodes(tree))])
     with tempfile.TemporaryDirectory(prefix="ib-") as name:
         for system, case in jobs:
             measured = measure_pairs(system, case, tree, Path(name), pairs, seconds)
-            slower += compare(f"{system}, {case.title}", measured)
+            names = compare(f"{system}, {case.title}", measured)
+            slower, doubtful = slower + names[0], doubtful + names[1]
     share = others.share()
-    print(f"\nOther programs took {share:.0%} of the processors.", end=" ")
-    if share > LIMIT:
-        print("That is much: believe the bytecodes and the processor time.", end=" ")
+    much = ", which is much: repeat what is in doubt when it is quiet" if share > LIMIT else ""
+    print(f"\nOther programs took {share:.0%} of the processors{much}.")
     print(f"Slower than {tree}: {'; '.join(slower) or 'nothing'}.")
+    if doubtful:
+        print(f"In doubt: {'; '.join(doubtful)}.")
     if slower:
         raise SystemExit(1)
 
@@ -110,7 +119,7 @@ def chosen(systems: Sequence[str], cases: Sequence[str], *, everything: bool) ->
 def measure_pairs(
     system: str, case: Case, tree: Path, directory: Path, pairs: int, seconds: float
 ) -> list[tuple[Figures, Figures]]:
-    """Return what this checkout and another one reach in turns; more often where this one seems to be slower."""
+    """Return what this checkout and another one reach in turns; more often where this one may be slower."""
     measured: list[tuple[Figures, Figures]] = []
     for number in range(3 * pairs):
         if measured and number % pairs == 0 and not any(verdict(*figure) for figure in ratios(measured).items()):
@@ -171,13 +180,21 @@ def verdict(name: str, each: Sequence[float]) -> str:
     middle = statistics.median(each)
     if name in TAILS or middle >= SLOWER:
         return ""
+    if len(each) > 1 and chance(sum(one >= 1 for one in each), len(each)) > CHANCE:
+        return DOUBT
     return "slower" if middle >= MUCH_SLOWER else "MUCH SLOWER"
 
 
-def compare(title: str, pairs: Sequence[tuple[Figures, Figures]]) -> list[str]:
-    """Print the figures of some pairs, and return those that are slower."""
+def chance(better: int, pairs: int) -> float:
+    """Return the probability that of two equal checkouts one is better in so few pairs, or in fewer (sign test)."""
+    return sum(math.comb(pairs, count) for count in range(better + 1)) / (1 << pairs)
+
+
+def compare(title: str, pairs: Sequence[tuple[Figures, Figures]]) -> tuple[list[str], list[str]]:
+    """Print the figures of some pairs, and return those that are slower, and those of which it is in doubt."""
     print(title)
     slower: list[str] = []
+    doubtful: list[str] = []
     for name, each in ratios(pairs).items():
         here, there = (
             statistics.median(one[name][0] for one in side if name in one) for side in zip(*pairs, strict=True)
@@ -187,8 +204,8 @@ def compare(title: str, pairs: Sequence[tuple[Figures, Figures]]) -> list[str]:
         line = f"  {name:28} {here:>12,.5g} {there:>12,.5g} {statistics.median(each):6.2f}  {spread:12}  {says}"
         print(line.rstrip(), flush=True)
         if says:
-            slower.append(f"{title}: {name} {statistics.median(each):.2f}")
-    return slower
+            (doubtful if says == DOUBT else slower).append(f"{title}: {name} {statistics.median(each):.2f}")
+    return slower, doubtful
 
 
 if __name__ == "__main__":

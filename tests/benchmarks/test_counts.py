@@ -24,12 +24,12 @@ LIMITS: Final[dict[str, dict[str, tuple[int, int]]]] = {
     "3.11": {
         "request": (6982, 199),
         "event": (4504, 123),
-        "event, 16 at a time": (413, 12),
+        "event, 64 at a time": (200, 6),
         "tunnel message and back": (10083, 265),
-        "asyncio: request": (10026, 318),
+        "asyncio: request": (10031, 319),
         "asyncio: event": (6045, 173),
-        "asyncio: event, 16 at a time": (601, 18),
-        "asyncio: tunnel message and back": (16136, 467),
+        "asyncio: event, 64 at a time": (279, 9),
+        "asyncio: tunnel message and back": (16178, 463),
     },
 }
 """By version of Python, whose compiler decides: bytecodes and calls of C functions of one message, at both ends.

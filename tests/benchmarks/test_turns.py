@@ -26,7 +26,11 @@ def test_a_ratio_above_one_is_better_for_this_checkout() -> None:
     ("name", "each", "said"),
     [
         ("rate", [1.1, 0.5, 0.97], ""),
-        ("rate", [1.1, 0.5, 0.969], "slower"),
+        ("rate", [1.1, 0.5, 0.969], "in doubt"),
+        ("rate", [0.99, 0.95, 0.96, 0.94, 0.96], "slower"),
+        ("rate", [1.01, 0.95, 0.96, 0.94, 0.96], "in doubt"),
+        ("rate", [1.3, 1.2, 1.1] + 12 * [0.9], "MUCH SLOWER"),
+        ("rate", [1.3, 1.2, 1.1, 1.0] + 11 * [0.9], "in doubt"),
         ("p50", [0.93], "slower"),
         ("p50", [0.929], "MUCH SLOWER"),
         ("p99", [0.5], ""),
@@ -39,7 +43,7 @@ def test_the_median_of_the_pairs_is_judged_and_tails_are_not(name: str, each: li
 def test_what_is_slower_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     here: turns.Figures = {"rate": (90.0, "higher"), "processor, us": (10.0, "lower")}
     there: turns.Figures = {"rate": (100.0, "higher"), "processor, us": (10.0, "lower")}
-    assert compare("iris, one-way", [(here, there)]) == ["iris, one-way: rate 0.90"]
+    assert compare("iris, one-way", [(here, there)]) == (["iris, one-way: rate 0.90"], [])
     title, rate, processor = capsys.readouterr().out.splitlines()
     assert title == "iris, one-way"
     assert rate.split() == ["rate", "90", "100", "0.90", "MUCH", "SLOWER"]
