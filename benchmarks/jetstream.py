@@ -149,17 +149,13 @@ def main(*, events: int, rounds: int, busy: bool) -> None:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ib-"))) for _ in range(2)]
         synced, synced_pid = stack.enter_context(server(folders[0], "sync_interval: always"))
         relaxed, relaxed_pid = stack.enter_context(server(folders[1], ""))
-        few = events // 100
+        some, few = events // 10, events // 100
         ways: dict[str, tuple[int, int, Callable[[], float]]] = {
             "a bridge of Iris, synced": (events, bridge.pid, lambda: trio.run(publish_confirmed, events)),
-            "JetStream, batch, synced": (events, synced_pid, lambda: asyncio.run(publish_batch(synced, events))),
+            "JetStream, batch, synced": (some, synced_pid, lambda: asyncio.run(publish_batch(synced, some))),
             "JetStream, each, synced": (few, synced_pid, lambda: asyncio.run(publish_each(synced, few))),
             "JetStream, batch, every 2 min": (events, relaxed_pid, lambda: asyncio.run(publish_batch(relaxed, events))),
-            "JetStream, each, every 2 min": (
-                10 * few,
-                relaxed_pid,
-                lambda: asyncio.run(publish_each(relaxed, 10 * few)),
-            ),
+            "JetStream, each, every 2 min": (some, relaxed_pid, lambda: asyncio.run(publish_each(relaxed, some))),
         }
         rates: dict[str, list[float]] = {way: [] for way in ways}
         costs: dict[str, list[float]] = {way: [] for way in ways}

@@ -21,10 +21,10 @@ from iris.bench.workload import WARM_UP
 
 ROOT = Path(__file__).resolve().parents[1]
 
-WARMED_UP: Final[frozenset[Kind]] = frozenset({"request", "handshake"})
+WARMED_UP: Final[tuple[Kind, ...]] = ("request", "handshake")
 """Kinds of work whose rate does not count the first ``WARM_UP`` seconds, so that the processor time does not either."""
 
-COUNTED: Final[frozenset[Kind]] = WARMED_UP | {"stream", "paced", "tunnel", "broadcast"}
+COUNTED: Final[tuple[Kind, ...]] = (*WARMED_UP, "stream", "paced", "tunnel", "broadcast")
 """Kinds of work of which a message costs processor time."""
 
 PROCESSOR: Final = ("processor-source", "processor-sinks", "processor-server")

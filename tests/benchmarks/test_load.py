@@ -39,7 +39,11 @@ def test_the_processor_time_of_another_process_is_read() -> None:
 
 def test_what_this_process_and_its_children_take_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([(0.0, 10.0, 1.0), (2.0, 13.0, 2.5), (4.0, 13.0, 2.6)])
-    monkeypatch.setattr(Others, "_look", lambda _: next(looks))
+
+    def look(_: Others) -> tuple[float, float, float]:
+        return next(looks)
+
+    monkeypatch.setattr(Others, "_look", look)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     others = Others()
     assert others.share() == pytest.approx(1.5 / 4)
