@@ -6,47 +6,18 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
-import json
-import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
+from benchmarks.broker import Broker, find_program, program_version
+from benchmarks.worker import Task
 from iris.bench.cases import Case, Kind
 
+__all__ = ["Role", "Roles", "System", "Task"]
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Task of one process of a trial, and its line to the process that conducts the trial.
-
-    Attributes:
-        case: the work.
-        seconds: time for which the source works, in seconds.
-        broker: address of the system's broker; empty if it has none.
-        addresses: addresses at which the sinks listen, in a source; empty in a sink.
-        seat: number of this sink.
-    """
-
-    case: Case
-    seconds: float
-    broker: str
-    addresses: tuple[str, ...]
-    seat: int = 0
-
-    def ready(self, address: str = "") -> None:
-        """Say that this sink now receives, at ``address``."""
-        self._say({"ready": address})
-
-    def finish(self, **figures: float) -> None:
-        """Say what was measured."""
-        self._say({"figures": figures})
-
-    def _say(self, line: Mapping[str, object]) -> None:
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-
+OF_REQUESTS: Final = frozenset({"retries", "balance"})
+"""What only requests have."""
 
 Role = Callable[[Task], None]
 
@@ -69,9 +40,12 @@ class System:
         name: the stable name in the JSON.
         package: the distribution on PyPI, for the version.
         encrypted: whether what it sends is encrypted here.
+        lacks: what the measured program does not do and the one of Iris does, in the words of the page's list.
         module: the library that must be importable.
-        program: the broker that must be on the PATH; empty if it needs none.
-        broker: starts the broker for the whole run; its value is the broker's address.
+        program: the broker that must be installed; empty if it needs none.
+        oldest: the oldest version of the broker that is measured; empty if any is.
+        install: how the broker is installed; empty if by its name from Debian.
+        broker: starts the broker for the whole run.
         roles: the programs, by kind of work; a kind that is not here is not measured.
         without: cases of those kinds that it cannot do, by name, with the reason.
         quick: whether ``--quick`` measures it.
@@ -80,9 +54,12 @@ class System:
     name: str
     package: str
     encrypted: bool
+    lacks: tuple[str, ...] = ()
     module: str
     program: str = ""
-    broker: Callable[[Path], contextlib.AbstractContextManager[str]] | None = None
+    oldest: str = ""
+    install: str = ""
+    broker: Callable[[Path], contextlib.AbstractContextManager[Broker]] | None = None
     roles: Mapping[Kind, Roles]
     without: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     quick: bool = False
@@ -91,14 +68,32 @@ class System:
         """Return why this system cannot be measured here; empty if it can."""
         if importlib.util.find_spec(self.module) is None:
             return f"the Python package {self.package} is not installed"
-        if self.program and not shutil.which(self.program):
-            return f"{self.program} is not installed (Debian: apt install {self.program})"
+        if not self.program:
+            return ""
+        install = self.install or f"Debian: apt install {self.program}"
+        if (path := find_program(self.program)) is None:
+            return f"{self.program} is not installed ({install})"
+        if self.oldest and _parts(version := program_version(path)) < _parts(self.oldest):
+            return f"{self.program} {version} is older than {self.oldest} ({install})"
         return ""
 
     def does(self, case: Case) -> bool:
         """Return whether this system can do ``case``."""
         return case.kind in self.roles and case.name not in self.without
 
+    def lacks_in(self, case: Case) -> tuple[str, ...]:
+        """Return what it lacks in a case: events are not asked for again, nor balanced."""
+        return tuple(word for word in self.lacks if case.kind == "request" or word not in OF_REQUESTS)
+
     def version(self) -> str:
         """Return the version of the library."""
         return importlib.metadata.version(self.package)
+
+    def server(self) -> str:
+        """Return name and version of the broker, as in ``nats-server 2.15.1``; empty if it needs none."""
+        path = find_program(self.program) if self.program else None
+        return f"{self.program} {program_version(path)}" if path else ""
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.report import OURS, Report
-from iris.bench.cases import Case, Figure, Row, machine, spread
+from benchmarks.load import LIMIT
+from benchmarks.report import OURS, OURS_IN_ASYNCIO, Report
+from benchmarks.system import System
+from iris.bench.cases import CASES, Case, Figure, Row, machine, spread
 
-HEAD = """\
+HEAD = f"""\
 # Benchmarks
 
 Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
-of all rounds, with the least and the greatest in brackets. Iris always encrypts; the column *sealed* says who else
-does. *Ratio* is Iris divided by that system: above 1 is better for Iris where more is better, below 1 where less is.
+of all rounds, with the least and the greatest in brackets. Under each case stand its date, machine, versions, and what
+other programs took of the processors meanwhile: a run is refused where that is more than {LIMIT * 100:.0f} %.
+Requests, events and bulk beside peers stand on this page only; [queues](../reference/queues.md) and [the
+bridge](measured/spark.md) are measured beside JetStream on theirs.
 
-The peers' Python packages come with `make bench`. Two of them need a server besides, `nats-server` and `redis-server`
-(Debian packages of these names), which must be on the `PATH`. What is not there is left out, and *Not measured* at the
-end says why.
+- **`iris /`, `iris.aio /`**: the figure of Iris with trio, and with asyncio, divided by that of the row. Above 1 is
+  better for Iris where more is better, below 1 where less is.
+- **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
+  source, and of all sinks together; the third is the server that passes it on. A busy machine changes it less than
+  a rate.
+- **without**: what the program of the row does not do and the one of Iris does, as it is measured here. Several of the
+  systems can do it otherwise.
+  - *encryption*: what is sent cannot be read or changed on its way. Iris always encrypts, with post-quantum keys.
+  - *retries*, of requests: one whose member is lost is asked again elsewhere, within its deadline.
+  - *balance*, of requests: of several members one that has less to do is asked. ZeroMQ and nng take turns.
+  - *discovery*: members are found by the name of their cluster, without a server and without an address of each.
+  - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-Each system is measured at what it is used for. grpc.aio answers requests, redis-py publishes. Blocking sockets (pyzmq
-and CURVE) are not paced: their user waits in the call; pyzmq.asyncio is. Bulk is compared with the bare streams and
-pynng on trio, one message after the other; what the others do with 64 KiB is in the case of that size. Broadcast,
-start, memory and members are Iris's own. Options are those that a user who wants speed sets: nats-server and
-redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
-pipelines, ZeroMQ without a copy of 64 KiB. Its limits on what waits stay as they are, because higher ones were slower;
-asyncio has its own event loop.
+`iris` is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync asking`
+are programs of asyncio, and of threads, that ask a service written with trio.
 
-Your own machine or network is measured by [`iris bench`](command.md#iris-bench): Iris alone, the same cases, nothing
-to install. With no options both ends are on this machine; between machines, `iris bench --serve` runs on one or
-several, and `iris bench --to CLUSTER` on another, with credentials of the same realm.
+The peers' Python packages come with `make bench`, and with them `nats-server`. `redis-server` is a Debian package of
+that name. Both are looked for beside Python and on the `PATH`. What is not there is left out, and its case says why.
+
+Each system is measured at what it is used for. grpc.aio answers requests, redis-py publishes. A REQ socket of ZeroMQ
+asks one request at a time, so many at a time are asked by DEALER, on one socket that a loop sends to and reads from.
+Blocking sockets (pyzmq, with CURVE as well) are not paced: their user waits in the call; pyzmq.asyncio is. Bulk is
+compared with the bare streams and pynng on trio, one message after the other; what the others do with 64 KiB is in the
+case of that size. Broadcast, start, memory and members are Iris's own. Options are those that a user who wants speed
+sets: nats-server and redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of
+dropping, redis-py with pipelines, ZeroMQ without a copy of 64 KiB. Its limits on what waits stay as they are, because
+higher ones were slower; asyncio has its own event loop.
+
+`make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, with all its systems,
+and leaves the others. `--busy` measures on a machine that does other work, which the case then says.
+
+Your own machine or network is measured by [`iris bench`](../reference/command.md#iris-bench): Iris alone, the same
+cases, nothing to install. With no options both ends are on this machine; between machines, `iris bench --serve` runs on
+one or several, and `iris bench --to CLUSTER` on another, with credentials of the same realm. This checkout beside an
+earlier one is measured by [`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout).
 """
 
 TAIL = """\
@@ -42,74 +67,119 @@ TAIL = """\
 |---|---|
 | `schema` | 1; grows when the meaning of a key changes |
 | `machine` | `cpu`, `cores`, `memory_gib`, `system`, `python` |
-| `run` | `date`, `seconds` per trial, `rounds`, `quick` |
-| `systems` | list of `system`, `version`, `encrypted` |
+| `run` | `date`, `seconds` per trial, `rounds`, `quick`, `busy`, `load`, `others`, `others_most` |
+| `systems` | list of `system`, `version`, `server` with its version, `encrypted`, `lacks` |
 | `results` | list of `case`, `system`, `unit`, `better` (higher or lower), `median`, `min`, `max`, `rounds` |
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
+| `processor` | list of `case`, `system`, `source`, `sinks`, `server`: microseconds for each message, or null |
 | `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
 
 In `results` and `ratios` a `case` is its name and that of the figure, as in `request-1/p50`; elsewhere its name alone.
 `rounds` is a number in `run`, and in `results` the list of what each round found, in their order: fewer than in `run`
-if some failed. A ratio is left out where the median of the peer is 0.
+if some failed. A ratio is left out where the median of the peer is 0. `busy` says that `--busy` was given, `load` is
+the load average of the minute before, `others` what other programs took of the processors in the whole run, 0 to 1,
+and `others_most` during the worst trial.
 
-`iris bench --json` writes the same without `ratios` and `absent`; its `run` has no `quick`, but `members`, the
-receivers that were found, and `clock_error`: between two machines, the microseconds by which ages may be wrong, because
-each has its own clock.
+`iris bench --json` writes the same without `ratios`, `processor` and `absent`. Its `run` has `date`, `seconds`,
+`rounds`, `members`, the receivers that were found, and `clock_error`: between two machines, the microseconds by which
+ages may be wrong, because each has its own clock.
 """
+
+_END = "<!-- end of the cases -->"
+_BLOCK = re.compile(r"^<!-- case: (\S+) -->\n(.*?)(?=^<!-- )", re.MULTILINE | re.DOTALL)
 
 
 def write_table(report: Report, path: Path, plots: Sequence[Path] = ()) -> None:
-    """Write the report as Markdown to ``path``, with the ``plots`` of its cases."""
+    """Write the report as Markdown to ``path``, with the ``plots`` of its cases.
+
+    Cases of the page that were not measured stay as they are.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = {plot.stem.removeprefix("bench-"): plot.relative_to(path.parent).as_posix() for plot in plots}
-    path.write_text("\n".join(_lines(report, pictures)) + "\n")
-
-
-def _lines(report: Report, pictures: Mapping[str, str]) -> Iterator[str]:
-    yield HEAD
-    here = machine()
-    yield (
-        f"Measured on {report.run['date']}: {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, "
-        f"{here['system']}, Python {here['python']}; {report.run['rounds']} rounds of {report.run['seconds']} s"
-        f"{' (quick)' if report.run['quick'] else ''}. "
-        + ", ".join(f"{system.name} {system.version()}" for system in report.systems)
-        + ".\n"
-    )
-    sealed = {system.name: system.encrypted for system in report.systems}
+    blocks = dict(_BLOCK.findall(path.read_text())) if path.exists() else {}
     for case in report.cases:
-        if case.name in pictures:
-            yield f"![{case.title}]({pictures[case.name]})\n"
-        for figure in case.figures:
-            yield from _section(report, case, figure, sealed)
-    if losses := list(report.losses()):
-        yield "## Lost messages\n"
-        yield from (f"- {system.name}, {case.title}: {lost:,} in all rounds together" for case, system, lost in losses)
-        yield ""
-    if report.absent:
-        yield "## Not measured\n"
-        yield from (
-            f"- {absence.system}{f', {absence.case}' if absence.case else ''}: {absence.reason}"
-            for absence in report.absent
-        )
-        yield ""
-    yield TAIL
+        if lines := list(_block(report, case, pictures.get(case.name))):
+            blocks[case.name] = "\n".join(lines) + "\n"
+    order = dict.fromkeys((*(case.name for case in CASES), *(case.name for case in report.cases)))
+    cases = "".join(f"<!-- case: {name} -->\n{blocks[name]}" for name in order if name in blocks)
+    path.write_text(f"{HEAD}\n{cases}{_END}\n\n{TAIL}")
 
 
-def _section(report: Report, case: Case, figure: Figure, sealed: dict[str, bool]) -> Iterator[str]:
-    rows = [row for system in report.systems if (row := report.row(case, figure, system.name)) is not None]
+def _block(report: Report, case: Case, picture: str | None) -> Iterator[str]:
+    """Yield the lines of a case; none if nothing of it was measured."""
+    measured = [
+        system for system in report.systems if any(_rows(report, case, figure, [system]) for figure in case.figures)
+    ]
+    if not measured:
+        return
+    yield f"\n## {case.title}\n"
+    if picture is not None:
+        yield f"![{case.title}]({picture})\n"
+    yield from _run(report, case, measured)
+    for number, figure in enumerate(case.figures):
+        if len(case.figures) > 1:
+            yield f"### {case.title}: {figure.name}\n"
+        yield from _table(report, case, figure, costs=number == 0)
+    for _, system, lost in (loss for loss in report.losses() if loss[0] is case):
+        yield f"{system.name} lost {lost:,} messages in all rounds together.\n"
+    if absent := [absence for absence in report.absent if absence.case in (None, case.name)]:
+        yield "Not measured:\n"
+        yield from (f"- {absence.system}: {absence.reason}" for absence in absent)
+        yield ""
+
+
+def _run(report: Report, case: Case, measured: Iterable[System]) -> Iterator[str]:
+    run, here = report.run, machine()
+    mean, most = report.others_during(case.name)
+    if mean > LIMIT:
+        yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
+    versions = (
+        f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
+        for system in measured
+    )
+    yield (
+        f"Measured on {run.date}, {run.rounds} rounds of {run.seconds:g} s{' (quick)' if run.quick else ''}; other "
+        f"programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial; the load "
+        f"before was {run.load:.1f}. {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['system']}, "
+        f"Python {here['python']}. {', '.join(versions)}.\n"
+    )
+
+
+def _rows(report: Report, case: Case, figure: Figure, systems: Iterable[System]) -> list[Row]:
+    return [row for system in systems if (row := report.row(case, figure, system.name)) is not None]
+
+
+def _table(report: Report, case: Case, figure: Figure, *, costs: bool) -> Iterator[str]:
+    """Yield the table of one figure; the first of a case says what each system costs and does not do."""
+    rows = _rows(report, case, figure, report.systems)
     if not rows:
         return
-    label = "" if len(case.figures) == 1 else f", {figure.name}"
-    yield f"## {case.title}{label}\n"
-    yield f"| system | sealed | {figure.unit} | ratio |"
-    yield "|---|---|---|---|"
-    ours = next((row for row in rows if row.system == OURS), None)
+    ours = {row.system: row for row in rows if row.system in (OURS, OURS_IN_ASYNCIO)}
+    systems = {system.name: system for system in report.systems}
+    peers = len(ours) < len(rows)
+    processor = {row.system: added_up(report.processor(case, row.system)) for row in rows} if costs else {}
+    heads = ["system", figure.unit, *(f"{name} /" for name in ours if len(rows) > 1)]
+    heads += ["processor"] * any(processor.values()) + ["without"] * (costs and peers)
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
     for row in ranked(rows, figure):
-        ratio = "" if ours is None or row is ours or not row.median else f"{ours.median / row.median:.2f}"
-        name = f"**{row.system}**" if row is ours else row.system
-        yield f"| {name} | {'yes' if sealed[row.system] else 'no'} | {spread(row)} | {ratio} |"
+        cells = [f"**{row.system}**" if row.system in ours else row.system, spread(row)]
+        if len(rows) > 1:
+            cells += [
+                f"{one.median / row.median:.2f}" if one is not row and row.median else "" for one in ours.values()
+            ]
+        if any(processor.values()):
+            cells.append(processor[row.system])
+        if costs and peers:
+            cells.append(", ".join(systems[row.system].lacks_in(case)))
+        yield f"| {' | '.join(cells)} |"
     yield ""
+
+
+def added_up(parts: Iterable[float | None]) -> str:
+    """Return the parts of what a message takes of the processors, as ``1.2 + 0.9``."""
+    return " + ".join(f"{part:.3g}" for part in parts if part is not None)
 
 
 def ranked(rows: Iterable[Row], figure: Figure) -> list[Row]:

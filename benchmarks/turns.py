@@ -1,80 +1,211 @@
 """``python -m benchmarks.turns TREE``: Iris of this checkout beside Iris of another one, in turns.
 
-Each case is run by a process of each checkout, one right after the other, so that both meet the same load of the
-machine; who is first changes with each turn.  The ratio is the median of those of the turns, and above 1 where this
-checkout is better.  ``TREE`` is a checkout in which ``make bench`` has made its ``.venv``.
+``TREE`` needs nothing but its files: ``git worktree add ../before main``.  Both run with this Python and its packages.
+
+First come the Python bytecodes that one message takes (:mod:`benchmarks.counts`), which no other program changes. Then
+each case is run by processes of each checkout, one right after the other, so that both meet the same load of the
+machine; who is first changes with each pair.  A ratio is the median of those of the pairs, and above 1 where this
+checkout is better.  What is below ``SLOWER`` after all pairs is measured three times as often.  It is called slower if
+so many pairs are below 1 that of equal checkouts one in twenty would look so; else it is in doubt, as on a busy machine
+most is.  There believe bytecodes first, then processor time, and a rate last.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.report import OURS
-from iris.bench.cases import CASES
+from benchmarks.load import LIMIT, Others
+from benchmarks.trial import PROCESSOR, TrialError, run_trial
+from iris.bench.cases import CASES, Case
 
-HERE = Path(__file__).resolve().parents[1]
+HERE: Final = Path(__file__).resolve().parents[1]
+
+SLOWER: Final = 0.97
+"""Ratio from which on a figure counts as kept."""
+
+MUCH_SLOWER: Final = 0.93
+"""Ratio below which a change needs a reason."""
+
+HOT: Final = (
+    ("iris", "publish-100"),
+    ("iris", "publish-64k"),
+    ("iris", "fanout-4"),
+    ("iris", "request-1"),
+    ("iris", "request-64"),
+    ("iris", "tunnel-64k"),
+    ("iris.aio", "publish-100"),
+    ("iris.aio", "fanout-4"),
+    ("iris.aio", "request-1"),
+    ("iris.aio", "request-64"),
+)
+"""What is measured if nothing is named: the paths that every message takes, in two minutes."""
+
+CHANCE: Final = 0.05
+"""Probability with which a checkout that is as good may be called slower."""
+
+SYSTEMS: Final = ("iris", "iris.aio", "iris.aio asking", "iris.sync asking")
+
+DOUBT: Final = "in doubt"
+
+TAILS: Final = frozenset({"p99", "p99.9"})
+"""Figures that are shown without a verdict: in half a second they are what a few messages met."""
+
+Figures = Mapping[str, tuple[float, str]]
+"""Figures by name: each with ``higher`` or ``lower``, which of them is better."""
 
 
 @click.command()
-@click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--turns", type=click.IntRange(1), default=7, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.05), default=0.5, show_default=True, help="Length of one trial.")
-@click.option("--case", "cases", multiple=True, metavar="NAME", help="Only this case; may be repeated.")
-def main(*, tree: Path, turns: int, seconds: float, cases: tuple[str, ...]) -> None:
-    """Compare this checkout with another one."""
-    console = Console(stderr=True)
-    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    better: dict[str, str] = {}
-    for turn in range(turns):
-        for case in cases or tuple(case.name for case in CASES):
-            order = (HERE, tree.resolve()) if turn % 2 == 0 else (tree.resolve(), HERE)
-            measured = {one: measure(one, case, seconds) for one in order}
-            here, there = measured[HERE], measured[tree.resolve()]
-            for name in sorted(here.keys() & there.keys()):
-                better[name] = here[name][1]
-                found[name].append((here[name][0], there[name][0]))
-            if here.keys() ^ there.keys():
-                console.print(f"{case}: not measured by both", style="red")
-        console.print(f"turn {turn + 1} of {turns}", highlight=False)
-    show(found, better)
-
-
-def measure(tree: Path, case: str, seconds: float) -> Mapping[str, tuple[float, str]]:
-    """Return what a checkout reaches in a case: by figure, how much, and whether higher or lower is better."""
+@click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True))
+@click.option("--pairs", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.05), default=0.3, show_default=True, help="Length of one trial.")
+@click.option("--system", "systems", type=click.Choice(SYSTEMS), multiple=True, help="Only this one; may be repeated.")
+@click.option("--case", "cases", metavar="NAME", multiple=True, help="Only this case; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Every case of every front: half an hour.")
+def main(
+    *, tree: Path, pairs: int, seconds: float, systems: tuple[str, ...], cases: tuple[str, ...], everything: bool
+) -> None:
+    """Compare this checkout with another one.  The exit status is 1 if anything is slower."""
+    jobs = chosen(systems, cases, everything=everything)
+    others = Others()
+    slower, doubtful = compare("bytecodes of one message", [(count_bytecodes(HERE), count_bytecodes(tree))])
     with tempfile.TemporaryDirectory(prefix="ib-") as name:
-        report = Path(name) / "report.json"
-        options = ["--system", OURS, "--case", case, "--rounds", "1", "--seconds", str(seconds), "--json", str(report)]
-        python = tree / ".venv" / "bin" / "python"
-        subprocess.run([python, "-m", "benchmarks", *options], cwd=tree, check=False, capture_output=True)
-        rows: list[dict[str, Any]] = json.loads(report.read_text())["results"] if report.exists() else []
-    return {row["case"]: (row["median"], row["better"]) for row in rows if row["median"]}
+        for system, case in jobs:
+            measured = measure_pairs(system, case, tree, Path(name), pairs, seconds)
+            names = compare(f"{system}, {case.title}", measured)
+            slower, doubtful = slower + names[0], doubtful + names[1]
+    share = others.share()
+    much = ", which is much: repeat what is in doubt when it is quiet" if share > LIMIT else ""
+    print(f"\nOther programs took {share:.0%} of the processors{much}.")
+    print(f"Slower than {tree}: {'; '.join(slower) or 'nothing'}.")
+    if doubtful:
+        print(f"In doubt: {'; '.join(doubtful)}.")
+    if slower:
+        raise SystemExit(1)
 
 
-def ratios(pairs: Sequence[tuple[float, float]], better: str) -> list[float]:
-    """Return for each turn how much better this checkout was."""
-    return [here / there if better == "higher" else there / here for here, there in pairs]
+def chosen(systems: Sequence[str], cases: Sequence[str], *, everything: bool) -> list[tuple[str, Case]]:
+    """Return the pairs of a system and a case that are measured.
+
+    Raises:
+        UsageError: no case has that name.
+    """
+    by_name = {case.name: case for case in CASES}
+    if unknown := set(cases) - by_name.keys():
+        raise click.UsageError(f"no case {', '.join(sorted(unknown))}; there are {', '.join(by_name)}")
+    from benchmarks.systems import system_named
+
+    if not (systems or cases or everything):
+        return [(system, by_name[case]) for system, case in HOT]
+    return [
+        (system, by_name[case])
+        for system in systems or SYSTEMS
+        for case in cases or by_name
+        if system_named(system).does(by_name[case])
+    ]
 
 
-def show(found: Mapping[str, Sequence[tuple[float, float]]], better: Mapping[str, str]) -> None:
-    """Print the table."""
-    table = Table("figure", "this", "other", "ratio", "least", "greatest", box=None)
-    for name, pairs in found.items():
-        each = ratios(pairs, better[name])
-        middle = [statistics.median(one) for one in zip(*pairs, strict=True)]
-        row = [f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in middle]
-        table.add_row(name, *row, *(f"{value:.2f}" for value in (statistics.median(each), min(each), max(each))))
-    Console().print(table)
+def measure_pairs(
+    system: str, case: Case, tree: Path, directory: Path, pairs: int, seconds: float
+) -> list[tuple[Figures, Figures]]:
+    """Return what this checkout and another one reach in turns; more often where this one may be slower."""
+    measured: list[tuple[Figures, Figures]] = []
+    for number in range(3 * pairs):
+        if measured and number % pairs == 0 and not any(verdict(*figure) for figure in ratios(measured).items()):
+            break
+        order = (HERE, tree) if number % 2 == 0 else (tree, HERE)
+        figures = {one: measure(one, system, case, seconds, directory) for one in order}
+        measured.append((figures[HERE], figures[tree]))
+        if not (figures[HERE] and figures[tree]):
+            break
+    return measured
+
+
+def measure(tree: Path, system: str, case: Case, seconds: float, directory: Path) -> Figures:
+    """Return what a checkout reaches in a case; nothing if it fails, or does not know it."""
+    home = directory / ("this" if tree == HERE else "other")
+    home.mkdir(exist_ok=True)
+    try:
+        outcome = run_trial(system, case, seconds=seconds, directory=home, tree=tree)
+    except TrialError as error:
+        print(f"{case.name} of {system} in {tree}: {error}", file=sys.stderr)
+        return {}
+    figures = {one.name: (outcome[one.name], one.better) for one in case.figures if outcome.get(one.name)}
+    if processor := sum(outcome.get(name, 0.0) for name in PROCESSOR):
+        figures["processor, us"] = (processor, "lower")
+    return figures
+
+
+def count_bytecodes(tree: Path) -> Figures:
+    """Return the bytecodes that one message takes in a checkout; nothing if it cannot be counted there."""
+    program = HERE / "benchmarks" / "counts.py"
+    done = subprocess.run(
+        [sys.executable, "-P", str(program), "--json"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        print(f"bytecodes in {tree}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return {}
+    counted: Mapping[str, tuple[float, float]] = json.loads(done.stdout)
+    return {name: (bytecodes, "lower") for name, (bytecodes, _) in counted.items()}
+
+
+def ratios(pairs: Sequence[tuple[Figures, Figures]]) -> dict[str, list[float]]:
+    """Return, for each figure that both have, how much better this checkout was in each pair."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for here, there in pairs:
+        for name in here.keys() & there.keys():
+            (mine, better), (other, _) = here[name], there[name]
+            found[name].append(mine / other if better == "higher" else other / mine)
+    return {name: found[name] for name in pairs[0][0] if name in found} if pairs else {}
+
+
+def verdict(name: str, each: Sequence[float]) -> str:
+    """Return what is to be said of the ratios of a figure; nothing if it is kept."""
+    middle = statistics.median(each)
+    if name in TAILS or middle >= SLOWER:
+        return ""
+    if len(each) > 1 and chance(sum(one >= 1 for one in each), len(each)) > CHANCE:
+        return DOUBT
+    return "slower" if middle >= MUCH_SLOWER else "MUCH SLOWER"
+
+
+def chance(better: int, pairs: int) -> float:
+    """Return the probability that of two equal checkouts one is better in so few pairs, or in fewer (sign test)."""
+    return sum(math.comb(pairs, count) for count in range(better + 1)) / (1 << pairs)
+
+
+def compare(title: str, pairs: Sequence[tuple[Figures, Figures]]) -> tuple[list[str], list[str]]:
+    """Print the figures of some pairs, and return those that are slower, and those of which it is in doubt."""
+    print(title)
+    slower: list[str] = []
+    doubtful: list[str] = []
+    for name, each in ratios(pairs).items():
+        here, there = (
+            statistics.median(one[name][0] for one in side if name in one) for side in zip(*pairs, strict=True)
+        )
+        spread = f"{min(each):.2f} to {max(each):.2f}" if len(each) > 1 else ""
+        says = verdict(name, each)
+        line = f"  {name:28} {here:>12,.5g} {there:>12,.5g} {statistics.median(each):6.2f}  {spread:12}  {says}"
+        print(line.rstrip(), flush=True)
+        if says:
+            (doubtful if says == DOUBT else slower).append(f"{title}: {name} {statistics.median(each):.2f}")
+    return slower, doubtful
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ MODULES = (
     "iris_sync",
     "pyzmq_sync",
     "pyzmq_curve",
+    "pyzmq_dealer",
+    "pyzmq_dealer_curve",
     "pyzmq_asyncio",
     "zenoh_py",
     "nats_py",

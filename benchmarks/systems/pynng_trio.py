@@ -114,6 +114,7 @@ SYSTEM = System(
     name="pynng on trio",
     package="pynng",
     encrypted=False,
+    lacks=("encryption", "balance", "discovery"),
     module="pynng",
     roles={
         "stream": Roles(

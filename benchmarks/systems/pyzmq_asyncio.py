@@ -115,6 +115,7 @@ SYSTEM = System(
     name="pyzmq.asyncio",
     package="pyzmq",
     encrypted=False,
+    lacks=("encryption", "retries", "balance", "discovery"),
     module="zmq",
     roles={
         "stream": Roles(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.system import System
-from benchmarks.systems.pyzmq_sync import roles
+from benchmarks.systems.pyzmq_sync import ONE_AT_A_TIME, roles
 
 if TYPE_CHECKING:
     import zmq
@@ -18,7 +18,8 @@ CLIENT_PUBLIC = b"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 """The four keys of the specification's test (RFC 26 and libzmq's documentation)."""
 
 
-def _curve(socket: zmq.Socket[bytes], listens: bool) -> None:
+def curve(socket: zmq.Socket[bytes], listens: bool) -> None:
+    """Set the keys of a socket."""
     if listens:
         socket.curve_server = True
         socket.curve_secretkey = SERVER_SECRET
@@ -33,7 +34,8 @@ SYSTEM = System(
     name="pyzmq CURVE",
     package="pyzmq",
     encrypted=True,
+    lacks=("retries", "balance", "discovery", "event loop"),
     module="zmq",
-    roles=roles(_curve),
-    without=dict.fromkeys(("request-64", "request-512"), "a REQ socket allows one request at a time"),
+    roles=roles(curve),
+    without=ONE_AT_A_TIME,
 )

@@ -24,30 +24,34 @@ def plain(_socket: zmq.Socket[bytes], _listens: bool) -> None:
     """Leave a socket as it is made: blocking at 1,000 waiting messages, without encryption."""
 
 
+def listen(task: Task, kind: int, prepare: Prepare) -> zmq.Socket[bytes]:
+    """Make the socket of a sink, and say its address."""
+    import zmq
+
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    prepare(socket, True)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    task.ready(f"tcp://127.0.0.1:{port}")
+    return socket
+
+
+def connect(kind: int, address: str, prepare: Prepare) -> zmq.Socket[bytes]:
+    """Make a socket of a source."""
+    import zmq
+
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    prepare(socket, False)
+    socket.connect(address)
+    return socket
+
+
 def roles(prepare: Prepare) -> Mapping[Kind, Roles]:
     """Return the programs, with sockets made ready by ``prepare``."""
-
-    def listen(task: Task, kind: int) -> zmq.Socket[bytes]:
-        import zmq
-
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
-        prepare(socket, True)
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
-        task.ready(f"tcp://127.0.0.1:{port}")
-        return socket
-
-    def connect(kind: int, address: str) -> zmq.Socket[bytes]:
-        import zmq
-
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
-        prepare(socket, False)
-        socket.connect(address)
-        return socket
 
     def stream_sink(task: Task) -> None:
         import zmq
 
-        socket = listen(task, zmq.PULL)
+        socket = listen(task, zmq.PULL, prepare)
         socket.recv()
         received = 1
         started = perf_counter()
@@ -59,7 +63,7 @@ def roles(prepare: Prepare) -> Mapping[Kind, Roles]:
         # One PUSH socket per sink: PUB drops what a slow sink cannot take.
         import zmq
 
-        sockets = [connect(zmq.PUSH, address) for address in task.addresses]
+        sockets = [connect(zmq.PUSH, address, prepare) for address in task.addresses]
         if task.case.size >= UNCOPIED:
             send_stream_nowait(task, lambda payload: [socket.send(payload, copy=False) for socket in sockets])
         elif len(sockets) == 1:
@@ -71,14 +75,14 @@ def roles(prepare: Prepare) -> Mapping[Kind, Roles]:
     def request_sink(task: Task) -> None:
         import zmq
 
-        socket = listen(task, zmq.REP)
+        socket = listen(task, zmq.REP, prepare)
         while True:
             socket.send(socket.recv())
 
     def request_source(task: Task) -> None:
         import zmq
 
-        socket = connect(zmq.REQ, task.addresses[0])
+        socket = connect(zmq.REQ, task.addresses[0], prepare)
 
         def ask(payload: bytes) -> bytes:
             socket.send(payload)
@@ -94,12 +98,17 @@ def roles(prepare: Prepare) -> Mapping[Kind, Roles]:
     }
 
 
+ONE_AT_A_TIME = dict.fromkeys(
+    ("request-64", "request-512"), "a REQ socket allows one request at a time; see pyzmq DEALER"
+)
+
 SYSTEM = System(
     name="pyzmq",
     package="pyzmq",
     encrypted=False,
+    lacks=("encryption", "retries", "balance", "discovery", "event loop"),
     module="zmq",
     roles=roles(plain),
-    without=dict.fromkeys(("request-64", "request-512"), "a REQ socket allows one request at a time"),
+    without=ONE_AT_A_TIME,
     quick=True,
 )

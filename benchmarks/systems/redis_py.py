@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.broker import free_port, running
+from benchmarks.broker import Broker, free_port, running
 from benchmarks.system import Roles, System, Task
 from iris.bench.workload import BURST, MARK_SIZE, end_mark, finish_stream
 
@@ -15,14 +15,14 @@ CHANNEL = "benchmark"
 
 
 @contextlib.contextmanager
-def _broker(directory: Path) -> Generator[str]:
+def _broker(directory: Path) -> Generator[Broker]:
     port = free_port()
     # No disk, and no limit on what waits for a slow subscriber: it would be disconnected, and this measures speed.
     settings = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": directory}
     command = ["redis-server", "--client-output-buffer-limit", "pubsub 0 0 0"]
     command += [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    with running(command, port, directory / "redis.log"):
-        yield f"redis://127.0.0.1:{port}"
+    with running(command, port, directory / "redis.log") as pid:
+        yield Broker(address=f"redis://127.0.0.1:{port}", pid=pid)
 
 
 def _stream_sink(task: Task) -> None:
@@ -62,6 +62,7 @@ SYSTEM = System(
     name="redis-py",
     package="redis",
     encrypted=False,
+    lacks=("encryption", "event loop"),
     module="redis",
     program="redis-server",
     broker=_broker,

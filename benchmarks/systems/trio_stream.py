@@ -138,6 +138,7 @@ SYSTEM = System(
     name="trio TCP",
     package="trio",
     encrypted=False,
+    lacks=("encryption", "retries", "balance", "discovery"),
     module="trio",
     roles=roles(_as_it_is, _as_it_is),
     without=ONE_AT_A_TIME,

@@ -116,6 +116,7 @@ SYSTEM = System(
     name="trio TLS",
     package="trio",
     encrypted=True,
+    lacks=("retries", "balance", "discovery"),
     module="trio",
     roles={**roles(_accepted, _connected), "handshake": HANDSHAKE},
     without=ONE_AT_A_TIME,

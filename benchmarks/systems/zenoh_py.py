@@ -136,6 +136,7 @@ SYSTEM = System(
     name="zenoh",
     package="eclipse-zenoh",
     encrypted=False,
+    lacks=("encryption", "retries", "balance"),
     module="zenoh",
     roles={
         "stream": Roles(sink=_stream_sink, source=_stream_source),

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from benchmarks.plots import draw_plots
-from benchmarks.report import Report
+from benchmarks.report import Report, Run
 from benchmarks.system import Roles, System, Task
 from iris.bench.cases import CASES, Case, Kind
 
 pytest.importorskip("matplotlib", reason="the pictures of the benchmark are drawn by matplotlib")
+
+RUN = Run(date="2026-01-01", seconds=1.0, rounds=2)
 
 
 def system(name: str) -> System:
@@ -25,7 +27,7 @@ def system(name: str) -> System:
 def measured(*cases: Case) -> Report:
     """Return a report in which every figure of every case has two rounds."""
     systems = [system("iris"), system("peer")]
-    report = Report(run={}, cases=cases, systems=systems)
+    report = Report(run=RUN, cases=cases, systems=systems)
     for case in cases:
         for factor, one in enumerate(systems, start=1):
             for tail in (1, 2):
@@ -52,7 +54,7 @@ def test_every_case_has_a_picture(tmp_path: Path) -> None:
 
 
 def test_a_case_that_was_not_measured_has_none(tmp_path: Path) -> None:
-    assert draw_plots(Report(run={}, cases=CASES, systems=[system("iris")]), tmp_path) == []
+    assert draw_plots(Report(run=RUN, cases=CASES, systems=[system("iris")]), tmp_path) == []
 
 
 def test_latencies_are_drawn_by_percentile_with_every_system(tmp_path: Path) -> None:

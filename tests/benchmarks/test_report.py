@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import struct
@@ -10,8 +11,8 @@ from time import sleep
 
 import pytest
 
-from benchmarks.report import Absence, Report
-from benchmarks.system import Roles, System, Task
+from benchmarks.report import Absence, Report, Run
+from benchmarks.system import OF_REQUESTS, Roles, System, Task
 from benchmarks.systems import all_systems
 from benchmarks.table import HEAD, TAIL, write_table
 from benchmarks.trial import TrialError, added
@@ -21,19 +22,19 @@ from iris.bench.workload import MARK_SIZE, TIMER, Ages, end_mark, percentiles, s
 CASE = Case(name="request", title="request", kind="request", size=1, figures=(REQUESTS, P50))
 
 
-def system(name: str, *, encrypted: bool = False) -> System:
+def system(name: str, *, encrypted: bool = False, lacks: tuple[str, ...] = ()) -> System:
     def role(_task: Task) -> None: ...
 
     roles = Roles(sink=role, source=role)
-    return System(name=name, package="trio", encrypted=encrypted, module="trio", roles={"request": roles})
+    return System(name=name, package="trio", encrypted=encrypted, lacks=lacks, module="trio", roles={"request": roles})
 
 
 def report() -> Report:
-    ours, peer = system("iris", encrypted=True), system("peer")
-    run = {"date": "2026-01-01", "seconds": 1.0, "rounds": 3, "quick": False}
-    result = Report(run=run, cases=[CASE], systems=[ours, peer])
+    ours, peer = system("iris", encrypted=True), system("peer", lacks=("encryption", "retries"))
+    run = Run(date="2026-01-01", seconds=1.0, rounds=3, load=0.25)
+    result = Report(run=run, cases=[CASE], systems=[ours, peer], others={"request": [0.0, 0.06]})
     for rate, p50 in ((200, 10), (400, 20), (300, 30)):
-        result.add(CASE, ours, {"rate": rate, "p50": p50, "p99": 99})
+        result.add(CASE, ours, {"rate": rate, "p50": p50, "p99": 99, "processor-source": 2.5, "processor-sinks": p50})
         result.add(CASE, peer, {"rate": rate / 2, "p50": p50 * 4})
     result.absent.append(Absence(system="other", case=None, reason="it is not installed"))
     return result
@@ -72,12 +73,12 @@ def test_a_peer_that_got_nothing_through_spoils_no_report(tmp_path: Path) -> Non
         {"case": "request/p50", "peer": "silent", "unit": "us", "better": "lower", "ratio": 20.0}
     ]
     write_table(silent, tmp_path / "table.md")
-    assert "| silent | no | 0 |  |" in (tmp_path / "table.md").read_text()
+    assert "| silent | 0 |  |  |  |" in (tmp_path / "table.md").read_text()
 
 
 def test_the_json_has_the_keys_that_the_page_describes_and_no_others(tmp_path: Path) -> None:
     full = report()
-    full.add(CASE, full.systems[1], {"rate": 1, "p50": 1, "lost": 3})
+    full.add(CASE, full.systems[1], {"rate": 1, "p50": 1, "lost": 3, "processor-source": 1, "processor-sinks": 2})
     full.save(tmp_path / "report.json")
     saved = json.loads((tmp_path / "report.json").read_text())
     described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TAIL, re.MULTILINE))
@@ -94,12 +95,69 @@ def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path
     lines = (tmp_path / "table.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith(("| **iris**", "| peer"))]
     assert rows == [
-        "| **iris** | yes | 300 (200 - 400) |  |",
-        "| peer | no | 150 (100 - 200) | 2.00 |",
-        "| **iris** | yes | 20 (10 - 30) |  |",
-        "| peer | no | 80 (40 - 120) | 0.25 |",
+        "| **iris** | 300 (200 - 400) |  | 2.5 + 20 |  |",
+        "| peer | 150 (100 - 200) | 2.00 |  | encryption, retries |",
+        "| **iris** | 20 (10 - 30) |  |",
+        "| peer | 80 (40 - 120) | 0.25 |",
     ]
     assert "- other: it is not installed" in lines
+
+
+def test_the_page_says_when_it_was_measured_and_what_others_took_of_the_processors(tmp_path: Path) -> None:
+    write_table(report(), tmp_path / "table.md")
+    (said,) = (line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("Measured on"))
+    assert said.startswith(
+        "Measured on 2026-01-01, 3 rounds of 1 s; other programs took 3 % of the processors, "
+        "6 % in the worst trial; the load before was 0.2. "
+    )
+    assert re.search(r"\biris \d", said)
+
+
+def test_the_page_says_first_that_a_machine_was_busy(tmp_path: Path) -> None:
+    busy = report()
+    busy.run, busy.others = dataclasses.replace(busy.run, busy=True), {"request": [0.5]}
+    write_table(busy, tmp_path / "table.md")
+    assert "**On a busy machine**: other programs took 50 % of the processors." in (tmp_path / "table.md").read_text()
+
+
+def test_a_case_that_is_measured_anew_leaves_the_others_of_the_page(tmp_path: Path) -> None:
+    first, second = CASES[:2]
+    page = tmp_path / "table.md"
+    for case, rate in ((second, 2.0), (first, 1.0), (second, 3.0)):
+        result = Report(run=report().run, cases=[case], systems=[system("iris")])
+        result.add(case, system("iris"), {"rate": rate})
+        write_table(result, page)
+    text = page.read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [first.title, second.title, "The JSON"]
+    assert [line for line in text.splitlines() if line.startswith("| **iris**")] == [
+        "| **iris** | 1 |",
+        "| **iris** | 3 |",
+    ]
+    assert text.startswith(HEAD)
+    assert text.endswith(TAIL)
+
+
+def test_rows_are_divided_by_iris_of_each_event_loop(tmp_path: Path) -> None:
+    both = report()
+    asyncio = system("iris.aio")
+    both.systems = [*both.systems, asyncio]
+    both.add(CASE, asyncio, {"rate": 75, "p50": 40})
+    write_table(both, tmp_path / "table.md")
+    rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| ")]
+    assert rows[rows.index("| system | req/s | iris / | iris.aio / | processor | without |") + 1 :][:3] == [
+        "| **iris** | 300 (200 - 400) |  | 0.25 | 2.5 + 20 |  |",
+        "| peer | 150 (100 - 200) | 2.00 | 0.50 |  | encryption, retries |",
+        "| **iris.aio** | 75 | 4.00 |  |  |  |",
+    ]
+
+
+def test_what_a_peer_lacks_is_in_the_words_that_the_page_explains() -> None:
+    words = set(re.findall(r"^  - \*(\w+(?: \w+)?)\*(?:, of requests)?:", HEAD, re.MULTILINE))
+    assert words == {word for one in all_systems() for word in one.lacks}
+    assert words > OF_REQUESTS
+    assert all(("encryption" in one.lacks) != one.encrypted for one in all_systems())
+    events = next(case for case in CASES if case.kind == "stream")
+    assert system("peer", lacks=("encryption", "retries")).lacks_in(events) == ("encryption",)
 
 
 def test_lost_messages_are_told(tmp_path: Path) -> None:
@@ -108,7 +166,7 @@ def test_lost_messages_are_told(tmp_path: Path) -> None:
     lossy.add(CASE, lossy.systems[1], {"rate": 1, "p50": 1, "lost": 4})
     assert lossy.as_json()["lost"] == [{"case": "request", "system": "peer", "messages": 7}]
     write_table(lossy, tmp_path / "table.md")
-    assert "- peer, request: 7 in all rounds together" in (tmp_path / "table.md").read_text()
+    assert "peer lost 7 messages in all rounds together." in (tmp_path / "table.md").read_text()
     assert report().as_json()["lost"] == []
 
 
@@ -184,6 +242,26 @@ def test_a_system_that_is_not_installed_says_what_to_install() -> None:
         name="x", package="trio", encrypted=False, module="trio", program="no-such-server", roles={}
     )
     assert "apt install no-such-server" in without_broker.absence()
+
+
+def test_a_broker_that_is_too_old_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "some-server"
+    program.write_text("#!/bin/sh\necho some-server: v2.9.10\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    some = System(
+        name="x",
+        package="trio",
+        encrypted=False,
+        module="trio",
+        program="some-server",
+        oldest="2.14",
+        install="pip install some-server",
+        roles={},
+    )
+    assert some.absence() == "some-server 2.9.10 is older than 2.14 (pip install some-server)"
+    assert some.server() == "some-server 2.9.10"
+    assert dataclasses.replace(some, oldest="2.9").absence() == ""
 
 
 def test_the_page_names_every_server_that_a_peer_needs() -> None:
