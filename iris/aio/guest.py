@@ -246,6 +246,19 @@ class Guest:
         result: T = call.result()
         return result
 
+    async def wait_woken(self, watch: Callable[[Callable[[], None]], Callable[[], None] | None]) -> None:
+        """Wait without a task of trio's until the function that ``watch`` is called with is called.
+
+        Not at all, if ``watch`` returns None in place of what ends the watch.
+        """
+        waiter = Waiter(self.loop)
+        end = watch(waiter.notify)
+        if end is not None:
+            try:
+                await waiter.wait()
+            finally:
+                end()
+
     def advance(self, waiter: Waiter) -> None:
         """Let trio run here and now.  Most calls wait for nothing: they are over then, without a turn of the loop.
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -604,7 +604,7 @@ class WorkerPool:
         assert self._outside is not None
         if self.queued:
             job = self._take()
-            handler = job.handler
+            handler: Any = job.handler  # one of ``OutsideHandler``, or Iris's own
             job.handler = partial(task.call, getattr(handler, "outside", handler))
             try:
                 await self._run(job, task)

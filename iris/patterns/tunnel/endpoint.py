@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, final
 
 from msgspec.structs import replace
@@ -73,6 +74,7 @@ class TunnelEndpoint:
         "_host",
         "_senders",
         "_waiting",
+        "_watching",
         "cluster",
         "due",
         "key",
@@ -100,6 +102,8 @@ class TunnelEndpoint:
         self._attached = False
         self._ended = False
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
+        self._watching: dict[Callable[[], None], Callable[[], bool]] = {}
+        """Functions that are called when a condition holds: for what is no task of trio's."""
         self._senders: deque[object] = deque()
 
     # -- the link -------------------------------------------------------------------------------------------
@@ -162,6 +166,9 @@ class TunnelEndpoint:
         for wakeup, condition in self._waiting.items():
             if condition():
                 wakeup.wake()
+        for woken, condition in self._watching.items():
+            if condition():
+                woken()
 
     # -- tasks ----------------------------------------------------------------------------------------------
 
@@ -177,6 +184,14 @@ class TunnelEndpoint:
                 await wakeup.wait()
             finally:
                 del self._waiting[wakeup]
+
+    def watch(self, condition: Callable[[], bool], woken: Callable[[], None]) -> Callable[[], None]:
+        """Have ``woken`` called each time that ``condition`` is found to hold; return what ends that.
+
+        ``woken`` must not block, nor use this object.
+        """
+        self._watching[woken] = condition
+        return partial(self._watching.pop, woken, None)
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
