@@ -137,6 +137,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
                 self._task.cancel()
 
         self._call = self._guest.begin(self._held.hold, ended)
+        self._guest.advance(news)
         try:
             await news.wait()
         except asyncio.CancelledError:
@@ -164,6 +165,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
         elif not self._ended.notified:
             if error is None or isinstance(error, Exception):
                 self._held.leave(error)
+                self._guest.advance(self._ended)
             else:
                 self._call.cancel()
             cancelled = await self._ended.wait_surely(self._call.cancel, leaving=True)

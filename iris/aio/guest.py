@@ -29,7 +29,7 @@ import trio
 
 from iris.aio.polling import Polling
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched, host_loop
 from iris.kernel.transport import check_not_forked
 
 T = TypeVar("T")
@@ -37,6 +37,11 @@ T = TypeVar("T")
 _here: Final = threading.local()
 """The guest of each thread, as ``_here.guest``."""
 
+_STEPS: Final = 4
+"""Steps of trio that a call may need to be over at once."""
+
+_AT_ONCE: Final = 64
+"""Calls that are done at once before the event loop has a turn."""
 
 is_serving: Final[ContextVar[bool]] = ContextVar("is_serving", default=False)
 """True in the task of a handler, and in tasks that it has begun."""
@@ -120,6 +125,14 @@ class Guest:
         self._thread: Final = get_ident()
         self._due: Final[SimpleQueue[Callable[[], object]]] = SimpleQueue()
         """Calls that trio wants done in this thread: not left to the loop alone, which forgets them when closed."""
+        self._is_due = False
+        """True while the loop is about to do one of them."""
+        self._is_at_work = False
+        """True while trio runs."""
+        self._at_once = 0
+        """Calls that trio has done since the loop last came to it."""
+        self._context: Final = Context()
+        """Context in which the loop calls."""
         self._scope: Final = trio.CancelScope()
         self._calls: CallTasks | None = None
         """Tasks that run calls.  None before the run takes calls, and after it."""
@@ -140,12 +153,13 @@ class Guest:
         if start_trio is not None:
             start_trio(self._run, self._end)
             return
-        context = Context()
+        context = self._context
 
         def soon(function: Callable[[], object]) -> None:
             self._due.put(function)
-            if not loop.is_closed():
-                loop.call_soon(self._next, context=context)
+            if not self._is_due and not loop.is_closed():
+                self._is_due = True
+                loop.call_soon(self._turn, context=context)
 
         def soon_threadsafe(function: Callable[[], object]) -> None:
             self._due.put(function)
@@ -222,6 +236,7 @@ class Guest:
         """
         waiter = Waiter(self.loop)
         call = self.begin(function, waiter.notify)
+        self.advance(waiter)
         try:
             await waiter.wait()
         except asyncio.CancelledError:
@@ -230,6 +245,49 @@ class Guest:
             raise
         result: T = call.result()
         return result
+
+    async def wait_woken(self, watch: Callable[[Callable[[], None]], Callable[[], None] | None]) -> None:
+        """Wait without a task of trio's until the function that ``watch`` is called with is called.
+
+        Not at all, if ``watch`` returns None in place of what ends the watch.
+        """
+        waiter = Waiter(self.loop)
+        end = watch(waiter.notify)
+        if end is not None:
+            try:
+                await waiter.wait()
+            finally:
+                end()
+
+    def advance(self, waiter: Waiter) -> None:
+        """Let trio run here and now.  Most calls wait for nothing: they are over then, without a turn of the loop.
+
+        Not if trio is at work, or has done much without a turn: others want one, too.
+        """
+        if self._polling is None or self._is_at_work or self._at_once >= _AT_ONCE:
+            return
+        self._at_once += 1
+        for _ in range(_STEPS):
+            if waiter.notified or self._due.empty():
+                return
+            self._context.run(self._next)
+
+    # -- see HostLoop -----------------------------------------------------------------------------------------
+
+    def watch(self, descriptor: int, readable: Callable[[], None]) -> Callable[[], None] | None:
+        """See ``HostLoop.watch``."""
+
+        def read() -> None:
+            readable()
+            if not self._due.empty():  # tasks of trio's were woken: they need no turn of the loop
+                self._next()
+
+        return None if self._polling is None else self._polling.watch(descriptor, read)
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """See ``HostLoop.call_soon``."""
+        if not self.loop.is_closed():
+            self.loop.call_soon(function, context=self._context)
 
     async def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
@@ -291,6 +349,7 @@ class Guest:
             self._step(self._due.get())
 
     async def _run(self) -> None:
+        host_loop.set(self)
         with self._scope:
             async with trio.open_nursery() as nursery:
                 self._calls = CallTasks(nursery)
@@ -305,6 +364,11 @@ class Guest:
         if not self.loop.is_closed():
             self._next()
 
+    def _turn(self) -> None:
+        self._is_due = False
+        self._at_once = 0
+        self._next()
+
     def _next(self) -> None:
         try:
             step = self._due.get_nowait()
@@ -316,9 +380,11 @@ class Guest:
         """Let trio do something, with its own hooks for async generators."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*self._hooks)
+        self._is_at_work = True
         try:
             step()
         finally:
+            self._is_at_work = False
             self._hooks = sys.get_asyncgen_hooks()
             sys.set_asyncgen_hooks(*hooks)
 

@@ -1,23 +1,32 @@
 """Handlers of a service that are written for asyncio: each runs in a task of the event loop.
 
+A request is served by such a task from its beginning to its reply, unless the service has handlers that run in threads
+or processes, or keeps outcomes: then a worker of trio's waits for the task, as it does for broadcasts and tunnels.
+
 A plain ``def`` is called in the loop's thread, as with trio in the node's; one of ``thread=True`` in a worker thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import Any, TypeVar
+from itertools import count
+from math import inf
+from types import coroutine
+from typing import Any, Final, TypeVar, final
 
 import trio
 from msgspec import structs
 
 from iris.aio.guest import Guest, is_serving
 from iris.aio.handles import Tunnel
+from iris.kernel.tasks import Wakeup
 from iris.patterns.messages import OwnNode, Request
-from iris.patterns.service import Service
+from iris.patterns.request import Deadlines
+from iris.patterns.service import CutOff, OutsideTask, Service
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 
 T = TypeVar("T")
@@ -29,15 +38,173 @@ def served_by_asyncio(service: Service, guest: Guest, node: OwnNode) -> Service:
     Their requests show ``node``.
     """
     return service._adapted(
-        request=lambda handler: partial(_handle_request, guest, node, handler),
+        request=lambda handler: _RequestHandler(guest, node, handler),
         broadcast=lambda handler: partial(_handle, guest, handler),
         tunnel=lambda handler: partial(_handle_tunnel, guest, handler),
+        outside=LoopTasks(guest),
     )
 
 
-async def _handle_request(guest: Guest, node: OwnNode, handler: Callable[[Request], Any], request: Request) -> Any:
-    structs.force_setattr(request, "_node", node)  # it was made for this call
-    return await _handle(guest, handler, request)
+@final
+class _RequestHandler:
+    """A handler of requests that show ``node``."""
+
+    __slots__ = ("_guest", "_handler", "_node")
+
+    def __init__(self, guest: Guest, node: OwnNode, handler: Callable[[Request], Any]) -> None:
+        self._guest = guest
+        self._node = node
+        self._handler = handler
+
+    def __call__(self, request: Request) -> Awaitable[Any]:
+        structs.force_setattr(request, "_node", self._node)  # it was made for this call
+        return _handle(self._guest, self._handler, request)
+
+    def outside(self, request: Request) -> Any:
+        """See ``OutsideHandler``."""
+        structs.force_setattr(request, "_node", self._node)
+        return self._handler(request)
+
+
+@final
+class LoopTask:
+    """A task of the event loop that serves a request; see ``OutsideTask``.
+
+    Attributes:
+        task: the task.  None before it is made.
+    """
+
+    __slots__ = ("_deadline", "_ends", "_is_cancelled", "_number", "_tasks", "_was_stopped", "task")
+
+    def __init__(self, tasks: LoopTasks, number: int) -> None:
+        self._tasks = tasks
+        self._number = number
+        self._deadline = inf
+        self._ends: BaseException | None = None
+        """Exception that is to end the event loop."""
+        self._is_cancelled = False
+        self._was_stopped = False
+        """True if it was cancelled before it had begun."""
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def deadline(self) -> float:
+        """See ``HandlerScope``."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self._deadline = self._tasks.guest.deadlines[self.task] = deadline
+        self._tasks.deadlines.add(deadline, self._number)
+
+    def cancel(self) -> None:
+        """See ``HandlerScope``."""
+        if not self._is_cancelled and self.task is not None and not self._tasks.guest.loop.is_closed():
+            self._is_cancelled = True
+            self.task.cancel()
+
+    async def call(self, handler: Callable[[Request], Any], request: Request) -> Any:
+        """See ``OutsideTask``."""
+        try:
+            if self._was_stopped:
+                raise asyncio.CancelledError
+            result = handler(request)
+            return await result if isawaitable(result) else result
+        except asyncio.CancelledError:
+            if self._is_cancelled:
+                raise CutOff from None
+            raise RuntimeError("the handler's task was cancelled, and not by Iris") from None
+        except (SystemExit, KeyboardInterrupt) as error:  # with which the event loop ends by itself
+            self._ends = error
+            raise RuntimeError(f"the handler raised {type(error).__name__}") from None
+
+    async def run(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]]) -> None:
+        """Be the task: to be begun before the task is made, which else might be cancelled without a trace."""
+        guest = self._tasks.guest
+        try:
+            try:
+                await _suspended()
+                if guest.loop.get_task_factory() is not None:  # see ``_in_loop``
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self._was_stopped = True
+            is_serving.set(True)
+            await work(self)
+        finally:
+            guest.deadlines.pop(self.task, None)
+            del self._tasks.live[self._number]
+        if self._ends is not None:
+            raise self._ends
+
+
+@coroutine
+def _suspended() -> Generator[None, None, None]:
+    yield
+
+
+@final
+class LoopTasks:
+    """The tasks of the event loop that serve the requests to one service; see ``OutsideTasks``.
+
+    Attributes:
+        live: those that have not ended, by number.
+        deadlines: deadlines of the live ones.
+    """
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest: Final = guest
+        self.live: Final[dict[int, LoopTask]] = {}
+        self.deadlines: Final = Deadlines(self.live, self._expire)
+        self._numbers: Final = count()
+        self._error: BaseException | None = None
+        self._news: Final = Wakeup()
+
+    def begin(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]], context: Context) -> None:
+        """See ``OutsideTasks``."""
+        if not self.guest.loop.is_closed():
+            number = next(self._numbers)
+            begun = self.live[number] = LoopTask(self, number)
+            running = begun.run(work)
+            running.send(None)
+            begun.task = context.run(self.guest.loop.create_task, running)
+
+    def _expire(self, number: int) -> None:
+        task = self.live[number]
+        if task.deadline <= trio.current_time():  # else it has got more time
+            task.cancel()
+
+    async def run(self) -> None:
+        """See ``OutsideTasks``."""
+        await self.deadlines.run()
+
+    def fail(self, error: BaseException) -> None:
+        """See ``OutsideTasks``."""
+        self._error = error
+        self._news.wake()
+
+    async def wait_failed(self) -> None:
+        """See ``OutsideTasks``."""
+        while self._error is None:
+            await self._news.wait()
+        raise self._error
+
+    async def end(self) -> None:
+        """See ``OutsideTasks``."""
+
+        def ended(_: object = None) -> None:
+            self._news.wake()
+
+        guest, live = self.guest, list(self.live.values())
+        guest.waiting.add(ended)
+        try:
+            for begun in live:
+                begun.cancel()
+                if begun.task is not None:
+                    begun.task.add_done_callback(ended)
+            while not guest.loop.is_closed() and any(one.task is not None and not one.task.done() for one in live):
+                await self._news.wait()
+        finally:
+            guest.waiting.discard(ended)
 
 
 async def _handle(guest: Guest, handler: Callable[[T], Any], given: T) -> Any:

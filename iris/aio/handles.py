@@ -80,6 +80,9 @@ class Tunnel(Source[TrioTunnel, Any]):
     async def __anext__(self) -> Any:
         if not self._arrived and self._guest.runs_here():
             message = self._inner._receive_at_once()
+            if message is None:
+                await self._guest.wait_woken(self._inner._watch_readable)
+                message = self._inner._receive_at_once()
             if message is not None:
                 return message[0]
         return await super().__anext__()

@@ -116,7 +116,14 @@ class Node(Handle[TrioNode], OwnNode):
             )
         )
 
-    broadcast = awaited(TrioNode.broadcast)
+    async def broadcast(
+        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+    ) -> None:
+        """See ``iris.Node.broadcast``."""
+        node, guest = self._inner, self._guest
+        if wait != 0 or not guest.runs_here() or not node._broadcast_at_once(cluster, payload, headers):
+            await guest.call(partial(node.broadcast, cluster, payload, headers=headers, wait=wait))
+
     survey = block(TrioNode.survey, Answers)
 
     async def publish(

@@ -4,6 +4,9 @@ Trio's guest mode leaves each wait to a thread of its own.  To wake that and to 
 time of a small request.  Where trio waits by epoll, the event loop can do it: epoll's file descriptor can be read when
 there is something to do, so that one more descriptor is all that the loop has to watch.
 
+What the loop's own code reschedules in trio is done by a call of the loop as well.  Trio alone would wake itself by a
+byte in a socket, which is found there by both.
+
 What this needs of trio's insides is looked up once, when a run begins.  Where something is missing, in a trio that is
 made otherwise, on a system without epoll, or in an event loop that watches no descriptors, trio keeps its thread.
 Source: ``trio._core._run.GuestState``; epoll(7), "Can I include the epoll file descriptor in another epoll's set?".
@@ -22,6 +25,17 @@ from typing import Any, Final, final
 import outcome
 import sniffio
 import trio
+
+from iris.kernel.errors import ConfigError
+
+
+class _Woken(tuple[Any, ...]):
+    """No events, for trio that was woken before its wait was over: none at all would mean that it was over."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return True
 
 
 @final
@@ -77,6 +91,10 @@ class Polling:
         except BaseException:
             os.close(self._descriptor)
             raise
+        with suppress(TypeError):  # without it trio wakes itself, which is as good, and slower
+            self._io.__class__ = type(
+                "WokenByItsHost", (type(self._io),), {"__slots__": (), "force_wakeup": lambda _: self._wake()}
+            )
 
     def tick(self) -> None:
         """Let trio run what can run, and wait for what comes next."""
@@ -106,6 +124,25 @@ class Polling:
             select.select([self._descriptor], [], [], max(0.0, self._until - self._loop.time()))
             self._receive(always=True)
             self._go_on()
+
+    def watch(self, descriptor: int, readable: Callable[[], None]) -> Callable[[], None] | None:
+        """See ``HostLoop.watch``."""
+        try:
+            Context().run(self._loop.add_reader, descriptor, readable)  # it keeps a copy of the one in force
+        except (NotImplementedError, OSError, RuntimeError, ConfigError):  # it is closed, or its time is virtual
+            return None
+
+        def end() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.remove_reader(descriptor)
+
+        return end
+
+    def _wake(self) -> None:
+        """Something was rescheduled, or is due sooner, by code that is not trio's: it is to run."""
+        self._until = None
+        self._state.unrolled_run_next_send = outcome.Value(_Woken())
+        self._next(self.tick)
 
     def _receive(self, *, always: bool) -> bool:
         """Take what has come for trio, and return whether trio is to run; it is, if ``always``, for nothing as well."""

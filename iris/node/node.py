@@ -247,6 +247,19 @@ class Node(OwnNode):
                 self._guard.check()  # else nobody is left because this node was closed meanwhile
                 raise
 
+    def _broadcast_at_once(self, cluster: str, payload: object, headers: Mapping[str, str] | None) -> bool:
+        """Broadcast as ``broadcast`` does if nothing has to be waited for; return whether the message is sent.
+
+        For any code of the node's thread, in a task of trio or not.
+        """
+        if (
+            get_ident() != self._guard.thread
+            or self._tracing is not None
+            or (self._reach is not None and self._reach.lists(check_address(cluster)))
+        ):
+            return False
+        return self._broadcasts.broadcast_at_once(check_address(cluster), payload, headers)
+
     def survey(
         self,
         cluster: str,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import trio
 
 from iris.kernel.config import Config
+from iris.kernel.tasks import HostLoop
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import (
     ConnectionObserver,
@@ -92,6 +93,9 @@ class TappedTransport:
 
     async def wait_readable(self) -> None:
         await self._real.wait_readable()
+
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
+        return self._real.receive_in(host, readable)
 
     def interrupt(self) -> None:
         self._real.interrupt()

@@ -15,6 +15,9 @@ Rules of this file:
 - A follower gets it together with being woken by a frame, and gives it back before it lets other tasks run for any
   other reason than to wait for frames.
 - The task of the mesh is woken then.  As long as it has not run, followers may have the reading again for nothing.
+- Where trio is the guest of another event loop, that has the reading: it calls when there are frames, in no task, and
+  followers wait like any other task.  A frame so needs no turn of trio's, with three system calls, and the task that it
+  wakes may be the loop's own.
 - What a frame brings about is done in the context of the mesh, no matter which task reads it.  It raises nothing: an
   error that nobody expects costs the peer whose frame it was.  One of the transport itself ends the node, and not the
   request of the task that happened to read.
@@ -27,7 +30,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import HostLoop, Wakeup, host_loop
 from iris.kernel.transport import Transport
 
 _TURN: Final = 0.0003
@@ -67,6 +70,8 @@ class InboxReader:
         self._over = False
         self._failure: Exception | None = None
         """The exception of the transport when a follower read; the task of the mesh raises it."""
+        self._host: HostLoop | None = None
+        """Event loop that has the reading.  None if tasks of trio's have it."""
         self._all = True
         """True once all is read that has come."""
         self._returned = Wakeup()
@@ -76,11 +81,14 @@ class InboxReader:
 
     async def run(self) -> None:
         """Read while no follower does, until the transport is closed; to be run in one task of the mesh."""
+        host = host_loop.get()
+        if host is not None and self._transport.receive_in(host, self._read_in_host):
+            self._host = host
         try:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                self._reads = True
+                self._reads = self._host is None
                 self._read(None)
                 self._reads = False
                 if self._leader is not None:
@@ -96,6 +104,21 @@ class InboxReader:
         finally:
             self._reads = self._returning = False
             self._over = True
+
+    def _read_in_host(self) -> None:
+        """Read, called by the event loop."""
+        assert self._host is not None
+        if self._over or self._failure is not None:
+            return
+        try:
+            self._context.run(self._read, None)
+        except trio.ClosedResourceError:
+            return
+        except Exception as error:  # noqa: BLE001 -- the task of the mesh raises it
+            self._failure = error
+            self._transport.interrupt()
+        if not self._all:
+            self._host.call_soon(self._read_in_host)
 
     def _read(self, follower: InboxWaiter | None) -> None:
         """Dispatch what has come, until ``follower`` has what it waits for, if that is enough for it."""

@@ -21,6 +21,7 @@ from msgspec import Struct
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.tasks import HostLoop
 from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, Permit, Refused
 from iris.kernel.wire import MAX_FRAME
 
@@ -371,6 +372,10 @@ class MemoryTransport:
             await self._reader.park()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
+
+    def receive_in(self, _host: HostLoop, _readable: Callable[[], None]) -> bool:
+        """See ``Transport.receive_in``: frames come by trio's clock, and so by its tasks."""
+        return False
 
     def interrupt(self) -> None:
         """See ``Transport.interrupt``."""

@@ -28,7 +28,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.tasks import run_in_thread
+from iris.kernel.tasks import HostLoop, Wakeup, run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.greeting import ReverseGreeting
 from iris.kernel.transport.listener import Acceptor
@@ -168,6 +168,9 @@ class NetworkTransport:
         self._refused_reported = 0
         self._dials = DialSlots(DIALS)
         self._observer: ConnectionObserver | None = None
+        self._unwatch: Callable[[], None] | None = None
+        """What ends the watch of an event loop over what arrives.  None: a task of trio's waits for that."""
+        self._interrupted = Wakeup()
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         """See ``Transport.listen``."""
@@ -350,25 +353,50 @@ class NetworkTransport:
             raise trio.ClosedResourceError("this transport is closed")
         try:
             if not self._dialling:
-                await trio.lowlevel.wait_readable(self._streams.descriptor)
+                await self._wait()
                 return
             with trio.move_on_at(self._dialling.deadline):
-                await trio.lowlevel.wait_readable(self._streams.descriptor)
+                await self._wait()
         except trio.ClosedResourceError:
             if self._streams.closed:
                 raise
         if self._dialling and not self._streams.closed:
             self._dialling.expire(trio.current_time())
 
+    async def _wait(self) -> None:
+        if self._unwatch is None:
+            await trio.lowlevel.wait_readable(self._streams.descriptor)
+        else:
+            await self._interrupted.wait()
+
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
+        """See ``Transport.receive_in``."""
+
+        def receive() -> None:
+            readable()
+            if self._dialling:  # what has come may have changed when the next attempt is due
+                self._interrupted.wake()
+
+        self._unwatch = host.watch(self._streams.descriptor, receive)
+        return self._unwatch is not None
+
     def interrupt(self) -> None:
         """See ``Transport.interrupt``."""
         if not self._streams.closed:
+            self._end_wait()
+
+    def _end_wait(self) -> None:
+        if self._unwatch is None:
             trio.lowlevel.notify_closing(self._streams.descriptor)
+        else:
+            self._interrupted.wake()
 
     def close(self) -> None:
         """See ``Transport.close``."""
         if not self._streams.closed:  # in the child of a fork it is: what else there is belongs to the parent
-            trio.lowlevel.notify_closing(self._streams.descriptor)
+            self._end_wait()
+            if self._unwatch is not None:
+                self._unwatch()
             self._arrivals.close()
             self._streams.close()
             if self._dialling is not None:

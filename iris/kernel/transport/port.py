@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
 from iris.kernel.errors import NotSent
+from iris.kernel.tasks import HostLoop
 
 SocketAddress = tuple[str | int | bytes, ...]
 """Address of a socket, as the resolver returns it: host and port, of IPv6 two numbers more."""
@@ -163,6 +164,14 @@ class Transport(Protocol):
 
         Raises:
             trio.ClosedResourceError: this transport is closed.
+        """
+        ...
+
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
+        """Have an event loop call ``readable`` when a frame has arrived, in place of ``wait_readable``'s end.
+
+        It is called again while the network has something that was not received.  Returns False, and changes nothing,
+        if the loop cannot.
         """
         ...
 

@@ -104,10 +104,8 @@ class Broadcasts(PeerObserver):
         # The only checkpoint before the first send: a caller that is cancelled here has sent to nobody.
         await trio.lowlevel.checkpoint()
         members = self._members(cluster)
-        name = cluster_of(cluster)
-        lane = self._lanes.get(name) or self._open_lane(name)
-        if not lane.turn.locked() and self._is_open(lane, members):
-            self._send(lane, flat, body)
+        lane = self._lane(cluster)
+        if self._send_at_once(lane, members, flat, body):
             return
         waiting = len(members)
         self.tally.sent += waiting
@@ -128,6 +126,26 @@ class Broadcasts(PeerObserver):
         except NoSuchCluster:  # as if there had been nobody in the first place
             self.tally.sent -= waiting
             raise
+
+    def broadcast_at_once(self, cluster: str, payload: object, headers: Mapping[str, str] | None = None) -> bool:
+        """Broadcast a message if nothing has to be waited for; return whether it is sent.
+
+        Any code of the node's thread may call it, a task or not.
+        """
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        members = self._members(cluster)
+        return self._send_at_once(self._lane(cluster), members, flat, body)
+
+    def _send_at_once(self, lane: _Lane, members: Sequence[NodeId], headers: wire.Headers, body: wire.Payload) -> bool:
+        if lane.turn.locked() or not self._is_open(lane, members):
+            return False
+        self._send(lane, headers, body)
+        return True
+
+    def _lane(self, cluster: str) -> _Lane:
+        name = cluster_of(cluster)
+        return self._lanes.get(name) or self._open_lane(name)
 
     def _members(self, cluster: str) -> Sequence[NodeId]:
         members = self._directory.member_ids(cluster)

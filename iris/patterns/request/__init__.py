@@ -6,6 +6,7 @@ member (iris.cluster.balancing).
 """
 
 from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, UNDO, UNDOES, Call
+from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.options import PLAIN, REPEATED, RequestOptions, preference_of
 from iris.patterns.request.requests import (
     DRAINING, ELSEWHERE, EXPIRED, IN_DOUBT, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, NO_SUCH_OPERATION,
@@ -13,7 +14,7 @@ from iris.patterns.request.requests import (
 )  # fmt: skip
 
 __all__ = (
-    "Begun", "Call",
+    "Begun", "Call", "Deadlines",
     "DRAINING", "ELSEWHERE", "EXPIRED", "IDEMPOTENCY_KEY", "IDEMPOTENT", "IN_DOUBT", "KEYED", "MEMBER_LEFT",
     "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PAUSED",
     "PLAIN", "PRIORITY_SHIFT", "REPEATED", "TIMED", "TOO_LARGE", "UNDO", "UNDOES", "RequestOptions", "Requests",

@@ -51,10 +51,13 @@ class Deadlines:
         entries = self._entries
         while True:
             now = trio.current_time()
+            deadline = -math.inf
             while entries and (entries[0][0] <= now or entries[0][1] not in self._waiting):
                 deadline, number = heapq.heappop(entries)
                 if deadline <= now and number in self._waiting:
                     self._expire(number)
-            self._next = entries[0][0] if entries else math.inf
+            # Where all have ended, what comes next ends soon as well, and is not to wake this task: it looks again when
+            # the last of them would have been due.
+            self._next = entries[0][0] if entries else deadline if deadline > now else math.inf
             with trio.move_on_at(self._next):
                 await self._news.wait()

@@ -14,6 +14,7 @@ from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import (
     KeyClaims, Outcomes,
 )  # fmt: skip
+from iris.patterns.service.outside import CutOff, OutsideTask
 from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
@@ -22,8 +23,8 @@ from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics, WorkerPools
 
 __all__ = (
-    "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits", "Outcomes",
-    "PauseFlag", "Provision", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels", "WorkerPools",
-    "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "lifespan_entered", "lifespan_of_threads",
-    "noted_mend",
+    "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
+    "Outcomes", "OutsideTask", "PauseFlag", "Provision", "Requester", "Role", "Server", "Service", "ServiceStatistics",
+    "Tunnels", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan",
+    "lifespan_entered", "lifespan_of_threads", "noted_mend",
 )  # fmt: skip

@@ -24,6 +24,7 @@ from iris.kernel.shapes import is_group
 from iris.kernel.tasks import deadline_for_threads, run_in_thread
 from iris.patterns.messages import OwnNode, Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
+from iris.patterns.service.outside import CutOff
 from iris.patterns.service.process_calls import PROCESS_DIED, HandlerPlace, ProcessDied, RaisedInProcess
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
@@ -220,7 +221,9 @@ def failure_in(error: BaseException) -> BaseException | None:
     Returns:
         None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
-    cancelled = trio.current_effective_deadline() == -math.inf
+    if isinstance(error, CutOff | GeneratorExit):
+        return None
+    cancelled = trio.lowlevel.in_trio_task() and trio.current_effective_deadline() == -math.inf
     if is_group(error):
         rest = error.split(trio.Cancelled)[1] if cancelled else error
         return None if rest is None or rest.subgroup(_ENDS) is not None else rest

@@ -20,6 +20,7 @@ from iris.patterns.service import asyncapi
 from iris.patterns.service.dependencies import Lifespan, Provision
 from iris.patterns.service.handlers import InProcess, InThread, RequestHandler, prepared
 from iris.patterns.service.outcomes import Outcomes
+from iris.patterns.service.outside import OutsideTasks
 from iris.patterns.service.signatures import Signature, fields_of, handler_name, needs_of, signature_of
 from iris.security.identity import PeerIdentity
 
@@ -271,6 +272,7 @@ class Service:
         self.requests: Final[dict[str | None, RequestHandler | InProcess]] = {}
         self.tunnels: Final[dict[str | None, TunnelHandler]] = {}
         self.broadcasts: Final[list[BroadcastHandler]] = []
+        self._outside: OutsideTasks | None = None
         self._described: Final[dict[str, tuple[Signature, str]]] = {}
         """Signature and first paragraph of the docstring of each operation by name, "" for the one without a name."""
         self._provided: Final[dict[str | None, _Provided]] = {}
@@ -486,10 +488,12 @@ class Service:
         request: Callable[[RequestHandler], RequestHandler],
         broadcast: Callable[[BroadcastHandler], BroadcastHandler],
         tunnel: Callable[[TunnelHandler], TunnelHandler],
+        outside: OutsideTasks | None = None,
     ) -> Service:
         """Return a service like this one whose handlers are made of this one's.
 
-        Those that run in threads or processes stay as they are.
+        Those that run in threads or processes stay as they are, and so are all others called by tasks of trio's then.
+        Else ``outside`` serves the requests.
         """
         service = Service(
             self.name,
@@ -503,6 +507,8 @@ class Service:
         service.tunnels.update({name: tunnel(handler) for name, handler in self.tunnels.items()})
         service.broadcasts.extend(map(broadcast, self.broadcasts))
         service._described.update(self._described)
+        if not any(isinstance(handler, InThread | InProcess) for handler in service.requests.values()):
+            service._outside = outside
         return service
 
 

@@ -13,8 +13,9 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
+from functools import partial
 from types import CoroutineType
-from typing import Final, NamedTuple, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
 
@@ -53,6 +54,7 @@ from iris.patterns.service.handlers import InProcess, RequestHandler, described,
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
+from iris.patterns.service.outside import CutOff, HandlerScope, OutsideTask, OutsideTasks
 from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.process_pool import ProcessPool, ProcessStatistics, processors
 from iris.patterns.service.reply_cache import Outcome
@@ -129,7 +131,7 @@ class PendingRequest:
         """Account whose share of the queue it takes while it waits; empty if it found a free place."""
         self.cost = 0
         """Part of that share that it takes."""
-        self.scope: trio.CancelScope | None = None
+        self.scope: HandlerScope | None = None
         self.cancelled = False
         self.counted = False
         """True while its outcome is being recorded: its handler has ended, and was counted."""
@@ -288,11 +290,11 @@ class WorkerPool:
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
-        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_latency", "_node", "_nursery",
-        "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running", "_served", "_shedding",
-        "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent", "_waiting",
-        "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining", "failures", "kept", "paused", "received",
-        "repeated", "service",
+        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_is_over", "_latency", "_node",
+        "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running",
+        "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served",
+        "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining", "failures", "kept",
+        "paused", "received", "repeated", "service",
     )  # fmt: skip
 
     def __init__(
@@ -342,6 +344,10 @@ class WorkerPool:
         self.received = 0
         self._broadcasts_done = self._broadcasts_failed = 0
         self.repeated = 0
+        self._outside = service._outside if self.kept is None else None
+        """Tasks of another event loop that serve the requests.  None: workers do, which are tasks of trio's."""
+        self._is_over = False
+        """True once what serves requests outside is being cancelled."""
         self._workers = 0
         self._idle: dict[InboxWaiter, None] = {}
         self._woken = 0
@@ -366,6 +372,9 @@ class WorkerPool:
         """
         if self._processes is not None:
             await self._processes.open()
+        if self._outside is not None:
+            self._nursery.start_soon(self._outside.run)
+            self._nursery.start_soon(self._keep, self._outside)
 
     def statistics(self) -> ServiceStatistics:
         """Return a snapshot of the counters."""
@@ -421,7 +430,10 @@ class WorkerPool:
         elif self._workers < self._concurrency:
             self._workers += 1
             self._queue.append(job)
-            self._nursery.start_soon(self._work)
+            if self._outside is None:
+                self._nursery.start_soon(self._work)
+            else:
+                self._outside.begin(self._serve, self._context)
         elif self._shedding.busy and self._shedding.refuses(
             job.priority, job.arrived, len(self._queue), len(self._running)
         ):
@@ -576,7 +588,7 @@ class WorkerPool:
         costs 1.7 us where a scope for each request costs 5.3, only where it is another one.  Those that came in one
         frame with the same timeout have the same.
         """
-        queue, urgent, hurried = self._queue, self._urgent, self._hurried
+        queue, urgent = self._queue, self._urgent
         while self._workers <= self._concurrency:
             job: PendingRequest | None = None
             until, now = math.inf, -math.inf
@@ -590,15 +602,7 @@ class WorkerPool:
                             now = trio.current_time()
                         if now >= until:  # it is cancelled, or about to be
                             break
-                        if urgent and self._hurries(urgent[0]):
-                            job = urgent.popleft()
-                        else:
-                            job = queue.popleft()
-                            if hurried:
-                                hurried.clear()
-                        if job.account:
-                            self._leave(job)
-                        self._running.add(job)
+                        job = self._take()
                         follower.keen = True
                         await fresh_context()
                         if self._begins(job, now):
@@ -609,10 +613,7 @@ class WorkerPool:
                             reply, size = await called
                             until = job.deadline  # a caller that has asked again may have moved it
                             now = trio.current_time()
-                            self._latency.series(self.cluster, job.operation).record(now - job.arrived)
-                            if self._adaptive is not None:
-                                self._adapt(job, self._adaptive)
-                            self._host.answer(job, reply, size)
+                            self._finish(job, now, reply, size)
                         self._end(job)
                         cancelled, job = job.cancelled, None
                         if cancelled:
@@ -637,6 +638,60 @@ class WorkerPool:
                 del self._idle[follower]
             else:
                 self._woken -= 1
+
+    async def _serve(self, task: OutsideTask) -> None:
+        """Be a worker for one request, in a task of another event loop; the next one has a task of its own."""
+        assert self._outside is not None
+        if self.queued:
+            job = self._take()
+            handler: Any = job.handler  # one of ``OutsideHandler``, or Iris's own
+            job.handler = partial(task.call, getattr(handler, "outside", handler))
+            try:
+                if self._begins(job, trio.current_time()):
+                    job.scope = task
+                    task.deadline = job.deadline
+                    reply, size = await (self._call(job) if job.key is None else self._call_once(job, job.key))
+                    self._finish(job, trio.current_time(), reply, size)
+            except CutOff:
+                if self._is_over:
+                    self._cancelled += not job.counted
+                else:
+                    self._cut_off(job)
+            except GeneratorExit:  # the loop was closed: ``_keep`` counts it
+                raise
+            except BaseException as error:  # noqa: BLE001 -- raised in the task of ``_keep``, which ends this membership
+                self._cancelled += not job.counted
+                self._outside.fail(error)
+            self._end(job)
+        if self.queued and self._workers <= self._concurrency and not self._is_over:
+            self._outside.begin(self._serve, self._context)
+        else:
+            self._workers -= 1
+
+    async def _keep(self, outside: OutsideTasks) -> None:
+        """End the tasks outside with this membership, and the membership with an error in one of them."""
+        try:
+            await outside.wait_failed()
+        finally:
+            self.draining = self._is_over = True
+            with trio.CancelScope(shield=True):
+                await outside.end()
+            for job in list(self._running):  # a loop that was closed ends none
+                self._cancelled += not job.counted
+                self._end(job)
+
+    def _take(self) -> PendingRequest:
+        """Take the request that is next from those that wait."""
+        if self._urgent and self._hurries(self._urgent[0]):
+            job = self._urgent.popleft()
+        else:
+            job = self._queue.popleft()
+            if self._hurried:
+                self._hurried.clear()
+        if job.account:
+            self._leave(job)
+        self._running.add(job)
+        return job
 
     def _hurries(self, job: PendingRequest) -> bool:
         """Return whether an important request goes before the others, and count it.
@@ -682,6 +737,13 @@ class WorkerPool:
         if job.priority != Priority.NORMAL:
             served_priority.set(job.priority)
         return True
+
+    def _finish(self, job: PendingRequest, now: float, reply: Outcome, size: int) -> None:
+        """Answer a request whose handler has ended by itself."""
+        self._latency.series(self.cluster, job.operation).record(now - job.arrived)
+        if self._adaptive is not None:
+            self._adapt(job, self._adaptive)
+        self._host.answer(job, reply, size)
 
     def _cut_off(self, job: PendingRequest) -> None:
         """Count a job that its scope has ended: its caller has no more time for it, or has cancelled it."""

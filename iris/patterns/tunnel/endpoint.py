@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, final
 
 from msgspec.structs import replace
@@ -76,6 +77,7 @@ class TunnelEndpoint:
         "_reader_comes",
         "_senders",
         "_waiting",
+        "_watching",
         "cluster",
         "due",
         "key",
@@ -109,6 +111,8 @@ class TunnelEndpoint:
         self._reader_comes = False
         """True from when that holds until the task has its turn."""
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
+        self._watching: dict[Callable[[], None], Callable[[], bool]] = {}
+        """Functions that are called when a condition holds: for what is no task of trio's."""
         self._senders: deque[object] = deque()
 
     # -- the link -------------------------------------------------------------------------------------------
@@ -195,6 +199,9 @@ class TunnelEndpoint:
         for wakeup, condition in self._waiting.items():
             if condition():
                 wakeup.wake()
+        for woken, condition in self._watching.items():
+            if condition():
+                woken()
 
     # -- tasks ----------------------------------------------------------------------------------------------
 
@@ -220,6 +227,14 @@ class TunnelEndpoint:
             self._reader = None
             self._reader_comes = False
             self.offer()
+
+    def watch(self, condition: Callable[[], bool], woken: Callable[[], None]) -> Callable[[], None]:
+        """Have ``woken`` called each time that ``condition`` is found to hold; return what ends that.
+
+        ``woken`` must not block, nor use this object.
+        """
+        self._watching[woken] = condition
+        return partial(self._watching.pop, woken, None)
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, final
@@ -226,6 +226,26 @@ class Tunnel:
         self._end.offer()
         self._work += 1 + (len(message[0]) >> 12)
         return (self._decoded(message),)
+
+    def _watch_readable(self, woken: Callable[[], None]) -> Callable[[], None] | None:
+        """Have ``woken`` called when there is a message, or never will be one; nobody else can receive meanwhile.
+
+        For code of the node's thread that is no task of trio's.
+
+        Returns:
+            What ends that.  None if there is nothing to wait for: ``receive`` says what it is.
+        """
+        end, receiving = self._end, self._end.machine.receiving
+        if self._receiving or self._closed or receiving.has_message or self._is_unreadable():
+            return None
+        self._receiving = True
+        unwatch = end.watch(lambda: receiving.has_message or self._is_unreadable(), woken)
+
+        def stop() -> None:
+            unwatch()
+            self._receiving = False
+
+        return stop
 
     def _decoded(self, message: tuple[bytes, bool]) -> Any:
         data, packed = message

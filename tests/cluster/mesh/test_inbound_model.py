@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import HostLoop
 from iris.kernel.transport.port import (
     ConnectionObserver,
     ConnectionUser,
@@ -81,6 +82,9 @@ class Switchboard:
         raise NotImplementedError
 
     async def wait_readable(self) -> None:
+        raise NotImplementedError
+
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
         raise NotImplementedError
 
     def interrupt(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.discovery.local_network import LocalNetwork
+from iris.kernel.tasks import HostLoop
 from iris.kernel.transport.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport.port import ConnectionObserver, ConnectionUser, Permit
 from iris.security.authority.issuing import issue_cluster
@@ -53,6 +54,9 @@ class Wires:
 
     async def wait_readable(self) -> None:
         await self.inner.wait_readable()
+
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
+        return self.inner.receive_in(host, readable)
 
     def interrupt(self) -> None:
         self.inner.interrupt()

@@ -1,0 +1,258 @@
+"""What goes around trio: frames, requests and their handlers are the event loop's own; calls that wait for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import uvloop
+
+import iris
+import iris.aio
+from iris.aio.guest import enter_guest
+
+RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+
+ASKED = 100
+
+BROADCAST = 50
+"""Messages that a member takes before it is asked for more credit."""
+
+WITHOUT = ASKED // 2
+"""Steps of trio's in which the nodes may have looked after each other while so many were asked."""
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(params=RUNNERS)
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    return RUNNERS[request.param]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of trio's tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+@asynccontextmanager
+async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node, iris.aio.Node]]:
+    """Open a member of a service's cluster, and a client."""
+    async with (
+        iris.aio.open_node("member") as member,
+        member.join(service.name, service),
+        iris.aio.open_node("client") as client,
+    ):
+        await client.wait_for(service.name)
+        yield member, client
+
+
+def echo_service() -> iris.Service:
+    service = iris.Service("shop")
+
+    @service.request
+    async def echo(request: iris.Request) -> object:
+        return request.payload
+
+    return service
+
+
+def test_a_request_takes_no_step_of_trio_at_either_end(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    async def main() -> None:
+        async with open_pair(echo_service()) as (_, client):
+            await client.request("shop", b"first")
+            steps = Steps()
+            trio.lowlevel.add_instrument(steps)
+            for number in range(ASKED):
+                assert await client.request("shop", number) == number
+            trio.lowlevel.remove_instrument(steps)
+            assert steps.count < WITHOUT
+
+    run(main())
+
+
+def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    service, heard, all_heard = echo_service(), [], asyncio.Event()
+
+    @service.broadcast
+    def hear(message: iris.Message) -> None:
+        heard.append(message.payload)
+        if len(heard) == BROADCAST:
+            all_heard.set()
+
+    async def main() -> None:
+        async with open_pair(service) as (_, client):
+            steps = Steps()
+            trio.lowlevel.add_instrument(steps)
+            for number in range(BROADCAST):
+                await client.broadcast("shop", number)
+            assert steps.count == 0
+            trio.lowlevel.remove_instrument(steps)
+            await asyncio.wait_for(all_heard.wait(), 10)
+            assert heard == list(range(BROADCAST))
+
+    run(main())
+
+
+def test_a_call_that_waits_for_nothing_is_over_without_a_turn_of_the_loop_but_now_and_then(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def main() -> None:
+        turns = [0]
+        async with iris.aio.open_node("shop") as node:
+            await node.retain("prices.tea", 0)
+            asyncio.get_running_loop().call_soon(turns.append, 1)
+            for number in range(10):
+                await node.retain("prices.tea", number)
+            assert turns == [0]
+            for number in range(200):
+                await node.retain("prices.tea", number)
+            assert turns == [0, 1]
+
+    run(main())
+
+
+def test_a_call_within_trio_waits_for_its_turn() -> None:
+    """A task that a task factory begins at once is within trio when a handler of trio's has begun it."""
+    results: list[int] = []
+
+    async def main() -> None:
+        guest = await enter_guest()
+
+        async def one() -> int:
+            return 1
+
+        async def within() -> None:
+            call = guest.call(one)
+            waiting = call.send(None)  # as a task would that begins at once
+            assert waiting is not None
+            call.close()
+            results.append(1)
+
+        try:
+            await guest.call(within)
+            assert await guest.call(one) == 1
+        finally:
+            await guest.leave()
+
+    asyncio.run(main())
+    assert results == [1]
+
+
+def test_each_request_has_a_context_and_a_task_of_its_own(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    seen: list[str | None] = []
+    tasks: list[asyncio.Task[Any] | None] = []
+    variable: ContextVar[str | None] = ContextVar("variable", default=None)
+    service = iris.Service("shop")
+
+    @service.request
+    async def look(request: iris.Request) -> None:
+        seen.append(variable.get())
+        variable.set(str(request.payload))
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        seen.append(variable.get())
+
+    async def main() -> None:
+        async with open_pair(service) as (_, client):
+            await client.request("shop", "a")
+            await client.request("shop", "b")
+
+    run(main())
+    assert seen == [None, "a", None, "b"]
+    assert tasks[0] is not tasks[1]
+
+
+def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_caller_and_frees_its_place(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def main() -> None:
+        async with (
+            iris.aio.open_node("shop") as node,
+            node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
+        ):
+            own = asyncio.current_task()
+            for _ in range(5):
+                known = asyncio.all_tasks()
+                asking = asyncio.ensure_future(node.request("shop", b""))
+                while not (serving := asyncio.all_tasks() - known - {asking, own}):
+                    await asyncio.sleep(0)
+                for task in serving:
+                    task.cancel()
+                with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
+                    await asking
+            assert await node.request("shop", b"still") == b"still"
+            service = node.statistics().services["shop"]
+            assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 1)
+
+    run(main())
+
+
+def test_a_membership_that_ends_waits_for_handlers_that_clean_up(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    service, ended = iris.Service("shop"), []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        @service.request
+        async def stay(_: iris.Request) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                ended.append(asyncio.get_running_loop().time())
+
+        async with iris.aio.open_node("client") as client:
+            async with iris.aio.open_node("member", config=iris.Config(drain_timeout=0.1)) as member:
+                async with member.join("shop", service):
+                    await client.wait_for("shop")
+                    asking = asyncio.ensure_future(client.request("shop", b"", timeout=30))
+                    await begun.wait()
+                assert ended
+                with pytest.raises(iris.Unknown):
+                    await asking
+            assert member.statistics() is not None
+
+    run(main())
+
+
+def test_more_requests_than_places_are_served_one_after_the_other() -> None:
+    service, running, most = iris.Service("shop"), [0], [0]
+
+    @service.request
+    async def count(request: iris.Request) -> object:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.001)
+        running[0] -= 1
+        return request.payload
+
+    async def main() -> None:
+        async with (
+            iris.aio.open_node("shop") as node,
+            node.join("shop", service, limits=iris.Limits(concurrency=3, queue=100)),
+        ):
+            assert await asyncio.gather(*(node.request("shop", n) for n in range(50))) == list(range(50))
+            counted = node.statistics().services["shop"]
+            assert (counted.received, counted.served, counted.running, counted.queued) == (50, 50, 0, 0)
+
+    asyncio.run(main())
+    assert most == [3]
