@@ -609,12 +609,12 @@ class WorkerPool:
             try:
                 await self._run(job, task)
             except CutOff:
+                if job not in self._running:  # the loop was closed: ``_keep`` has counted it
+                    return
                 if self._is_over:
                     self._cancelled += not job.counted
                 else:
                     self._cut_off(job)
-            except GeneratorExit:  # the loop was closed: ``_keep`` counts it
-                raise
             except BaseException as error:  # noqa: BLE001 -- raised in the task of ``_keep``, which ends this membership
                 self._cancelled += not job.counted
                 self._outside.fail(error)
