@@ -114,6 +114,10 @@ class LoopTask:
             if self._is_cancelled:
                 raise CutOff from None
             raise RuntimeError("the handler's task was cancelled, and not by Iris") from None
+        except GeneratorExit:
+            if self._tasks.guest.loop.is_closed():  # what is left of the task is thrown away
+                raise CutOff from None
+            raise
         except (SystemExit, KeyboardInterrupt) as error:  # with which the event loop ends by itself
             self._ends = error
             raise RuntimeError(f"the handler raised {type(error).__name__}") from None

@@ -92,9 +92,8 @@ class Polling:
             os.close(self._descriptor)
             raise
         with suppress(TypeError):  # without it trio wakes itself, which is as good, and slower
-            self._io.__class__ = type(
-                "WokenByItsHost", (type(self._io),), {"__slots__": (), "force_wakeup": lambda _: self._wake()}
-            )
+            kind: type[Any] = type(self._io)
+            self._io.__class__ = type("WokenByItsHost", (kind,), {"__slots__": (), "force_wakeup": self._woken})
 
     def tick(self) -> None:
         """Let trio run what can run, and wait for what comes next."""
@@ -138,7 +137,7 @@ class Polling:
 
         return end
 
-    def _wake(self) -> None:
+    def _woken(self, *_: object) -> None:
         """Something was rescheduled, or is due sooner, by code that is not trio's: it is to run."""
         self._until = None
         self._state.unrolled_run_next_send = outcome.Value(_Woken())

@@ -87,7 +87,8 @@ def test_a_request_takes_no_step_of_trio_at_either_end(run: Callable[[Coroutine[
 def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
-    service, heard, all_heard = echo_service(), [], asyncio.Event()
+    service, all_heard = echo_service(), asyncio.Event()
+    heard: list[object] = []
 
     @service.broadcast
     def hear(message: iris.Message) -> None:
@@ -206,7 +207,8 @@ def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_
 def test_a_membership_that_ends_waits_for_handlers_that_clean_up(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
-    service, ended = iris.Service("shop"), []
+    service = iris.Service("shop")
+    ended: list[float] = []
 
     async def main() -> None:
         begun = asyncio.Event()

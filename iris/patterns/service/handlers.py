@@ -221,7 +221,7 @@ def failure_in(error: BaseException) -> BaseException | None:
     Returns:
         None if nothing did, or the program is to end: that is not for the caller of one handler.
     """
-    if isinstance(error, CutOff | GeneratorExit):
+    if isinstance(error, CutOff):
         return None
     cancelled = trio.lowlevel.in_trio_task() and trio.current_effective_deadline() == -math.inf
     if is_group(error):

@@ -14,13 +14,15 @@ from iris.patterns.messages import Request
 
 
 class HandlerScope(Protocol):
-    """What a handler runs in: a ``trio.CancelScope``, or a task of another event loop.
+    """What a handler runs in: a ``trio.CancelScope``, or a task of another event loop."""
 
-    Attributes:
-        deadline: time at which it is cancelled, on trio's clock.
-    """
+    @property
+    def deadline(self) -> float:
+        """Time at which it is cancelled, on trio's clock."""
+        ...
 
-    deadline: float
+    @deadline.setter
+    def deadline(self, deadline: float, /) -> None: ...
 
     def cancel(self) -> None:
         """Cancel it.  It has not ended when this returns."""
@@ -47,7 +49,7 @@ class OutsideTask(HandlerScope, Protocol):
         """Call a handler in this task.
 
         Raises:
-            CutOff: it was cancelled by ``cancel`` or at the deadline.
+            CutOff: it was cancelled by ``cancel`` or at the deadline, or the loop was closed.
             Exception: it failed, was cancelled by others, or raised what ends a program.
         """
         ...

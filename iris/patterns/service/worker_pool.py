@@ -653,12 +653,12 @@ class WorkerPool:
                     reply, size = await (self._call(job) if job.key is None else self._call_once(job, job.key))
                     self._finish(job, trio.current_time(), reply, size)
             except CutOff:
+                if job not in self._running:  # the loop was closed: ``_keep`` has counted it
+                    return
                 if self._is_over:
                     self._cancelled += not job.counted
                 else:
                     self._cut_off(job)
-            except GeneratorExit:  # the loop was closed: ``_keep`` counts it
-                raise
             except BaseException as error:  # noqa: BLE001 -- raised in the task of ``_keep``, which ends this membership
                 self._cancelled += not job.counted
                 self._outside.fail(error)
