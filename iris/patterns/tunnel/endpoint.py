@@ -228,7 +228,7 @@ class TunnelEndpoint:
             self._reader_comes = False
             self.offer()
 
-    def watch(self, condition: Callable[[], bool], woken: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, condition: Callable[[], bool], woken: Callable[[], None]) -> Callable[[], object]:
         """Have ``woken`` called each time that ``condition`` is found to hold; return what ends that.
 
         ``woken`` must not block, nor use this object.
