@@ -52,6 +52,9 @@ HOT: Final = (
 )
 """What is measured if nothing is named: the paths that every message takes, in two minutes."""
 
+COUNTED: Final = 3
+"""How often bytecodes are counted at most: those of many events differ by a twentieth from run to run."""
+
 CHANCE: Final = 0.05
 """Probability with which a checkout that is as good may be called slower."""
 
@@ -79,7 +82,7 @@ def main(
     """Compare this checkout with another one.  The exit status is 1 if anything is slower."""
     jobs = chosen(systems, cases, everything=everything)
     others = Others()
-    slower, doubtful = compare("bytecodes of one message", [(count_bytecodes(HERE), count_bytecodes(tree))])
+    slower, doubtful = compare("bytecodes of one message", [least_bytecodes(tree)])
     with tempfile.TemporaryDirectory(prefix="ib-") as name:
         for system, case in jobs:
             measured = measure_pairs(system, case, tree, Path(name), pairs, seconds)
@@ -145,6 +148,19 @@ def measure(tree: Path, system: str, case: Case, seconds: float, directory: Path
     if processor := sum(outcome.get(name, 0.0) for name in PROCESSOR):
         figures["processor, us"] = (processor, "lower")
     return figures
+
+
+def least_bytecodes(tree: Path) -> tuple[Figures, Figures]:
+    """Return the bytecodes of one message in this checkout and in another one: counted again where this has more."""
+    counted = [(count_bytecodes(HERE), count_bytecodes(tree))]
+    while len(counted) < COUNTED and any(verdict(name, each) for name, each in ratios([_least(counted)]).items()):
+        counted.append((count_bytecodes(HERE), count_bytecodes(tree)))
+    return _least(counted)
+
+
+def _least(counted: Sequence[tuple[Figures, Figures]]) -> tuple[Figures, Figures]:
+    here, there = ({name: min(one[name] for one in side) for name in side[0]} for side in zip(*counted, strict=True))
+    return here, there
 
 
 def count_bytecodes(tree: Path) -> Figures:

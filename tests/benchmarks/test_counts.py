@@ -15,7 +15,7 @@ from benchmarks.counts import Counter
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 MORE: Final = 1.05
-"""What a count may grow to without a word: the same code varies by less than two hundredths from run to run."""
+"""What a count may grow to without a word: the same code varies by a twentieth at most, one message by nothing."""
 
 LESS: Final = 0.8
 """What a count may fall to before its limit has to follow: else somebody could add again what was taken out."""

@@ -11,6 +11,7 @@ from time import sleep
 
 import pytest
 
+from benchmarks.bench import DOCUMENT
 from benchmarks.report import Absence, Report, Run
 from benchmarks.system import OF_REQUESTS, Roles, System, Task
 from benchmarks.systems import all_systems
@@ -133,6 +134,12 @@ def test_a_case_that_is_measured_anew_leaves_the_others_of_the_page(tmp_path: Pa
         "| **iris** | 1 |",
         "| **iris** | 3 |",
     ]
+    assert text.startswith(HEAD)
+    assert text.endswith(TAIL)
+
+
+def test_the_page_of_the_site_has_the_text_of_the_program() -> None:
+    text = DOCUMENT.read_text()
     assert text.startswith(HEAD)
     assert text.endswith(TAIL)
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from benchmarks import turns
-from benchmarks.turns import HERE, HOT, chosen, compare, measure, measure_pairs, ratios, verdict
+from benchmarks.turns import HERE, HOT, chosen, compare, least_bytecodes, measure, measure_pairs, ratios, verdict
 from iris.bench.cases import CASES, Case
 
 REQUEST = next(case for case in CASES if case.name == "request-1")
@@ -63,6 +63,16 @@ def test_what_seems_slower_is_measured_three_times_as_often(
     monkeypatch.setattr(turns, "measure", reached)
     assert len(measure_pairs("iris", REQUEST, tmp_path, tmp_path, 2, 0.1)) == measured
     assert order[:4] == [HERE, tmp_path, tmp_path, HERE]
+
+
+def test_bytecodes_are_counted_again_before_there_are_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counts = {HERE: iter([110.0, 100.0]), tmp_path: iter([100.0, 105.0])}
+
+    def count(tree: Path) -> turns.Figures:
+        return {"event": (next(counts[tree]), "lower")}
+
+    monkeypatch.setattr(turns, "count_bytecodes", count)
+    assert least_bytecodes(tmp_path) == ({"event": (100.0, "lower")}, {"event": (100.0, "lower")})
 
 
 def test_without_a_choice_what_every_message_takes_is_measured() -> None:
