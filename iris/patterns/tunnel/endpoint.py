@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Protocol, final
 
 from msgspec.structs import replace
@@ -234,7 +233,11 @@ class TunnelEndpoint:
         ``woken`` must not block, nor use this object.
         """
         self._watching[woken] = condition
-        return partial(self._watching.pop, woken, None)
+
+        def unwatch() -> None:
+            del self._watching[woken]
+
+        return unwatch
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
