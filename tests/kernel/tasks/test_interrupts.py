@@ -19,7 +19,7 @@ import iris
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
-from iris.kernel.tasks.interrupts import protect_package, protected_context
+from iris.kernel.tasks.interrupts import leave_unprotected, protect_package, protected_context
 from iris.kernel.tasks.late_names import late_names
 from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.transport.memory import MemoryNetwork
@@ -138,6 +138,13 @@ def test_what_is_loaded_with_a_late_name_is_protected_at_once(
     begin: Any = late_names("iris.room")("begin")
     assert begin is late.begin
     assert is_protected(begin.__code__)
+
+
+def test_a_process_that_waits_for_sigint_marks_nothing(late: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iris.kernel.tasks.interrupts._needed", True)  # and again after the test
+    leave_unprotected()
+    protect_package()
+    assert not is_protected(late.begin.__code__)
 
 
 def test_a_block_is_entered_and_left_under_a_mark_and_what_is_done_in_it_has_none() -> None:
