@@ -2,8 +2,8 @@
 
 A large frame costs less work for each byte; a small one lets what waits behind it come sooner.  So frames are large
 while nobody waits for an answer on the link, and small while somebody does.  With frames of 256 KiB, and the tunnels
-fitted to them (``iris.patterns.tunnel.flow_control``, chunks of 64 KiB), either end of a transfer takes 155 us of
-processor time for 64 KiB; with frames of 64 KiB it took 250.
+fitted to them (``iris.patterns.tunnel.flow_control``), either end of a transfer took 155 us of processor time for 64
+KiB; with frames of 64 KiB it took 250.
 """
 
 from __future__ import annotations
