@@ -38,7 +38,8 @@ def wait_served(url: str) -> None:
     while True:
         try:
             asked(url)
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            error.close()
             return
         except urllib.error.URLError:
             assert time.monotonic() < ends
@@ -115,7 +116,8 @@ class Shoppers:
                     self.quoted += 1
             except urllib.error.HTTPError as error:
                 kind = "plain" if changes else "idempotent"
-                self.failed[f"{kind}: {error.code} {error.read().decode()}"] += 1
+                with error:
+                    self.failed[f"{kind}: {error.code} {error.read().decode()}"] += 1
             except AssertionError as error:
                 self.failed[f"wrong: {error}"] += 1
 

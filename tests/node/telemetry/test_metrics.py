@@ -52,7 +52,8 @@ def read(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url, timeout=30) as page:
             return page.status, page.read().decode()
     except urllib.request.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 async def get(endpoint: MetricsEndpoint, path: str) -> tuple[int, str]:
