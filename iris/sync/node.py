@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +16,7 @@ from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
 from iris.patterns.messages import OwnNode
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Provision, Service, lifespan_of_threads
+from iris.patterns.service import Limits, Service, provided_to_threads
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
@@ -139,39 +133,23 @@ class Node(Handle[TrioNode], OwnNode):
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AbstractContextManager[ClusterMembership]:
         """See ``iris.Node.join``.  Its handlers are plain functions, and run in worker threads."""
+
+        def joined(served: Service) -> AbstractContextManager[ClusterMembership]:
+            entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+            return Block(self._portal, entered, ClusterMembership, "join")
+
+        @contextmanager
+        def joined_with_needs() -> Iterator[ClusterMembership]:
+            with (
+                provided_to_threads(service, self) as served,
+                joined(served_by_threads(served, self._portal, self)) as membership,
+            ):
+                yield membership
+
         if not isinstance(service, Service):
-            return self._joined(cluster, service, limits, credential)  # which says what is wrong with it
+            return joined(service)  # which says what is wrong with it
         service._check_front("threads")
-        if service._needs_nothing:
-            return self._joined(cluster, served_by_threads(service, self._portal, self), limits, credential)
-        return self._join_with(service, cluster, limits, credential)
-
-    def _joined(
-        self,
-        cluster: str,
-        service: Service,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> AbstractContextManager[ClusterMembership]:
-        entered = partial(self._inner.join, cluster, service, limits=limits, credential=credential)
-        return Block(self._portal, entered, ClusterMembership, "join")
-
-    @contextmanager
-    def _join_with(
-        self,
-        service: Service,
-        cluster: str,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> Iterator[ClusterMembership]:
-        """Join a cluster, with what the handlers of a service need."""
-        with ExitStack() as stack:
-            state: tuple[object] | None = None
-            if service._lifespan is not None:
-                state = (stack.enter_context(lifespan_of_threads(service.name, service._lifespan, self)),)
-            provided = service._with(Provision(service.name, self, {}, state))
-            served = served_by_threads(provided, self._portal, self)
-            yield stack.enter_context(self._joined(cluster, served, limits, credential))
+        return joined(served_by_threads(service, self._portal, self)) if service._needs_nothing else joined_with_needs()
 
     @classmethod
     def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Node]:
