@@ -489,6 +489,16 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         return self._publishing.publish_at_once(topic, payload, key, headers)
 
+    def _surely_publishes(self, topic: str, size: int) -> bool:
+        """Return whether nothing can refuse an event of so many bytes, without a key and headers.  For any thread."""
+        return (
+            not self._guard.is_closed
+            and self._lookups is None
+            and self._tracing is None
+            and size <= self._config.max_payload
+            and self._publishing.has(topic)
+        )
+
     def forget_retained(self, topic: str) -> bool:
         """Keep the last value of a topic no longer; return whether there was one."""
         self._guard.check()
