@@ -157,3 +157,22 @@ def test_many_threads_publish_and_ask_at_a_time() -> None:
         for one in working:
             one.result(30)
     assert set(map(tuple, taken.values())) == {tuple(b"%d" % number for number in range(200))}
+
+
+async def test_what_a_handler_in_a_thread_has_published_is_sent_when_its_member_leaves() -> None:
+    shop = iris.Service("shop")
+
+    @shop.request(thread=True)
+    def tell(_: iris.Request, node: iris.sync.Node) -> None:
+        for number in range(2000):
+            node.publish("a.b", b"%d" % number)
+
+    async with (
+        iris.open_node("member") as member,
+        iris.open_node("reader") as reader,
+        reader.subscribe("a.>", overflow="wait") as events,
+    ):
+        async with member.join("shop", shop):
+            await reader.request("shop", wait=5)
+        with trio.fail_after(30):
+            assert [(await anext(events)).payload for _ in range(2000)] == [b"%d" % number for number in range(2000)]
