@@ -49,7 +49,7 @@ def _open(cluster: str | None = None, *, seeds: Sequence[str] = ()) -> AbstractA
     return iris.open_node(cluster, listen=LOOPBACK, seeds=seeds, environment=TCP)
 
 
-async def _stream_sink(task: Task) -> None:
+async def stream_sink(task: Task) -> None:
     async with _open() as node:
         await count_events(node, TOPIC, task, lambda: task.ready(tcp_address(node)))
 
@@ -112,7 +112,7 @@ def _program(work: Callable[[Task], Awaitable[None]]) -> Callable[[Task], None]:
 
 def _roles() -> dict[Kind, Roles]:
     return {
-        "stream": Roles(sink=_program(_stream_sink), source=_program(_stream_source)),
+        "stream": Roles(sink=_program(stream_sink), source=_program(_stream_source)),
         "paced": Roles(sink=_program(_paced_sink), source=_program(_paced_source)),
         "request": Roles(sink=_program(request_sink), source=_program(_request_source)),
         "tunnel": Roles(sink=_program(_tunnel_sink), source=_program(_tunnel_source)),

@@ -1,7 +1,8 @@
-"""Iris through ``iris.sync``: a program without an event loop asks a service that runs under trio, as services do."""
+"""Iris through ``iris.sync``: a program without an event loop asks and publishes; what answers and reads is trio's."""
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,8 +11,8 @@ import trio
 import iris.sync
 from benchmarks.system import Roles, System, Task
 from benchmarks.systems.iris_life import CLUSTER, LOOPBACK
-from benchmarks.systems.iris_mesh import TCP, request_sink
-from iris.bench.workload import Latencies
+from benchmarks.systems.iris_mesh import TCP, TOPIC, request_sink, stream_sink
+from iris.bench.workload import Latencies, send_stream_nowait
 
 
 def _request_source(task: Task) -> None:
@@ -25,11 +26,20 @@ def _request_source(task: Task) -> None:
         latencies.finish()
 
 
+def _stream_source(task: Task) -> None:
+    with iris.sync.open_node(listen=LOOPBACK, seeds=task.addresses, environment=TCP) as node:
+        send_stream_nowait(task, partial(node.publish, TOPIC))
+        threading.Event().wait()  # the sinks end the trial
+
+
 SYSTEM = System(
     name="iris.sync asking",
     package="iris-mesh",
     encrypted=True,
     module="iris",
-    roles={"request": Roles(sink=lambda task: trio.run(request_sink, task), source=_request_source)},
+    roles={
+        "request": Roles(sink=lambda task: trio.run(request_sink, task), source=_request_source),
+        "stream": Roles(sink=lambda task: trio.run(stream_sink, task), source=_stream_source),
+    },
     quick=False,
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.aio.crossing import Block, Handle, Opening, awaited, block, direct
-from iris.aio.guest import Guest, Waiter
+from iris.aio.guest import Waiter
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import (
     Answers,
@@ -29,7 +29,7 @@ from iris.node.shown import Shown
 from iris.patterns.messages import OwnNode
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Provision, Service, lifespan_entered
+from iris.patterns.service import Limits, Service, provided
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 
@@ -187,50 +187,23 @@ class Node(Handle[TrioNode], OwnNode):
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AbstractAsyncContextManager[ClusterMembership]:
         """See ``iris.Node.join``.  An ``async def`` handler runs in this event loop, in a task of its own."""
-        if not isinstance(service, Service):
-            return self._joined(cluster, service, limits, credential)  # which says what is wrong with it
-        service._check_front("asyncio")
-        if service._needs_nothing:
-            return self._joined(cluster, served_by_asyncio(service, self._guest, self), limits, credential)
-        return self._join_with(service, cluster, limits, credential)
 
-    def _joined(
-        self,
-        cluster: str,
-        service: Service,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> AbstractAsyncContextManager[ClusterMembership]:
-        entered = partial(self._inner.join, cluster, service, limits=limits, credential=credential)
-        return Block(self._guest, entered, ClusterMembership, "join")
+        def joined(served: Service) -> AbstractAsyncContextManager[ClusterMembership]:
+            entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+            return Block(self._guest, entered, ClusterMembership, "join")
 
-    @asynccontextmanager
-    async def _join_with(
-        self,
-        service: Service,
-        cluster: str,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> AsyncIterator[ClusterMembership]:
-        """Join a cluster, with what the handlers of a service need."""
-        async with lifespan_entered(service.name, service._lifespan, self) as state, AsyncExitStack() as stack:
-            others: dict[type[OwnNode], OwnNode] = {}
-            for kind in service._nodes_needed():
-                opening = kind._for_threads(self._inner)
-                if opening is not None:
-                    others[kind] = await stack.enter_async_context(Block(self._guest, partial(_same, opening), _opened))
-            provided = service._with(Provision(service.name, self, others, state))
-            served = served_by_asyncio(provided, self._guest, self)
-            async with self._joined(cluster, served, limits, credential) as membership:
+        @asynccontextmanager
+        async def joined_with_needs() -> AsyncIterator[ClusterMembership]:
+            async with (
+                provided(service, self, self._inner, lambda opening: self._enter(lambda _: opening)) as served,
+                joined(served_by_asyncio(served, self._guest, self)) as membership,
+            ):
                 yield membership
 
-
-def _same(block: T) -> T:
-    return block
-
-
-def _opened(node: T, _: Guest) -> T:
-    return node
+        if not isinstance(service, Service):
+            return joined(service)  # which says what is wrong with it
+        service._check_front("asyncio")
+        return joined(served_by_asyncio(service, self._guest, self)) if service._needs_nothing else joined_with_needs()
 
 
 def _opening(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -39,7 +39,7 @@ from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Provision, Role, Service, callers, lifespan_entered
+from iris.patterns.service import Limits, Role, Service, callers, provided
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -502,6 +502,16 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         return self._publishing.publish_at_once(topic, payload, key, headers)
 
+    def _surely_publishes(self, topic: str, size: int) -> bool:
+        """Return whether nothing can refuse an event of so many bytes, without a key and headers.  For any thread."""
+        return (
+            not self._guard.is_closed
+            and self._lookups is None
+            and self._tracing is None
+            and size <= self._config.max_payload
+            and self._publishing.has(topic)
+        )
+
     def forget_retained(self, topic: str) -> bool:
         """Keep the last value of a topic no longer; return whether there was one."""
         self._guard.check()
@@ -814,14 +824,8 @@ class Node(OwnNode):
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._states.flag(check_is(service, Service, "service").paused_by)
         service._check_front("trio")
-        async with lifespan_entered(service.name, service._lifespan, self) as state, AsyncExitStack() as stack:
-            others: dict[type[OwnNode], OwnNode] = {}
-            for kind in service._nodes_needed():
-                opening = kind._for_threads(self)
-                if opening is not None:
-                    others[kind] = await stack.enter_async_context(opening)
-            provided = service._with(Provision(service.name, self, others, state))
-            role = Role(provided, limits, flag, self)
+        async with provided(service, self, self, lambda opening: opening) as served:
+            role = Role(served, limits, flag, self)
             async with self._joined.open(self._serving, cluster, role, credential) as membership:
                 yield membership
 

@@ -15,6 +15,8 @@ and docstring.
 Promises: Ctrl-C ends a wait at once, and leaves behind what cancelling leaves behind with trio; a second one does not
 wait for that.  A process that was forked from one with a node gets an error: open the first node after the fork, as in
 Celery's ``worker_process_init``.  A program that ends with a node open says goodbye.
+``publish`` returns when nothing can refuse the event any more: plain bytes on a topic that the node has published on
+are sent soon afterwards.  The order of a thread's events is kept, and leaving the node sends what is left.
 Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block; and
 ``Lease.left``.
 """

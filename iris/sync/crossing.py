@@ -57,6 +57,10 @@ class Source(Handle[T], Generic[T, V]):
         taken: AsyncIterator[V] = cast("Any", self._inner)
         self._arrived.append(await taken.__anext__())
 
+    def _fetch_at_once(self) -> bool:
+        """Take what is there already, in the trio run; return whether there was anything."""
+        return False
+
     def __iter__(self) -> Self:
         return self
 
@@ -66,7 +70,8 @@ class Source(Handle[T], Generic[T, V]):
                 return self._arrived.popleft()
             except IndexError:  # or another thread was quicker
                 try:
-                    (self._portal.call_even_closed if self._has_left else self._portal.call)(self._fetch)
+                    call = self._portal.call_even_closed if self._has_left else self._portal.call
+                    call(self._fetch, lambda _woken, _deadline: (None,) if self._fetch_at_once() else None)
                 except (StopAsyncIteration, EndOfChannel):
                     raise StopIteration from None
 
@@ -81,6 +86,16 @@ def awaited(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Con
     return call
 
 
+def after_events(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method as ``awaited`` does, of what must not overtake the events of the same thread."""
+
+    @wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.call(partial(self._portal.events.after, partial(method, self._inner, *args, **kwargs)))
+
+    return call
+
+
 def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run.
 
@@ -91,7 +106,7 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._portal.is_over:
             return method(self._inner, *args, **kwargs)
-        return self._portal.call(partial(plainly, partial(method, self._inner, *args, **kwargs)))
+        return self._portal.call_plain(partial(method, self._inner, *args, **kwargs))
 
     return call
 
@@ -107,11 +122,6 @@ def shared(
         return handle(plain(self, *args, **kwargs), self._portal)
 
     return call
-
-
-async def plainly(function: Callable[..., T], *args: object) -> T:
-    """Call a plain function."""
-    return function(*args)
 
 
 def block(

@@ -33,7 +33,7 @@ from iris.patterns.state import SharedState as TrioState
 from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
-from iris.sync.crossing import Handle, Source, awaited, direct, plainly, shared
+from iris.sync.crossing import Handle, Source, after_events, awaited, direct, shared
 
 _M = TypeVar("_M", bound=TrioMap)
 
@@ -55,13 +55,26 @@ class Tunnel(Source[TrioTunnel, Any]):
     is_closed = Shown[bool]()
     is_broken = Shown[bool]()
     was_finished_by_peer = Shown[bool]()
-    send = awaited(TrioTunnel.send)
     send_eof = awaited(TrioTunnel.send_eof)
     send_file = awaited(TrioTunnel.send_file)
     receive_file = awaited(TrioTunnel.receive_file)
     close = awaited(TrioTunnel.aclose)
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
+
+    def send(self, payload: Any) -> None:
+        """See ``iris.Tunnel.send``."""
+        inner = self._inner
+        self._portal.call(
+            partial(inner.send, payload), lambda _woken, _deadline: (None,) if inner._send_at_once(payload) else None
+        )
+
+    def _fetch_at_once(self) -> bool:
+        message = self._inner._receive_at_once()
+        if message is None:
+            return False
+        self._arrived.append(message[0])
+        return True
 
     def receive(self) -> Any:
         """See ``iris.Tunnel.receive``."""
@@ -81,7 +94,7 @@ class Tunnel(Source[TrioTunnel, Any]):
         if kind is None:
             self.close()
         else:
-            self._portal.call(partial(plainly, self._inner._abort_for, error))
+            self._portal.call_plain(partial(self._inner._abort_for, error))
 
 
 @final
@@ -257,7 +270,7 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
     __slots__ = ()
 
-    publish = awaited(TrioConfirmed.publish)
+    publish = after_events(TrioConfirmed.publish)
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
     published = Shown[int]()
     confirmed = Shown[int]()

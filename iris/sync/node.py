@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +15,12 @@ from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
 from iris.patterns.messages import OwnNode
+from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.request import RequestOptions
-from iris.patterns.service import Limits, Provision, Service, lifespan_of_threads
+from iris.patterns.service import Limits, Service, provided_to_threads
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
+from iris.sync.crossing import Block, Handle, after_events, awaited, block, direct, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
@@ -84,28 +79,52 @@ class Node(Handle[TrioNode], OwnNode):
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        return self._portal.call(
-            partial(
-                self._inner.request,
-                cluster,
-                payload,
-                operation=operation,
-                key=key,
-                timeout=timeout,
-                headers=headers,
-                reply=reply,
-                wait=wait,
-                fallback=fallback,
-                options=options,
+        inner = self._inner
+        given: dict[str, Any] = {
+            "operation": operation, "key": key, "timeout": timeout, "headers": headers, "options": options,
+        }  # fmt: skip
+        ask = partial(inner.request, cluster, payload, **given)
+        came: Any
+        if wait != 0 or fallback is not None:
+            came = self._portal.call(partial(ask, reply=reply, wait=wait, fallback=fallback))
+        else:
+            convert = None if reply is None else reply_converter(reply)
+            came = self._portal.call(
+                ask, lambda woken, deadline: inner._calls.begin(woken, deadline, cluster, payload, **given)
             )
-        )
+            if convert is not None:
+                came = converted_reply(convert, came, cluster)
+        value: R = came
+        return value
 
     broadcast = awaited(TrioNode.broadcast)
     survey = block(TrioNode.survey, Answers)
-    publish = awaited(TrioNode.publish)
-    publish_confirmed = awaited(TrioNode.publish_confirmed)
-    retain = awaited(TrioNode.retain)
-    retain_confirmed = awaited(TrioNode.retain_confirmed)
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> None:
+        """See ``iris.Node.publish``.  Bytes on a topic that this node has published on are sent soon afterwards."""
+        inner, portal, events = self._inner, self._portal, self._portal.events
+        at_once = partial(inner._publish_at_once, topic, payload, key, headers, expires)
+        publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
+        plain = type(payload) is bytes and key is None and not headers and expires is None
+        if plain and portal.has_room(len(payload)) and inner._surely_publishes(topic, len(payload)):
+            portal.post(partial(events.take, at_once, publish))
+        else:
+            portal.call(
+                partial(events.after, publish),
+                lambda _woken, _deadline: (None,) if events.goes_ahead(at_once) else None,
+            )
+
+    publish_confirmed = after_events(TrioNode.publish_confirmed)
+    retain = after_events(TrioNode.retain)
+    retain_confirmed = after_events(TrioNode.retain_confirmed)
     raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)
     confirming = block(TrioNode.confirming, ConfirmedEvents)
@@ -139,39 +158,23 @@ class Node(Handle[TrioNode], OwnNode):
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AbstractContextManager[ClusterMembership]:
         """See ``iris.Node.join``.  Its handlers are plain functions, and run in worker threads."""
+
+        def joined(served: Service) -> AbstractContextManager[ClusterMembership]:
+            entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+            return Block(self._portal, entered, ClusterMembership, "join")
+
+        @contextmanager
+        def joined_with_needs() -> Iterator[ClusterMembership]:
+            with (
+                provided_to_threads(service, self) as served,
+                joined(served_by_threads(served, self._portal, self)) as membership,
+            ):
+                yield membership
+
         if not isinstance(service, Service):
-            return self._joined(cluster, service, limits, credential)  # which says what is wrong with it
+            return joined(service)  # which says what is wrong with it
         service._check_front("threads")
-        if service._needs_nothing:
-            return self._joined(cluster, served_by_threads(service, self._portal, self), limits, credential)
-        return self._join_with(service, cluster, limits, credential)
-
-    def _joined(
-        self,
-        cluster: str,
-        service: Service,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> AbstractContextManager[ClusterMembership]:
-        entered = partial(self._inner.join, cluster, service, limits=limits, credential=credential)
-        return Block(self._portal, entered, ClusterMembership, "join")
-
-    @contextmanager
-    def _join_with(
-        self,
-        service: Service,
-        cluster: str,
-        limits: Limits | None,
-        credential: Credential | CredentialWatch | Path | str | None,
-    ) -> Iterator[ClusterMembership]:
-        """Join a cluster, with what the handlers of a service need."""
-        with ExitStack() as stack:
-            state: tuple[object] | None = None
-            if service._lifespan is not None:
-                state = (stack.enter_context(lifespan_of_threads(service.name, service._lifespan, self)),)
-            provided = service._with(Provision(service.name, self, {}, state))
-            served = served_by_threads(provided, self._portal, self)
-            yield stack.enter_context(self._joined(cluster, served, limits, credential))
+        return joined(served_by_threads(service, self._portal, self)) if service._needs_nothing else joined_with_needs()
 
     @classmethod
     def _for_threads(cls, _node: OwnNode) -> AbstractAsyncContextManager[Node]:
@@ -212,11 +215,16 @@ class _OpenNode(MustEnter, AbstractContextManager[Node]):
         self._enters()
         try:
             self._portal.open()
-            self._block = Block(self._portal, self._function, Node, "open_node")
+            self._block = Block(self._portal, self._opened, Node, "open_node")
             return self._block.__enter__()
         except BaseException:
             self._portal.close()
             raise
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[TrioNode]:
+        async with self._function() as node, self._portal.events.published():
+            yield node
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -7,17 +7,24 @@ import os
 import threading
 import time
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from math import inf
 from threading import get_ident
 from typing import Any, Final, TypeVar, final
 
 import trio
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
+from iris.kernel.tasks import AtOnce, CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
+from iris.sync.line import Line
 
 T = TypeVar("T")
+
+_POSTED: Final = 256 * 1024
+_OVERHEAD: Final = 256
+"""Size of what may be posted before the run takes it, and what each event counts besides its own, in bytes."""
 
 
 @final
@@ -48,6 +55,7 @@ class Portal:
 
     Attributes:
         calls: the tasks that run there for other threads; None before it takes calls, and after it.
+        events: the events that they publish without a wait for each.
     """
 
     def __init__(self) -> None:
@@ -56,6 +64,11 @@ class Portal:
         self._runs_in: int | None = None
         """Number of the thread in which the run is.  None before it begins."""
         self.calls: CallTasks | None = None
+        self.events: Final = Line(self._start)
+        self._due: Final[deque[OutsideCall | Callable[[], None]]] = deque()
+        """Calls that are to begin, and what was posted.  The thread of the run takes all of it at one waking."""
+        self._is_woken = False
+        """True if the run takes what is due without being woken again.  False in doubt."""
 
     @property
     def is_forked(self) -> bool:
@@ -84,21 +97,72 @@ class Portal:
             raise RuntimeError("this is the thread of the node itself, where nothing may wait: call it from another")
 
     @staticmethod
-    def new_call(function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
+    def new_call(
+        function: Callable[[], Awaitable[Any]], ended: Callable[[], None], at_once: AtOnce | None = None
+    ) -> OutsideCall:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
-        return OutsideCall(function, ended, thread_deadline.get())
+        return OutsideCall(function, ended, thread_deadline.get(), at_once)
 
     def begin(self, call: OutsideCall) -> None:
         """Begin a call, after ``check``; it may be over at once, because the run has ended."""
-        if not self.do(self._begin, call):
-            call.drop()
+        self._add(call)
 
-    def _begin(self, call: OutsideCall) -> None:
+    def post(self, function: Callable[[], None]) -> None:
+        """Have a function called in the run, in turn with the calls; not if it ends before.  It must not raise."""
+        self.check()
+        self._add(function)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether an event of ``size`` bytes may be posted; if not, its thread has to wait for it."""
+        return self.events.is_empty and len(self._due) * (size + _OVERHEAD) < _POSTED
+
+    def _start(self, function: Callable[[], Awaitable[None]]) -> None:
+        assert self.calls is not None  # it is for what comes from ``_begin_due``
+        self.calls.begin(OutsideCall(function, lambda: None, inf))
+
+    def _add(self, due: OutsideCall | Callable[[], None]) -> None:
+        self._due.append(due)
+        if not self._is_woken:
+            self._is_woken = True  # before the run is: what comes in between must not wake it as well
+            try:
+                if not self.do(self._begin_due):
+                    self._drop_due()
+            except BaseException:
+                self._is_woken = False
+                self.do(self._begin_due)  # on which others rely
+                raise
+
+    def _begin_due(self) -> None:
         if self.calls is None:
-            call.drop()
-        else:
-            call.deadline = trio.current_time() + (call.deadline - time.monotonic())
-            self.calls.begin(call)
+            self._drop_due()
+            return
+        ahead = trio.current_time() - time.monotonic()
+        for due in self._take_due():
+            if isinstance(due, OutsideCall):
+                due.deadline += ahead
+                self.calls.begin(due)
+            else:
+                due()
+
+    def _drop_due(self) -> None:
+        for due in self._take_due():
+            if isinstance(due, OutsideCall):
+                due.drop()
+
+    def _take_due(self) -> list[OutsideCall | Callable[[], None]]:
+        self._is_woken = False  # and then look: what comes after that look wakes the run
+        due: list[OutsideCall | Callable[[], None]] = []
+        with suppress(IndexError):
+            while True:
+                due.append(self._due.popleft())
+        return due
+
+    def _end_calls(self) -> None:
+        """Take no calls any more: before the last of them ends, for then their nursery takes none."""
+        calls, self.calls = self.calls, None
+        if calls is not None:
+            calls.close()
+        self._drop_due()
 
     def cancel(self, call: OutsideCall, ended: Waiter) -> None:
         """Cancel a call and wait for its end, also if ``begin`` was not reached.  Ctrl-C ends the wait."""
@@ -107,6 +171,7 @@ class Portal:
 
     def _cancel(self, call: OutsideCall, ended: Waiter) -> None:
         call.cancel()
+        self._begin_due()  # which may be what was interrupted
         if not call.begun:
             ended.notify()
 
@@ -120,14 +185,14 @@ class Portal:
             return False
         return True
 
-    def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Do something in the trio run, and return what comes of it.
+    def call(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
+        """Do something in the trio run, without a task if ``at_once`` can, and return what comes of it.
 
         Ctrl-C cancels that and waits for its end; a second one does not wait.
         """
         self.check()
         ended = Waiter()
-        call = self.new_call(function, ended.notify)
+        call = self.new_call(function, ended.notify, at_once)
         try:
             self.begin(call)
             ended.wait()
@@ -137,9 +202,17 @@ class Portal:
         result: T = call.result()
         return result
 
-    def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
+    def call_plain(self, function: Callable[[], T]) -> T:
+        """Call a plain function in the trio run, and return or raise what it does."""
+
+        async def call_it() -> T:
+            return function()
+
+        return self.call(call_it, lambda _woken, _deadline: (function(),))
+
+    def call_even_closed(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
         """Call as ``call`` does, for what a handle still holds."""
-        return self.call(function)
+        return self.call(function, at_once)
 
 
 @final
@@ -196,10 +269,10 @@ class OwnRun(Portal):
         """True once the run has ended, in this process."""
         return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
 
-    def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
+    def call_even_closed(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
-            return self.call(function)
+            return self.call(function, at_once)
         except trio.ClosedResourceError:
             if not self._is_closing and self.calls is not None:
                 raise
@@ -232,7 +305,7 @@ class OwnRun(Portal):
                 try:
                     await trio.sleep_forever()
                 finally:
-                    self.calls = None  # before the last of the calls ends: then the nursery takes none any more
+                    self._end_calls()
 
 
 @final
@@ -246,6 +319,10 @@ class SharedRun(Portal):
             self._token, self._runs_in = trio.lowlevel.current_trio_token(), get_ident()
             self.calls = CallTasks(nursery)
             try:
-                yield
+                async with self.events.published():
+                    try:
+                        yield
+                    finally:
+                        self._begin_due()  # events among them
             finally:
-                self.calls = None
+                self._end_calls()

@@ -390,6 +390,34 @@ def test_ctrl_c_ends_a_wait_at_once() -> None:
     assert "Internal" not in said
 
 
+INTERRUPTED_REQUEST = """
+import os, signal, threading, iris, iris.sync
+shop, over = iris.Service("shop"), threading.Event()
+
+@shop.request
+def hang(request: iris.Request) -> object:
+    os.kill(os.getpid(), signal.SIGINT)
+    over.wait(30)
+    return request.payload
+
+with iris.sync.open_node("member") as member, member.join("shop", shop), iris.sync.open_node("client") as client:
+    client.wait_for("shop")
+    try:
+        client.request("shop", b"", timeout=30)
+    except KeyboardInterrupt:
+        figures = client.statistics().requests
+        print(figures.waiting, figures.expired)
+        over.set()
+"""
+
+
+def test_ctrl_c_gives_a_request_up() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_REQUEST], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "0 1\n"), done.stderr
+
+
 STUCK = """
 import sys, threading, trio, iris.sync
 from iris.patterns.service.tunnels import Tunnels

@@ -1,7 +1,8 @@
 """Calls from outside: what asyncio or a thread wants done in a trio run, in tasks that are kept for the next call.
 
-A call is begun from outside, runs in a task of its own, and says when it has ended.  A block is a call that enters a
-context manager and stays in it until ``leave`` is called: trio wants both ends of a block in one task.
+A call is begun from outside, runs in a task of its own, and says when it has ended.  What has to wait for nothing, or
+for one reply, is done at once and needs no task: a task costs two turns of trio's loop.  A block is a call that enters
+a context manager and stays in it until ``leave`` is called: trio wants both ends of a block in one task.
 
 A call keeps its caller's context, so what a handler asks of others has the priority of what it serves.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
+from functools import partial
 from math import inf
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, final
 
 import outcome
 import trio
@@ -26,6 +28,29 @@ _KEPT: Final = 128
 """Tasks that wait for a call.  To begin and end one for each call costs more than a small request does in all."""
 
 
+class Begun(Protocol):
+    """What was begun at once and waits for its outcome."""
+
+    def reply(self) -> tuple[Any] | None:
+        """Return the outcome, or raise it; None if ``go_on`` says what becomes of it.  Called when it is known."""
+        ...
+
+    async def go_on(self) -> Any:
+        """Do in a task what is left to do."""
+        ...
+
+    def abandon(self) -> None:
+        """Give up waiting."""
+        ...
+
+
+AtOnce: TypeAlias = Callable[[Callable[[], None], float], tuple[Any] | Begun | None]
+"""Does without a task what it can, given the function to call when what it begins has its outcome, and the deadline.
+
+It returns the result in a tuple, or what waits; None if it has done nothing, and a task is needed.
+"""
+
+
 @final
 class OutsideCall:
     """One call from outside.
@@ -34,6 +59,7 @@ class OutsideCall:
         function: the function to call.
         ended: called in the trio run at the end, once.
         deadline: time of its cancellation on ``trio.current_time()``'s clock: that of the handler that makes it.
+        at_once: tried before ``function``.  None if the call always takes a task.
 
     Attributes:
         deadline: the same, until it begins.
@@ -42,12 +68,22 @@ class OutsideCall:
     """
 
     __slots__ = (
-        "_context", "_ended", "_function", "_is_late", "_scope", "begun", "deadline", "is_cancelled", "outcome",
+        "_at_once", "_context", "_ended", "_function", "_is_late", "_scope", "_waits_in", "begun", "deadline",
+        "is_cancelled", "outcome",
     )  # fmt: skip
 
-    def __init__(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None], deadline: float) -> None:
+    def __init__(
+        self,
+        function: Callable[[], Awaitable[Any]],
+        ended: Callable[[], None],
+        deadline: float,
+        at_once: AtOnce | None = None,
+    ) -> None:
         self._function = function
         self._ended = ended
+        self._at_once = at_once
+        self._waits_in: CallTasks | None = None
+        """Where it waits for the outcome of what was begun at once.  None before, after, and for a call in a task."""
         self.deadline = deadline
         self._context: Final = copy_context()
         self._scope: trio.CancelScope | None = None
@@ -62,6 +98,8 @@ class OutsideCall:
         self.is_cancelled = True
         if self._scope is not None:
             self._scope.cancel()
+        elif self._waits_in is not None:
+            self._waits_in.abandon(self)
 
     def drop(self) -> None:
         """End it before it has begun, as the run has ended."""
@@ -105,15 +143,68 @@ class OutsideCall:
 
 @final
 class CallTasks:
-    """Tasks that run calls, in a nursery; cancelled with it, each ends its call."""
+    """Tasks that run calls, in a nursery; cancelled with it, each ends its call.  ``close`` ends those without one."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery: Final = nursery
         self._idle: Final[list[trio.lowlevel.Task]] = []
+        self._waiting: Final[dict[OutsideCall, Begun]] = {}
+        """Calls that were begun at once, with what waits for their outcome."""
 
     def begin(self, call: OutsideCall) -> None:
         """Begin a call.  In the thread of the run only, but from anywhere in it."""
         call.begun = True
+        if (
+            call._at_once is None
+            or call.is_cancelled
+            or call.deadline <= trio.current_time()
+            or not call._context.run(self._try_at_once, call, call._at_once)
+        ):
+            self._begin_task(call)
+
+    def close(self) -> None:
+        """End the calls that wait without a task; no others come."""
+        for call in list(self._waiting):
+            self.abandon(call)
+
+    def abandon(self, call: OutsideCall) -> None:
+        """End a call that waits without a task."""
+        self._pop_waiting(call).abandon()
+        call._ended()
+
+    def _pop_waiting(self, call: OutsideCall) -> Begun:
+        call._waits_in = None
+        return self._waiting.pop(call)
+
+    def _try_at_once(self, call: OutsideCall, at_once: AtOnce) -> bool:
+        """Do a call without a task; return False, and do nothing, if it needs one."""
+        came = outcome.capture(at_once, partial(self._go_on, call), call.deadline)
+        if isinstance(came, outcome.Value):
+            if came.value is None:
+                return False
+            if not isinstance(came.value, tuple):
+                call._waits_in, self._waiting[call] = self, came.value
+                return True
+        self._end(call, came)
+        return True
+
+    def _go_on(self, call: OutsideCall) -> None:
+        """End a call that was begun at once, as its outcome is known; or go on in a task."""
+        waits = self._pop_waiting(call)
+        came = outcome.capture(waits.reply)
+        if isinstance(came, outcome.Value) and came.value is None:
+            call._function = waits.go_on
+            self._begin_task(call)
+        else:
+            self._end(call, came)
+
+    @staticmethod
+    def _end(call: OutsideCall, came: outcome.Value[Any] | outcome.Error) -> None:
+        """End a call without a task: with an error, or what is in a tuple."""
+        call.outcome = came if isinstance(came, outcome.Error) else outcome.Value(came.value[0])
+        call._ended()
+
+    def _begin_task(self, call: OutsideCall) -> None:
         if self._idle:
             task = self._idle.pop()
             task.context = call._context

@@ -6,9 +6,7 @@ fails is logged here.  A request with an idempotency key has one outcome at
 whichever member, which a bridge keeps.  Not here: what a handler has done outside of Iris when its member was lost.
 """
 
-from iris.patterns.service.dependencies import (
-    FromLifespan, Lifespan, Provision, is_of_lifespan, lifespan_entered, lifespan_of_threads,
-)  # fmt: skip
+from iris.patterns.service.dependencies import FromLifespan, Lifespan, is_of_lifespan
 from iris.patterns.service.handlers import InProcess, InThread, is_async
 from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import (
@@ -16,6 +14,7 @@ from iris.patterns.service.outcomes import (
 )  # fmt: skip
 from iris.patterns.service.outside import CutOff, OutsideTask
 from iris.patterns.service.process_calls import error_name
+from iris.patterns.service.provided import provided, provided_to_threads
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
 from iris.patterns.service.service import DESCRIBE, Front, Limits, Requester, Service, callers
@@ -24,7 +23,7 @@ from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics
 
 __all__ = (
     "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
-    "Outcomes", "OutsideTask", "PauseFlag", "Provision", "Requester", "Role", "Server", "Service", "ServiceStatistics",
-    "Tunnels", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan",
-    "lifespan_entered", "lifespan_of_threads", "noted_mend",
+    "Outcomes", "OutsideTask", "PauseFlag", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels",
+    "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend", "provided",
+    "provided_to_threads",
 )  # fmt: skip

@@ -12,7 +12,7 @@ import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Annotated, Final, TypeVar, final
+from typing import Annotated, Any, Final, TypeVar, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.shapes import is_group, is_map
@@ -132,11 +132,6 @@ def is_of_lifespan(error: BaseException) -> bool:
     return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ()))
 
 
-def _note(error: Exception, service: str) -> None:
-    if not is_of_lifespan(error):
-        error.add_note(f"{_NOTE} {service!r}")
-
-
 def _opened(lifespan: Lifespan, node: OwnNode) -> AbstractAsyncContextManager[object] | AbstractContextManager[object]:
     if inspect.isasyncgenfunction(lifespan) or inspect.isgeneratorfunction(lifespan):
         raise ConfigError(
@@ -157,42 +152,67 @@ async def lifespan_entered(
     """
     if lifespan is None:
         yield None
-        return
-    held = _Held(service, lifespan, node)
-    async with held as value:
-        yield (value,)
+    else:
+        async with _Held(service, lifespan, node) as value:
+            yield (value,)
+
+
+@contextmanager
+def lifespan_of_threads(service: str, lifespan: Lifespan | None, node: OwnNode) -> Iterator[tuple[object] | None]:
+    """Hold the lifespan of a service open whose program has no event loop; see ``lifespan_entered``."""
+    if lifespan is None:
+        yield None
+    else:
+        with _Held(service, lifespan, node) as value:
+            yield (value,)
 
 
 @final
 class _Held:
-    """A lifespan while it is entered, and while it is left."""
+    """A lifespan while it is entered, and while it is left: by ``with`` in a program without an event loop."""
 
     def __init__(self, service: str, lifespan: Lifespan, node: OwnNode) -> None:
         self._service: Final = service
         self._lifespan: Final = lifespan
         self._node: Final = node
+        self._block: Any = None
 
     @interruptible
     async def __aenter__(self) -> object:
-        try:
-            block = _opened(self._lifespan, self._node)
+        with self._noting():
+            block = self._block = _opened(self._lifespan, self._node)
             if not isinstance(block, AbstractAsyncContextManager):
                 raise ConfigError(_no_block(block, "an asynchronous context manager", "contextlib.asynccontextmanager"))
-            self._block = block
             return await block.__aenter__()
-        except Exception as error:
-            _note(error, self._service)
-            raise
 
     @interruptible
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with self._noting(error):
             await self._block.__aexit__(kind, error, traceback)
+
+    def __enter__(self) -> object:
+        with self._noting():
+            block = self._block = _opened(self._lifespan, self._node)
+            if not isinstance(block, AbstractContextManager):
+                raise ConfigError(_no_block(block, "a context manager", "contextlib.contextmanager"))
+            return block.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._noting(error):
+            self._block.__exit__(kind, error, traceback)
+
+    @contextmanager
+    def _noting(self, error: BaseException | None = None) -> Iterator[None]:
+        """Note at what the lifespan raises where that was; not at the ``error`` of the block that it only passes on."""
+        try:
+            yield
         except Exception as raised:
-            if error is None or not _has(raised, error):
-                _note(raised, self._service)
+            if not is_of_lifespan(raised) and (error is None or not _has(raised, error)):
+                raised.add_note(f"{_NOTE} {self._service!r}")
             raise
 
 
@@ -203,41 +223,3 @@ def _has(raised: BaseException, error: BaseException) -> bool:
 
 def _no_block(block: object, expected: str, decorator: str) -> str:
     return f"its lifespan returns {type(block).__name__}, and not {expected}: decorate it with {decorator}"
-
-
-@contextmanager
-def lifespan_of_threads(service: str, lifespan: Lifespan, node: OwnNode) -> Iterator[object]:
-    """Hold the lifespan of a service open whose program has no event loop; see ``lifespan_entered``."""
-    with _HeldInThreads(service, lifespan, node) as value:
-        yield value
-
-
-@final
-class _HeldInThreads:
-    """A lifespan of a program without an event loop while it is entered, and while it is left."""
-
-    def __init__(self, service: str, lifespan: Lifespan, node: OwnNode) -> None:
-        self._service: Final = service
-        self._lifespan: Final = lifespan
-        self._node: Final = node
-
-    def __enter__(self) -> object:
-        try:
-            block = _opened(self._lifespan, self._node)
-            if not isinstance(block, AbstractContextManager):
-                raise ConfigError(_no_block(block, "a context manager", "contextlib.contextmanager"))
-            self._block = block
-            return block.__enter__()
-        except Exception as error:
-            _note(error, self._service)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self._block.__exit__(kind, error, traceback)
-        except Exception as raised:
-            if error is None or not _has(raised, error):
-                _note(raised, self._service)
-            raise

@@ -387,6 +387,10 @@ class Publisher:
 
     # -- publishing -----------------------------------------------------------------------------------------
 
+    def has(self, topic: str) -> bool:
+        """Return whether a topic was published on, so that it may be again.  For any thread."""
+        return type(topic) is str and topic in self._topics
+
     def extend(self, topic: str, payload: wire.Payload, size: int) -> bool:
         """Publish an event without key and headers, if it can go along with the one before; else do nothing."""
         run = self.accounts.run

@@ -1,0 +1,178 @@
+"""Events of threads: they are published without a wait for each, and all that trio promises holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+import iris.sync
+
+SMALL = iris.SubscriptionLimits(events=4)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+@contextmanager
+def open_reader(limits: iris.SubscriptionLimits | None = None) -> Iterator[iris.sync.Subscription]:
+    """Open a node that subscribes to everything, and waits for nothing to be lost."""
+    with iris.sync.open_node("reader") as reader, reader.subscribe("a.>", overflow="wait", limits=limits) as events:
+        yield events
+
+
+def wait_linked(node: iris.sync.Node, topic: str, events: iris.sync.Subscription) -> None:
+    """Publish until the subscriber hears of it."""
+    ends = time.monotonic() + 30
+    while not events.statistics().delivered + events.statistics().waiting:
+        assert time.monotonic() < ends
+        node.publish(topic, b"begin")
+        time.sleep(0.02)
+
+
+def payloads(events: iris.sync.Subscription, count: int) -> list[object]:
+    taken: list[object] = []
+    while len(taken) < count:
+        taken += [event.payload for event in events.receive_batch(64) if event.payload != b"begin"]
+    return taken
+
+
+@pytest.mark.parametrize(("limits", "count"), [(None, 4000), (SMALL, 600)])
+def test_events_of_a_thread_come_in_its_order_whatever_they_are(
+    limits: iris.SubscriptionLimits | None, count: int
+) -> None:
+    """With a small window the publisher waits in line again and again."""
+    with open_reader(limits) as events, iris.sync.open_node("writer") as writer:
+        wait_linked(writer, "a.b", events)
+
+        def publish_one(number: int) -> None:
+            match number % 50:
+                case 7:
+                    writer.publish("a.b", number)
+                case 8:
+                    writer.publish("a.b", number, headers={"a": "b"})
+                case 9:
+                    writer.retain("a.b", number)
+                case _:
+                    writer.publish("a.b", b"%d" % number)
+
+        def publish() -> None:
+            for number in range(count):
+                publish_one(number)
+
+        with ThreadPoolExecutor(1) as thread:
+            publishing = thread.submit(publish)
+            taken = payloads(events, count)
+            publishing.result(30)
+    assert [int(number) for number in taken] == list(range(count))  # type: ignore[call-overload]
+    assert events.statistics().missed == 0
+
+
+def test_what_was_published_before_the_node_was_left_is_sent() -> None:
+    with open_reader() as events:
+        with iris.sync.open_node("writer") as writer:
+            wait_linked(writer, "a.b", events)
+            for number in range(3000):
+                writer.publish("a.b", b"%d" % number)
+        assert payloads(events, 3000) == [b"%d" % number for number in range(3000)]
+
+
+def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
+    with open_reader(SMALL) as events:
+        waits, left = threading.Event(), threading.Event()
+        count = 0
+
+        def publish() -> None:
+            nonlocal count
+            with iris.sync.open_node("writer") as writer:
+                wait_linked(writer, "a.b", events)
+                while not writer._portal.events._behind:
+                    writer.publish("a.b", b"%d" % count)
+                    count += 1
+                    time.sleep(0.001)
+                waits.set()
+            left.set()
+
+        with ThreadPoolExecutor(1) as thread:
+            publishing = thread.submit(publish)
+            assert waits.wait(30)
+            assert not left.wait(0.3)
+            assert payloads(events, count) == [b"%d" % number for number in range(count)]
+            publishing.result(30)
+
+
+def test_a_thread_is_told_what_refuses_its_event() -> None:
+    with open_reader() as events, iris.sync.open_node("writer", config=iris.Config(max_payload=2**16)) as writer:
+        wait_linked(writer, "a.b", events)
+        with pytest.raises(iris.PayloadTooLarge):
+            writer.publish("a.b", bytes(2**16 + 1))
+        with pytest.raises(iris.ConfigError):
+            writer.publish("a..b", b"")
+        with pytest.raises(iris.ConfigError):
+            writer.publish(["a.b"], b"")  # type: ignore[arg-type]
+        with pytest.raises(iris.LocalProtocolError):
+            writer.publish("a.b", object())
+    with pytest.raises(trio.ClosedResourceError):
+        writer.publish("a.b", b"")
+
+
+def test_many_threads_publish_and_ask_at_a_time() -> None:
+    shop = iris.Service("shop")
+
+    @shop.request
+    def echo(request: iris.Request) -> object:
+        return request.payload
+
+    with (
+        iris.sync.open_node("member") as member,
+        member.join("shop", shop),
+        open_reader() as events,
+        iris.sync.open_node("writer") as writer,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        writer.wait_for("shop")
+        wait_linked(writer, "a.0", events)
+
+        def work(thread: int) -> None:
+            for number in range(200):
+                writer.publish(f"a.{thread}", b"%d" % number)
+                assert writer.request("shop", number) == number
+
+        working = [threads.submit(partial(work, thread)) for thread in range(16)]
+        taken: dict[str, list[bytes]] = {}
+        while sum(map(len, taken.values())) < 16 * 200:
+            for event in events.receive_batch():
+                if event.payload != b"begin":
+                    taken.setdefault(event.topic, []).append(event.payload)
+        for one in working:
+            one.result(30)
+    assert set(map(tuple, taken.values())) == {tuple(b"%d" % number for number in range(200))}
+
+
+async def test_what_a_handler_in_a_thread_has_published_is_sent_when_its_member_leaves() -> None:
+    shop = iris.Service("shop")
+
+    @shop.request(thread=True)
+    def tell(_: iris.Request, node: iris.sync.Node) -> None:
+        for number in range(2000):
+            node.publish("a.b", b"%d" % number)
+
+    async with (
+        iris.open_node("member") as member,
+        iris.open_node("reader") as reader,
+        reader.subscribe("a.>", overflow="wait") as events,
+    ):
+        async with member.join("shop", shop):
+            await reader.request("shop", wait=5)
+        with trio.fail_after(30):
+            assert [(await anext(events)).payload for _ in range(2000)] == [b"%d" % number for number in range(2000)]
