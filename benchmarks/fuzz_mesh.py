@@ -206,7 +206,7 @@ async def open_stage(seed: int) -> AsyncIterator[Stage]:
 async def open_round(stage: Stage, peer: Peer, rng: random.Random) -> AsyncIterator[list[list[bytes]]]:
     """Yield genuine frames that the victim would take at this moment: data, first, responses, last."""
     assert peer.session is not None
-    data = [peer.session.seal(rng.randbytes(rng.randrange(300))) for _ in range(50)]
+    data = [bytes(peer.session.seal(rng.randbytes(rng.randrange(300)))) for _ in range(50)]
     stage.middle.response = None
 
     async def initiate() -> None:

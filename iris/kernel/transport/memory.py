@@ -373,7 +373,7 @@ class MemoryTransport:
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
 
-    def receive_in(self, _host: HostLoop, _readable: Callable[[], None]) -> bool:
+    def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:  # noqa: ARG002 -- a port's names
         """See ``Transport.receive_in``: frames come by trio's clock, and so by its tasks."""
         return False
 
