@@ -92,7 +92,7 @@ class Polling:
             os.close(self._descriptor)
             raise
         with suppress(TypeError):  # without it trio wakes itself, which is as good, and slower
-            kind = cast("type[Any]", type(self._io))
+            kind = cast("type[object]", type(self._io))
             self._io.__class__ = type("WokenByItsHost", (kind,), {"__slots__": (), "force_wakeup": self._woken})
 
     def tick(self) -> None:
