@@ -78,7 +78,12 @@ def test_the_sdist_holds_the_tree_with_what_its_own_tests_need(source: Path, sdi
     with tarfile.open(sdist) as archive:
         entries = {entry.name.partition("/")[2]: entry for entry in archive}
     folders = ("benchmarks", "deploy", "distribution", "docs", "examples", "iris", "tests", "typings")
-    found = (file for folder in folders for file in (source / folder).rglob("*") if not file.is_dir())
+    found = (
+        file
+        for folder in folders
+        for file in (source / folder).rglob("*")
+        if not file.is_dir() and "__pycache__" not in file.parts  # the build itself has left some
+    )
     assert {str(file.relative_to(source)) for file in found} <= entries.keys()
     assert {".ci/run", "CHANGELOG.md", "Makefile", "PKG-INFO", "deploy/compose/make-secrets.sh"} <= entries.keys()
     assert not [name for name in entries if name.startswith((".venv", "build/", "iris_mesh.egg-info"))]

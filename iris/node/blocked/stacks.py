@@ -22,6 +22,7 @@ _CALLERS: Final[dict[tuple[str, str], tuple[str, Pattern | None]]] = {
     ("iris.patterns.service.worker_pool", "_talk"): ("tunnel", "tunnel"),
     ("iris.patterns.service.handlers", "call_and_report"): ("given", None),
     ("iris.aio.handlers", "awaited"): ("_given", None),
+    ("iris.aio.handlers", "call"): ("request", None),
 }
 """Functions that call handlers, by module and name: the variable with what a handler was given, and the pattern.  None:
 its type tells."""

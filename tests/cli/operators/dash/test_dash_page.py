@@ -79,7 +79,8 @@ def _check_same(top: dict[str, Any], page: Page) -> None:
             assert row["status"] == node["status"]
             assert row["lost"] == sum(node["lost"].values())
             assert row["host"] == f"{node['host']} · {node['process']}"
-    lost = sum(row["lost"] for row in nodes.values())  # dash's own, too, of which top may have heard later
+    # Dash's own, too, of which top may have heard later; a node that has left shows none.
+    lost = sum(int(row["lost"]) for row in nodes.values() if row["lost"] != NOTHING)
     assert page.run("return document.querySelector('[data-tile=lost] .value').textContent") == f"{lost:,}"
 
 
