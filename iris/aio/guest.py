@@ -229,14 +229,19 @@ class Guest:
         self._calls.begin(call)
         return call
 
-    async def call(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, function: Callable[[], Awaitable[T]], *, here: bool = True) -> T:
         """Do something in the trio run, and return what comes of it.
 
         Cancelling it cancels that, and waits for its end.
+
+        Args:
+            function: what to do.
+            here: let trio run here and now.  False: the event loop has a turn in any case.
         """
         waiter = Waiter(self.loop)
         call = self.begin(function, waiter.notify)
-        self.advance(waiter)
+        if here:
+            self.advance(waiter)
         try:
             await waiter.wait()
         except asyncio.CancelledError:

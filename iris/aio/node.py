@@ -138,7 +138,8 @@ class Node(Handle[TrioNode], OwnNode):
         """See ``iris.Node.publish``.  It lets other tasks run every 1,024 events or 256 KiB."""
         node = self._inner
         if not (self._guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires)):
-            await self._guest.call(partial(node.publish, topic, payload, key=key, headers=headers, expires=expires))
+            publish = partial(node.publish, topic, payload, key=key, headers=headers, expires=expires)
+            await self._guest.call(publish, here=False)
 
     publish_confirmed = awaited(TrioNode.publish_confirmed)
     retain = awaited(TrioNode.retain)

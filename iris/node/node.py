@@ -254,7 +254,7 @@ class Node(OwnNode):
         """
         if (
             get_ident() != self._guard.thread
-            or self._tracing is not None
+            or (self._tracing is not None and self._tracing.is_within)
             or (self._reach is not None and self._reach.lists(check_address(cluster)))
         ):
             return False

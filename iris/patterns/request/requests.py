@@ -181,8 +181,8 @@ class Requests(PeerObserver):
         """Reader of the inbox for the only outstanding request."""
         self._ended = -math.inf
         self._is_closed = False
-        self._accounts: dict[tuple[str, str | None, NodeId], _Account] = {}
-        """Where requests that have a reply are counted, by cluster, operation and member."""
+        self._accounts: dict[tuple[Pattern, str, str | None, NodeId], _Account] = {}
+        """Where requests that have a reply are counted, by pattern, cluster, operation and member."""
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
@@ -437,12 +437,13 @@ class Requests(PeerObserver):
         """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
         self.tally.answered += 1
         del self._begun[call]
-        key = call.label, call.operation, call.asked
+        key = call.pattern, call.name, call.operation, call.asked
         account = self._accounts.get(key)
         if account is None or account.row.is_former:
             if len(self._accounts) >= _ACCOUNTS:
                 self._accounts.clear()
-            row, series = self._ledger.row("request", call.name, call.asked), self.latency.series(*key[:2])
+            row = self._ledger.row(call.pattern, call.name, call.asked)
+            series = self.latency.series(call.label, call.operation)
             account = self._accounts[key] = _Account(row, series)
         account.row.received += 1
         account.series.record(self._ended - call.started)
