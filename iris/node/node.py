@@ -507,7 +507,7 @@ class Node(OwnNode):
         return (
             not self._guard.is_closed
             and self._lookups is None
-            and self._tracing is None
+            and not (self._tracing is not None and self._tracing.is_within)
             and size <= self._config.max_payload
             and self._publishing.has(topic)
         )
