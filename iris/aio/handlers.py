@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -123,13 +124,11 @@ class LoopTask:
             raise RuntimeError(f"the handler raised {type(error).__name__}") from None
 
     async def run(self, work: Callable[[OutsideTask], Coroutine[Any, Any, None]]) -> None:
-        """Be the task: to be begun before the task is made, which else might be cancelled without a trace."""
+        """Be the task, from its second step on: the first may run within trio, where a task factory begins at once."""
         guest = self._tasks.guest
         try:
             try:
                 await _suspended()
-                if guest.loop.get_task_factory() is not None:  # see ``_in_loop``
-                    await asyncio.sleep(0)
             except asyncio.CancelledError:
                 self._was_stopped = True
             is_serving.set(True)
@@ -169,8 +168,23 @@ class LoopTasks:
             number = next(self._numbers)
             begun = self.live[number] = LoopTask(self, number)
             running = begun.run(work)
-            running.send(None)
+            # A task that is cancelled before it begins leaves no trace.  So it is begun before the task is made; but
+            # not with a task factory, which may await it in a coroutine of its own: nobody can await what has begun.
+            has_factory = self.guest.loop.get_task_factory() is not None
+            if not has_factory:
+                running.send(None)
             begun.task = context.run(self.guest.loop.create_task, running)
+            if has_factory:
+
+                def ended(_: object) -> None:
+                    running.close()
+                    if number in self.live:  # it was cancelled before it began
+                        again = begun.run(work)
+                        again.send(None)
+                        with suppress(StopIteration):
+                            again.throw(asyncio.CancelledError())
+
+                begun.task.add_done_callback(ended, context=context.copy())
 
     def _expire(self, number: int) -> None:
         task = self.live[number]

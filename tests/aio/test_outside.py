@@ -204,6 +204,40 @@ def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_
     run(main())
 
 
+def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """As those of tools do that trace what a program does."""
+
+    def wrapped(loop: asyncio.AbstractEventLoop, given: Any, **options: Any) -> asyncio.Task[Any]:
+        async def around() -> Any:
+            return await given
+
+        return asyncio.Task(around(), loop=loop, **options)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(wrapped)
+        async with (
+            iris.aio.open_node("shop") as node,
+            node.join("shop", echo_service(), limits=iris.Limits(concurrency=2)),
+        ):
+            own = asyncio.current_task()
+            for number in range(5):
+                assert await node.request("shop", number) == number
+                known = asyncio.all_tasks()
+                asking = asyncio.ensure_future(node.request("shop", b""))
+                while not (serving := asyncio.all_tasks() - known - {asking, own}):
+                    await asyncio.sleep(0)
+                for task in serving:
+                    task.cancel()
+                with pytest.raises(iris.RemoteError, match="was cancelled, and not by Iris"):
+                    await asking
+            service = node.statistics().services["shop"]
+            assert (service.running, service.queued, service.failed, service.served) == (0, 0, 5, 5)
+
+    run(main())
+
+
 def test_a_membership_that_ends_waits_for_handlers_that_clean_up(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
