@@ -74,6 +74,8 @@ class InboxReader:
         """Event loop that has the reading.  None if tasks of trio's have it."""
         self._all = True
         """True once all is read that has come."""
+        self._goes_on = False
+        """True while the event loop is about to call for what is left."""
         self._returned = Wakeup()
 
     def __repr__(self) -> str:
@@ -82,7 +84,7 @@ class InboxReader:
     async def run(self) -> None:
         """Read while no follower does, until the transport is closed; to be run in one task of the mesh."""
         host = host_loop.get()
-        if host is not None and self._transport.receive_in(host, self._read_in_host):
+        if host is not None and self._transport.receive_in(host, self._came_in_host):
             self._host = host
         try:
             while True:
@@ -105,9 +107,15 @@ class InboxReader:
             self._reads = self._returning = False
             self._over = True
 
+    def _came_in_host(self) -> None:
+        """Read, called by the event loop as something has come.  What is left goes first: each turn reads once."""
+        if not self._goes_on:
+            self._read_in_host()
+
     def _read_in_host(self) -> None:
         """Read, called by the event loop."""
         assert self._host is not None
+        self._goes_on = False
         if self._over or self._failure is not None:
             return
         try:
@@ -118,6 +126,7 @@ class InboxReader:
             self._failure = error
             self._transport.interrupt()
         if not self._all:
+            self._goes_on = True
             self._host.call_soon(self._read_in_host)
 
     def _read(self, follower: InboxWaiter | None) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from typing import Any, cast
 
 import pytest
 import trio
 from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
+from iris.kernel.tasks import host_loop
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from tests.support.transports import ignore
 
@@ -358,3 +361,59 @@ async def test_only_one_follower_has_it(autojump_clock: MockClock) -> None:
         desk.on_frame = [other.wake for other in others]
         await desk.send(WAKE)
         assert sum(follower.leads for follower in (desk.follower, *others)) == 1
+
+
+class FloodedTransport:
+    """A transport by which more comes than can be read."""
+
+    def receive_nowait(self) -> bytes:
+        time.sleep(0.0001)
+        return b"more"
+
+    def receive_in(self, host: CountingHost, readable: Callable[[], None]) -> bool:
+        host.watch(0, readable)
+        return True
+
+
+class CountingHost:
+    """An event loop that takes one turn when it is told to."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+        self.readable: Callable[[], None] | None = None
+
+    def watch(self, _descriptor: int, readable: Callable[[], None]) -> Callable[[], None]:
+        self.readable = readable
+        return lambda: None
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        self.due.append(function)
+
+    def turn(self) -> int:
+        """Call all that is due, and then what reads; return how many calls are due for the next turn."""
+        due, self.due = self.due, []
+        assert self.readable is not None
+        for function in (*due, self.readable):
+            function()
+        return len(self.due)
+
+
+async def test_a_flood_takes_no_more_of_each_turn_of_an_event_loop_the_longer_it_lasts() -> None:
+    class Taker:
+        def receive_frame(self, frame: bytes | memoryview) -> None:
+            """Drop it."""
+
+    host = CountingHost()
+    token = host_loop.set(host)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(InboxReader(cast("Any", FloodedTransport()), Taker()).run)
+        await let_it_begin()
+        assert [host.turn() for _ in range(20)] == [1] * 20
+        nursery.cancel_scope.cancel()
+    host_loop.reset(token)
+
+
+async def let_it_begin() -> None:
+    """Let the reader begin: it is never blocked, as something can always be read."""
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()
