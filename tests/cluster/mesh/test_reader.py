@@ -404,7 +404,7 @@ async def test_a_flood_takes_no_more_of_each_turn_of_an_event_loop_the_longer_it
             """Drop it."""
 
     host = CountingHost()
-    token = host_loop.set(host)
+    token = host_loop.set(cast("Any", host))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(InboxReader(cast("Any", FloodedTransport()), Taker()).run)
         await let_it_begin()
