@@ -21,6 +21,9 @@ _SIZE: Final = 384 * KIB
 _KEPT: Final = 4
 """Pieces that are kept while nobody uses them: one is in use at a time, two where frames come inside of others."""
 
+_SPARSE: Final = 4
+"""Times that the size of a frame goes into its buffer, from which on a frame that has to wait is better copied."""
+
 _free: Final[list[bytearray]] = []
 """Free pieces of the whole process: nodes in several threads, as Spark's drivers have them, share it."""
 
@@ -34,6 +37,11 @@ def borrow(size: int) -> memoryview:
     except IndexError:  # to look whether there is one does not help: another thread may take it
         memory = bytearray(_SIZE)
     return memoryview(memory)[:size]
+
+
+def is_sparse(room: bytes | memoryview) -> bool:
+    """Return whether most of a frame's buffer is not used: who keeps that frame copies it, and gives the buffer back."""
+    return type(room) is memoryview and room.obj is not None and len(room) * _SPARSE <= memoryview(room.obj).nbytes
 
 
 def give_back(room: bytes | memoryview) -> None:

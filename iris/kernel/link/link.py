@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, final
 
 import trio
 
-from iris.kernel.buffer_pool import LARGE
+from iris.kernel.buffer_pool import LARGE, give_back, is_sparse
 from iris.kernel.config import MIB, Config
 from iris.kernel.errors import LocalProtocolError, NotSent
 from iris.kernel.link.bulk import BulkQueue, BulkSource
@@ -603,4 +603,7 @@ class Link:
             self._frame = None
             self._frame_messages = 0
             self.last_progress = trio.current_time() if now is None else now
+        elif frame is not None and is_sparse(frame):
+            self._frame = bytes(frame)
+            give_back(frame)
         return taken

@@ -18,7 +18,7 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel.buffer_pool import give_back
+from iris.kernel.buffer_pool import give_back, is_sparse
 from iris.kernel.transport.port import ConnectionUser, OutgoingConnection
 from iris.kernel.transport.reader import FrameReader, Framing
 
@@ -135,9 +135,10 @@ class StreamOutgoing:
                 sent = 0
             else:
                 sent -= len(piece)
-        if self._rest:
+        if self._rest and not is_sparse(frame):
             self._frame = frame
         else:
+            self._rest = [memoryview(bytes(piece)) for piece in self._rest]
             give_back(frame)
         return True
 

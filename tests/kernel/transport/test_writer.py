@@ -138,6 +138,25 @@ def test_the_buffer_of_a_frame_is_given_back_once_all_of_it_is_sent_and_not_befo
         assert list(map(len, given)) == sizes
 
 
+def test_what_waits_of_a_frame_does_not_hold_a_buffer_of_many_times_its_size() -> None:
+    given: list[bytes | memoryview] = []
+    with pytest.MonkeyPatch.context() as patch, open_ends() as ends:
+        patch.setattr(writer, "give_back", lambda room: given.append(room))
+        frame = os.urandom(40_000)
+        sent = 0
+        while not ends.way.kept:  # the system has no room for all of it
+            memory = bytearray(384 * 1024)
+            memory[:40_000] = frame
+            assert ends.way.send_nowait(memoryview(memory)[:40_000])
+            sent += 1
+            assert len(given) == sent
+            memory[:] = bytes(len(memory))  # whoever gets it next may write to it at once
+        assert ends.way.kept <= 40_004
+        ends.read_all(sent * 40_004)
+        ends.look()
+        assert ends.received == framed(*[frame] * sent)
+
+
 def test_the_buffer_of_a_frame_that_is_lost_is_not_given_back() -> None:
     with pytest.MonkeyPatch.context() as patch, open_ends(tcp=True) as ends:
         given: list[object] = []
