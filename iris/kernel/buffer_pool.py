@@ -40,7 +40,7 @@ def borrow(size: int) -> memoryview:
 
 
 def is_sparse(room: bytes | memoryview) -> bool:
-    """Return whether most of a frame's buffer is not used: who keeps that frame copies it, and gives the buffer back."""
+    """Return whether most of a frame's buffer is not used: who keeps the frame copies it, and gives that back."""
     return type(room) is memoryview and room.obj is not None and len(room) * _SPARSE <= memoryview(room.obj).nbytes
 
 

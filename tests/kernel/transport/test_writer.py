@@ -141,7 +141,7 @@ def test_the_buffer_of_a_frame_is_given_back_once_all_of_it_is_sent_and_not_befo
 def test_what_waits_of_a_frame_does_not_hold_a_buffer_of_many_times_its_size() -> None:
     given: list[bytes | memoryview] = []
     with pytest.MonkeyPatch.context() as patch, open_ends() as ends:
-        patch.setattr(writer, "give_back", lambda room: given.append(room))
+        patch.setattr(writer, "give_back", given.append)
         frame = os.urandom(40_000)
         sent = 0
         while not ends.way.kept:  # the system has no room for all of it
