@@ -36,6 +36,7 @@ from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
 from iris.cluster.routes import is_site_url, is_two_way, is_via_url, realm_of_url, site_url, via_url
+from iris.cluster.work import TooMuchWork
 from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.errors import AuthenticationError, IrisError, NotSent, RemoteProtocolError
@@ -600,6 +601,8 @@ class Mesh:
                     peer.identity.cluster,
                     error,
                 )
+                if isinstance(error, TooMuchWork):  # what was in it is lost as if the frame had never come
+                    self.notice_loss(peer)
                 raise
             except AuthenticationError:
                 raise
