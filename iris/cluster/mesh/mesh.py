@@ -577,12 +577,12 @@ class Mesh:
             body = session.open_untrusted(frame)
             # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may
             # have been made by anybody, and must not count against the peer.
-            if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
-                self.refusals["late frame of a former session"] += 1
-                return
-            if self._inbound.unauthenticated or self._inbound.contested:
-                self._inbound.genuine(peer.node)
             try:
+                if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
+                    self.refusals["late frame of a former session"] += 1
+                    return
+                if self._inbound.unauthenticated or self._inbound.contested:
+                    self._inbound.genuine(peer.node)
                 if session.lost_frames != entry.lost_frames:
                     entry.lost_frames = session.lost_frames
                     self.notice_loss(peer)
@@ -608,8 +608,9 @@ class Mesh:
                 raise
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
                 self.quarantine_peer(peer, "frame", error)
-            if type(body) is memoryview:
-                give_back(body)
+            finally:
+                if type(body) is memoryview:
+                    give_back(body)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             if isinstance(error, OutOfDate):
