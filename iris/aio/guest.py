@@ -2,8 +2,9 @@
 
 Source: trio, "Using guest mode to run Trio on top of other event loops".  One run serves all nodes of the loop.  It
 begins with the first one and ends with the last one.  A loop that ends with a node open ends the run as well, for it
-closes its async generators, of which one looks after the run; and where a loop is only closed, the rest of its run is
-done before the next one begins, for a thread has one run of trio at a time.
+closes its async generators, of which one looks after the run.  A loop that is only closed does the rest of its run
+within ``close``: goodbyes are sent, and sockets are closed.  If that is called from another thread, or the loop watches
+no descriptors, it is done before the next run begins, for a thread has one run of trio at a time.
 
 What trio wants to be the process's or the thread's own, it has only while it is at work: hooks for async generators,
 and Ctrl-C, which waits until a step of trio is done.
@@ -12,6 +13,7 @@ and Ctrl-C, which waits until a step of trio is done.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -123,6 +125,7 @@ class Guest:
         self.deadlines: Final[dict[asyncio.Task[Any] | None, float]] = {}
         self.waiting: Final[set[Callable[[], None]]] = set()
         self._thread: Final = get_ident()
+        self._process: Final = os.getpid()
         self._due: Final[SimpleQueue[Callable[[], object]]] = SimpleQueue()
         """Calls that trio wants done in this thread: not left to the loop alone, which forgets them when closed."""
         self._is_due = False
@@ -187,7 +190,7 @@ class Guest:
             raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         tick = self._due.get()
         with suppress(AttributeError, NotImplementedError, OSError):
-            self._polling = Polling(tick, loop, self._do_now, context)
+            self._polling = Polling(tick, loop, self._do_now, context, self._let_go)
             tick = self._polling.tick
         self._due.put(tick)
 
@@ -291,7 +294,9 @@ class Guest:
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """See ``HostLoop.call_soon``."""
-        if not self.loop.is_closed():
+        if self.loop.is_closed():
+            self._due.put(function)  # for ``finish``
+        else:
             self.loop.call_soon(function, context=self._context)
 
     async def call_even_closed(self, function: Callable[[], Awaitable[T]]) -> T:
@@ -351,7 +356,14 @@ class Guest:
         while not self._ended.notified:
             if self._polling is not None and self._due.empty():
                 self._polling.wait_here()
-            self._step(self._due.get())
+            else:
+                self._step(self._due.get())
+
+    def _let_go(self) -> None:
+        """The loop watches trio's input and output no more.  If it was closed, nobody else would end the run."""
+        may = get_ident() == self._thread and os.getpid() == self._process and not sys.is_finalizing()
+        if may and self.loop.is_closed() and not (self._ended.notified or self._is_at_work):
+            self.finish()
 
     async def _run(self) -> None:
         host_loop.set(self)

@@ -7,6 +7,9 @@ there is something to do, so that one more descriptor is all that the loop has t
 What the loop's own code reschedules in trio is done by a call of the loop as well.  Trio alone would wake itself by a
 byte in a socket, which is found there by both.
 
+A loop that is closed lets go of what it watched, and tells nobody.  So it is given something that it alone holds: when
+that is gone, the loop is closed.
+
 What this needs of trio's insides is looked up once, when a run begins.  Where something is missing, in a trio that is
 made otherwise, on a system without epoll, or in an event loop that watches no descriptors, trio keeps its thread.
 Source: ``trio._core._run.GuestState``; epoll(7), "Can I include the epoll file descriptor in another epoll's set?".
@@ -15,8 +18,10 @@ Source: ``trio._core._run.GuestState``; epoll(7), "Can I include the epoll file 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
@@ -38,6 +43,12 @@ class _Woken(tuple[Any, ...]):
         return True
 
 
+class _Held:
+    """Something that an event loop alone holds, for as long as it watches a descriptor."""
+
+    __slots__ = ("__weakref__",)
+
+
 @final
 class Polling:
     """Does what ``GuestState.guest_tick`` does, without its thread.
@@ -47,6 +58,8 @@ class Polling:
         loop: the loop that waits.
         due: called with what is to be done now, in the thread of the loop: a step of trio.
         context: in which the loop calls.
+        let_go: called when the loop watches trio's input and output no more: the run has ended, or the loop is closed,
+            as far as it is one that lets go of what it watched.
 
     Raises:
         AttributeError, NotImplementedError: this trio, or this event loop, is made otherwise.
@@ -54,8 +67,8 @@ class Polling:
     """
 
     __slots__ = (
-        "_context", "_descriptor", "_due", "_io", "_loop", "_next", "_rings_at", "_runner", "_state", "_timer",
-        "_until",
+        "_context", "_descriptor", "_due", "_held", "_io", "_loop", "_next", "_rings_at", "_runner", "_state", "_timer",
+        "_until", "_watched",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +77,7 @@ class Polling:
         loop: asyncio.AbstractEventLoop,
         due: Callable[[Callable[[], object]], None],
         context: Context,
+        let_go: Callable[[], None],
     ) -> None:
         state: Any = tick.__self__  # type: ignore[attr-defined]
         self._state: Final = state
@@ -84,10 +98,14 @@ class Polling:
         """Timer that rings at ``_until``, or before: most waits end early, and the timer serves the next one."""
         self._rings_at = 0.0
         """Time at which the timer rings.  Not every loop's timers report it: those of uvloop before 0.18 do not."""
+        self._watched: Final[dict[int, Callable[[], None]]] = {}
+        """What to call when one of the other descriptors that the loop watches can be read."""
+        held = _Held()
+        self._held: Final = weakref.ref(held, lambda _: let_go())
         # A descriptor of its own: trio closes the other one without a word to the loop.
         self._descriptor: Final = os.dup(waits.fileno())
         try:
-            context.run(loop.add_reader, self._descriptor, self._is_readable)
+            context.run(loop.add_reader, self._descriptor, self._is_readable, held)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -118,10 +136,16 @@ class Polling:
             self._set_timer(self._until)
 
     def wait_here(self) -> None:
-        """Wait in this thread, for the loop is closed, and let trio go on."""
-        if self._until is not None:
-            select.select([self._descriptor], [], [], max(0.0, self._until - self._loop.time()))
-            self._receive(always=True)
+        """Wait in this thread, for the loop is closed, for all that the loop has watched, and let trio go on."""
+        if self._until is None:
+            return
+        waits = select.poll()
+        for descriptor in (self._descriptor, *self._watched):
+            waits.register(descriptor, select.POLLIN)
+        for descriptor, _ in waits.poll(max(0, math.ceil(1000 * (self._until - self._loop.time())))):
+            if descriptor in self._watched:
+                Context().run(self._watched[descriptor])
+        if self._until is not None and self._receive(always=self._loop.time() >= self._until):
             self._go_on()
 
     def watch(self, descriptor: int, readable: Callable[[], None]) -> Callable[[], None] | None:
@@ -130,8 +154,10 @@ class Polling:
             Context().run(self._loop.add_reader, descriptor, readable)  # it keeps a copy of the one in force
         except (NotImplementedError, OSError, RuntimeError, ConfigError):  # it is closed, or its time is virtual
             return None
+        self._watched[descriptor] = readable
 
         def end() -> None:
+            self._watched.pop(descriptor, None)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.remove_reader(descriptor)
 
@@ -151,7 +177,7 @@ class Polling:
         self._state.unrolled_run_next_send = came
         return True
 
-    def _is_readable(self) -> None:
+    def _is_readable(self, _: object) -> None:
         if self._until is not None and self._receive(always=False):
             self._go_on()
 

@@ -4,6 +4,9 @@ A frame is dealt with in one go, and others wait meanwhile.  Its batch has at mo
 frames are carried in messages, and messages in relayed ones, with a signature for each.  So what is in them is counted
 together.  Links keep what they send within these bounds (``Link.post_carrying``, ``wire.CHECK``); what is beyond them
 is an error of the peer, and is not taken.
+
+What is carried, a frame's own messages, and copies of events have bounds that do not depend on each other: their
+senders do not know what a link puts into one frame.  Copies beyond their bound wait.
 """
 
 from __future__ import annotations
@@ -12,7 +15,11 @@ from collections.abc import Callable, Hashable
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, Elements
+from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, RELAYED_CHECK, Elements
+
+
+class TooMuchWork(RemoteProtocolError):
+    """A frame would bring about more than one may.  What is beyond that is lost, though its sender can be genuine."""
 
 
 @final
@@ -25,7 +32,7 @@ class Work:
         later: calls to be made once when the frame has been handled, by their subject.
     """
 
-    __slots__ = ("_checks", "_counted", "_elements", "_messages", "frame", "is_frame", "later")
+    __slots__ = ("_checks", "_copied", "_counted", "_elements", "_messages", "frame", "is_frame", "later")
 
     def __init__(self) -> None:
         self.frame = 0
@@ -36,14 +43,15 @@ class Work:
         self.begin()
 
     def __repr__(self) -> str:
-        return f"<Work: {self._messages} messages and {self._checks} signatures left>"
+        return f"<Work: {self._messages} messages, {self._copied} of copies and {self._checks} signatures left>"
 
     def begin(self, *, is_frame: bool = False) -> None:
         """Begin with another frame, or with something that no frame has brought about."""
         self.frame += 1
         self.is_frame = is_frame
-        self._messages = MAX_CARRIED
-        self._checks = MAX_CHECKS
+        self._messages = self._copied = MAX_CARRIED
+        # Those of the frame's own messages, which their size bounds, and those in what it carries.
+        self._checks = 2 * MAX_CHECKS
 
     @property
     def elements(self) -> Elements:
@@ -67,13 +75,21 @@ class Work:
             do()
 
     def add_messages(self, messages: int) -> None:
-        """Count messages that came in others; raise RemoteProtocolError beyond what there may be."""
+        """Count messages that came in others; raise TooMuchWork beyond what there may be."""
         if messages > self._messages:
-            raise RemoteProtocolError(f"a frame carries more than {MAX_CARRIED} messages")
+            raise TooMuchWork(f"a frame carries more than {MAX_CARRIED} messages")
         self._messages -= messages
 
+    def may_copy(self, messages: int) -> bool:
+        """Return whether a copy with so many events, and a signature, may be opened now; if so, count it."""
+        messages = max(messages, RELAYED_CHECK)
+        if messages > self._copied:
+            return False
+        self._copied -= messages
+        return True
+
     def check(self, signatures: int = 1) -> None:
-        """Count signatures that are to be checked; raise RemoteProtocolError beyond what there may be."""
+        """Count signatures that are to be checked; raise TooMuchWork beyond what there may be."""
         if signatures > self._checks:
-            raise RemoteProtocolError(f"a frame has more than {MAX_CHECKS} signatures checked")
+            raise TooMuchWork(f"a frame has more than {2 * MAX_CHECKS} signatures checked")
         self._checks -= signatures

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio.testing
+import uvloop
 
 import iris
 import iris.aio
+from iris.aio.guest import _here
 from tests.support.closing import Arrivals, each_wait, silent_services
 
 
@@ -103,3 +108,64 @@ def test_a_handler_that_closes_its_own_node_ends(in_a_task: bool) -> None:
                 await asyncio.wait_for(over.wait(), 5)
 
     asyncio.run(main())
+
+
+@contextlib.contextmanager
+def onlooking(cluster: str) -> Iterator[queue.SimpleQueue[str]]:
+    """Have a node in a thread of its own watch a cluster; yield what becomes of members: "joined", "left", "lost"."""
+    seen: queue.SimpleQueue[str] = queue.SimpleQueue()
+    began = threading.Event()
+    stop: list[Callable[[], None]] = []
+
+    async def watch() -> None:
+        with trio.CancelScope() as scope:
+            stop.append(partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel))
+            async with iris.open_node("onlooker") as node, node.watch(cluster) as changes:
+                began.set()
+                async for change in changes:
+                    seen.put(change.kind)
+
+    thread = threading.Thread(target=trio.run, args=(watch,))
+    thread.start()
+    assert began.wait(30)
+    try:
+        yield seen
+    finally:
+        stop[0]()
+        thread.join()
+
+
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_node_says_goodbye_when_its_loop_is_closed(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    service = iris.Service("shop")
+
+    runs = asyncio.Event()
+
+    @service.request
+    async def stay(_: iris.Request) -> None:
+        runs.set()
+        await asyncio.sleep(60)
+
+    async def begin() -> list[object]:
+        block = iris.aio.open_node("member")
+        node = await block.__aenter__()
+        membership = node.join("shop", service)
+        await membership.__aenter__()
+        asking = asyncio.ensure_future(node.request("shop", timeout=30))
+        await runs.wait()
+        return [block, membership, asking]
+
+    with onlooking("shop") as seen:
+        loop = make()
+        blocks = loop.run_until_complete(begin())
+        assert seen.get(timeout=30) == "joined"
+        loop.close()
+        kinds = [seen.get(timeout=1)]
+        if kinds == ["draining"]:
+            kinds.append(seen.get(timeout=1))
+        assert kinds[-1] == "left"
+        assert _here.guest is None
+    for task in asyncio.all_tasks(loop):  # which nobody can run any more
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()
+    del blocks

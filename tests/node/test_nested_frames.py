@@ -13,7 +13,8 @@ import iris
 import iris.testing
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
-from iris.kernel.wire import kinds
+from iris.kernel import buffer_pool
+from iris.kernel.wire import MAX_MESSAGES, kinds
 from iris.kernel.wire.kinds import Message
 from tests.support.attacks import Attacker, renumbering
 from tests.support.messages import fields_of
@@ -95,3 +96,49 @@ async def test_what_comes_through_gateways_may_come_the_last_step_through_anothe
         await attacker.send(frame)
         await trio.sleep(0.1)
         assert pings == ([7] if taken else [])
+
+
+@pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
+async def test_a_genuine_frame_that_is_too_much_is_reported_to_its_sender_as_lost(
+    autojump_clock: MockClock, kind: type[Message]
+) -> None:
+    async with open_pair() as (attacker, victim, pings):
+        resets: list[Peer] = []
+        attacker.mesh.receivers.own[kinds.Reset] = lambda peer, _: resets.append(peer)
+        many = tuple(kinds.Ping(number) for number in range(MAX_MESSAGES))
+        await attacker.send(attacker.carried(kind, many, many, many))
+        await trio.sleep(1)
+        assert len(pings) == 2 * MAX_MESSAGES
+        assert len(resets) == 1
+        assert victim.statistics().refusals["TooMuchWork"] == 1
+
+
+@pytest.mark.parametrize("carried", [False, True])
+async def test_large_frames_that_are_refused_take_no_memory_of_the_pool(
+    autojump_clock: MockClock, carried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_pair() as (attacker, victim, _):
+        made: list[int] = []
+
+        class Made(bytearray):
+            def __init__(self, size: int) -> None:
+                super().__init__(size)
+                made.append(size)
+
+        monkeypatch.setattr(buffer_pool, "bytearray", Made, raising=False)
+        session = attacker.mesh.peers[attacker.victim.node].session
+        assert session is not None
+        for number in range(40):
+            with renumbering(session) as number_next:
+                number_next(carried)
+                frame = bytearray(attacker.seal_batch(b"\xc1" * 100_000))  # genuine, and no batch
+                if number % 2:
+                    frame[5000] ^= 1  # forged
+                number_next(0)
+                if carried:
+                    frame = bytearray(attacker.seal(attacker.around(kinds.Forward, bytes(frame))))
+            await attacker.send(bytes(frame))
+            await trio.sleep(0.1)
+        assert victim.statistics().refusals["RemoteProtocolError"] == 20
+        assert victim.statistics().refusals["AuthenticationError"] >= 20
+        assert len(made) <= 4

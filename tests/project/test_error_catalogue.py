@@ -35,6 +35,7 @@ KINDS = {
     "OutOfDate": "AuthenticationError",
     "Refused": "NotSent",
     "TooManyChanges": "RemoteProtocolError",
+    "TooMuchWork": "RemoteProtocolError",
     "TurnedAway": "NotSent",
 }
 """Errors that are not public, and what programs catch them as."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import iris
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.swim.gossip import Claim, Evidence
+from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -73,7 +74,10 @@ class Attacker:
         """Return the frame that carries a batch."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
-        return bytes(session.seal(batch))
+        sealed = session.seal(batch)
+        frame = bytes(sealed)
+        give_back(sealed)
+        return frame
 
     async def send(self, frame: bytes) -> None:
         """Send a frame by the connection to the victim, if it is still there."""

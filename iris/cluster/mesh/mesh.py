@@ -36,6 +36,7 @@ from iris.cluster.mesh.reconnect import Reconnector, RedialPatience, patience_of
 from iris.cluster.mesh.rekey import RekeySchedule
 from iris.cluster.mesh.resets import Resets
 from iris.cluster.routes import is_site_url, is_two_way, is_via_url, realm_of_url, site_url, via_url
+from iris.cluster.work import TooMuchWork
 from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.errors import AuthenticationError, IrisError, NotSent, RemoteProtocolError
@@ -576,12 +577,12 @@ class Mesh:
             body = session.open_untrusted(frame)
             # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may
             # have been made by anybody, and must not count against the peer.
-            if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
-                self.refusals["late frame of a former session"] += 1
-                return
-            if self._inbound.unauthenticated or self._inbound.contested:
-                self._inbound.genuine(peer.node)
             try:
+                if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
+                    self.refusals["late frame of a former session"] += 1
+                    return
+                if self._inbound.unauthenticated or self._inbound.contested:
+                    self._inbound.genuine(peer.node)
                 if session.lost_frames != entry.lost_frames:
                     entry.lost_frames = session.lost_frames
                     self.notice_loss(peer)
@@ -600,13 +601,16 @@ class Mesh:
                     peer.identity.cluster,
                     error,
                 )
+                if isinstance(error, TooMuchWork):  # what was in it is lost as if the frame had never come
+                    self.notice_loss(peer)
                 raise
             except AuthenticationError:
                 raise
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
                 self.quarantine_peer(peer, "frame", error)
-            if type(body) is memoryview:
-                give_back(body)
+            finally:
+                if type(body) is memoryview:
+                    give_back(body)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             if isinstance(error, OutOfDate):

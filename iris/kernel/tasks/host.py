@@ -20,7 +20,10 @@ class HostLoop(Protocol):
         ...
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function after what else the loop has to do now, outside of trio's tasks.  Never, if it is closed."""
+        """Call a function after what else the loop has to do now, outside of trio's tasks.
+
+        Of a loop that is closed, when the rest of the run is done, or never.
+        """
         ...
 
 

@@ -272,6 +272,10 @@ class NetworkTransport:
         self._changes.append((number, partial(self._streams.hang_up, number), host))
         self.arrivals_changed()
 
+    def reverse_due(self) -> None:
+        """See ``ReverseObserver.reverse_due``: whoever waits for frames waits until then."""
+        self._interrupted.wake()  # where the task that reads is the one that waits, it looks anyway
+
     # -- connections that others open -----------------------------------------------------------------------
 
     def stream_closed(self, number: int) -> None:
@@ -342,6 +346,8 @@ class NetworkTransport:
             raise trio.ClosedResourceError("this transport is closed")
         if self._arrivals.order:
             self._notify()
+        if self._dialling:  # in a flood nobody waits, and attempts are due all the same
+            self._dialling.expire(trio.current_time())
         frame = self._streams.receive_nowait()
         if self._changes:
             self._notify()  # the connection that it came by may be new
@@ -371,13 +377,7 @@ class NetworkTransport:
 
     def receive_in(self, host: HostLoop, readable: Callable[[], None]) -> bool:
         """See ``Transport.receive_in``."""
-
-        def receive() -> None:
-            readable()
-            if self._dialling:  # what has come may have changed when the next attempt is due
-                self._interrupted.wake()
-
-        self._unwatch = host.watch(self._streams.descriptor, receive)
+        self._unwatch = host.watch(self._streams.descriptor, readable)
         return self._unwatch is not None
 
     def interrupt(self) -> None:

@@ -65,6 +65,10 @@ class ReverseObserver(Protocol[K_contra]):
         """
         ...
 
+    def reverse_due(self) -> None:
+        """Another attempt is due, at ``ReverseDialling.deadline``.  Called as ``reverse_arrived`` is."""
+        ...
+
 
 @final
 class ReverseDialling(Generic[K]):
@@ -161,6 +165,7 @@ class ReverseDialling(Generic[K]):
         self._drop(attempts)
         attempts.again = trio.current_time() + attempts.pause
         attempts.pause = min(2 * attempts.pause, _LONGEST_PAUSE)
+        self._observer.reverse_due()
 
     def _drop(self, attempts: _Attempts) -> None:
         connection, attempts.connection = attempts.connection, None

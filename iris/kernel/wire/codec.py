@@ -53,7 +53,8 @@ MAX_CARRIED: Final = 2 * MAX_MESSAGES
 """Messages that a frame brings in frames and messages which it carries: work for 10 to 50 ms."""
 
 MAX_CHECKS: Final = 256
-"""Signatures that are checked for a frame, with all that it carries: 35 ms, at 130 us for each."""
+"""Signatures that are checked for a frame's own messages: 35 ms, at 130 us for each.  As many for what it carries, and
+for copies of events in it."""
 
 RELAYED_CHECK: Final = MAX_CARRIED // MAX_CHECKS
 """Messages that the signature of a message which carries others counts for."""

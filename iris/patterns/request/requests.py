@@ -643,7 +643,8 @@ class Requests(PeerObserver):
             if picker is not None:
                 picker.finished(attempt.member, now - attempt.started, ok=replied, now=now)
             return
-        now = self._ended = trio.current_time()
+        # The caller of a closed node may be a coroutine that is dropped after the run has ended, where there is no time.
+        now = self._ended = self._ended if self._is_closed else trio.current_time()
         if picker is not None:
             answered = False if outcome is None and now >= attempt.call.deadline else None
             picker.finished(attempt.member, now - attempt.started, ok=False, answered=answered, now=now)

@@ -30,7 +30,7 @@ from typing import Final, Never, final
 from cryptography.exceptions import InvalidTag
 from msgspec import Struct
 
-from iris.kernel.buffer_pool import LARGE, borrow
+from iris.kernel.buffer_pool import LARGE, borrow, give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
@@ -206,7 +206,11 @@ class Session:
         else:
             frame = borrow(_MIN_FRAME + size)
             frame[:HEADER_SIZE] = header
-            self._seal_aead.encrypt_into(self._nonce(sequence), body, header, frame[HEADER_SIZE:])
+            try:
+                self._seal_aead.encrypt_into(self._nonce(sequence), body, header, frame[HEADER_SIZE:])
+            except BaseException:
+                give_back(frame)
+                raise
         self._sent_bytes += size
         return frame
 
@@ -242,7 +246,11 @@ class Session:
                 body = aead.decrypt(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE])
             else:
                 body = borrow(len(frame) - _MIN_FRAME)
-                aead.decrypt_into(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE], body)
+                try:
+                    aead.decrypt_into(self._nonce(sequence), memoryview(frame)[HEADER_SIZE:], frame[:HEADER_SIZE], body)
+                except BaseException:
+                    give_back(body)
+                    raise
         except InvalidTag:
             self._refused += 1
             raise AuthenticationError(f"frame {sequence} of session {self.local_index} is not genuine") from None

@@ -16,7 +16,7 @@ from iris.cluster.routes.copies import copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.wire import COPY, HEADER, VERSION, kinds
+from iris.kernel.wire import COPY, HEADER, MAX_MESSAGES, VERSION, encode_batch, kinds
 from iris.patterns.pubsub import PubSub, SealedReceiver
 from iris.patterns.pubsub.sealed import receiver as opening
 from iris.patterns.pubsub.sealed import sender as casting
@@ -24,6 +24,7 @@ from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.patterns.pubsub.sealed.sender import SealedSender
 from iris.security.channel.sender_key import read_copy_header_untrusted
 from iris.security.identity.revocation import issue_revocations
+from tests.support.attacks import Attacker
 from tests.support.federations import EVERYTHING, Federation, Heard, open_federation
 from tests.support.messages import arrived, fields_of
 
@@ -46,6 +47,11 @@ def receiver_of(pubsub: PubSub) -> SealedReceiver:
 def unknown_frame(size: int) -> bytes:
     """Return a frame under a key that nobody has."""
     return (HEADER.pack(COPY, VERSION, 0, 2**31, 2**31) + bytes(size))[:size]
+
+
+def copies_opened(federation: Federation, ear: iris.Node, publisher: iris.Node) -> int:
+    """Return the number of the last copy of a publisher's that a node has opened."""
+    return receiver_of(federation.parts[ear.id].patterns.pubsub)._publishers[publisher.id].last
 
 
 def capture(federation: Federation, host: str) -> list[kinds.Copy]:
@@ -362,6 +368,33 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         assert refusals["copy that repeats or comes late"] == 1
         assert refusals["copy from a node that is not linked"] == 1
         assert refusals["AuthenticationError"] >= 1
+
+
+async def test_large_copies_in_a_frame_take_no_room_of_what_is_carried_beside_them(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (federation, publisher, (ear,), _):
+        pings: list[int] = []
+        victim, source = federation.parts[ear.id].mesh, federation.parts[publisher.id].mesh
+        victim.receivers.own[kinds.Ping] = lambda _, ping: pings.append(fields_of(ping)[0])
+        gateway = Attacker(federation.parts[federation.nodes["eu-gateway"].id].mesh, victim)
+        captured = capture(federation, "us-gateway")
+        for number in range(3):
+            await publisher.publish("orders.new", bytes([number]) * 10_000)
+            await trio.sleep(1)
+        # What the publisher sends next, in one frame of the gateway's: three copies, and a frame of the session.
+        (_, _, addressed, _, _), *_ = map(fields_of, captured)
+        sender = copies_of(federation, publisher)
+        event = kinds.Events("orders.new", 5, 0, None, None, None, (bytes(10_000),), ())
+        targets = {"eu": bytes.fromhex(ear.id)}
+        copies = [copy_message(16, "us", addressed, targets, sender.seal(encode_batch([event])))[0] for _ in range(3)]
+        session = source.peers[ear.id].session
+        assert session is not None
+        frame = bytes(session.seal(encode_batch([kinds.Ping(7)] * MAX_MESSAGES)))
+        around = kinds.Carry(16, "eu", bytes.fromhex(ear.id), "us", addressed, frame)
+        await gateway.send(gateway.seal(*copies, around))
+        await trio.sleep(1)
+        assert pings == [7] * MAX_MESSAGES
+        assert not victim.refusals
+        assert copies_opened(federation, ear, publisher) == sender.frames
 
 
 async def test_a_large_audience_is_several(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,90 @@ async def test_dialling_can_be_given_up_before_anybody_waits(open_ends: Callable
         assert ends.books.open == {}
 
 
+class LaterHost:
+    """An event loop that has what can be read read in its next turn, as it does what is left of the last one."""
+
+    def __init__(self, nursery: trio.Nursery, home: Transport) -> None:
+        self._nursery = nursery
+        self._home = home
+        self._turned = trio.lowlevel.ParkingLot()
+        self._is_due = False
+        assert home.receive_in(self, self._came)
+        nursery.start_soon(self._wait)
+
+    def watch(self, descriptor: int, readable: Callable[[], None]) -> Callable[[], None]:
+        async def watch() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(descriptor)
+                readable()
+                await self._turned.park()
+
+        self._nursery.start_soon(watch)
+        return lambda: None
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        trio.lowlevel.current_trio_token().run_sync_soon(function)
+
+    def _came(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.call_soon(self._read)
+
+    def _read(self) -> None:
+        self._is_due = False
+        assert self._home.receive_nowait() is None
+        self._turned.unpark_all()
+
+    async def _wait(self) -> None:
+        while True:
+            await self._home.wait_readable()
+
+    async def turn(self) -> None:
+        """Wait until it has read once more."""
+        await self._turned.park()
+
+
+@pytest.mark.parametrize("scheme", ADDRESSES)
+async def test_it_is_dialled_again_where_an_event_loop_reads(scheme: str) -> None:
+    async with open_transports(2) as (office, home), trio.open_nursery() as nursery, waiting(office):
+        (url,) = await office.listen([ADDRESSES[scheme]])
+        (await home.dial(url, ignore)).close()
+        host = LaterHost(nursery, home)
+        home.dial_reverse(url, TOKEN, ignore)
+        while home.statistics().outbound:  # until the first attempt was turned away, as nobody waits for it
+            await host.turn()
+        with trio.fail_after(5):
+            (await office.accept_reverse(TOKEN, ignore)).close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_is_dialled_again_while_frames_never_end() -> None:
+    async with open_transports(3) as (office, home, other), waiting(office):
+        (url,) = await office.listen([ADDRESSES["tcp"]])
+        (await home.dial(url, ignore)).close()
+        (busy,) = await home.listen([ADDRESSES["tcp"]])
+        flood = await other.dial(busy, ignore)
+        home.dial_reverse(url, TOKEN, ignore)
+        accepted: list[OutgoingConnection] = []
+        turned_away = trio.Event()
+
+        async def accept_it() -> None:
+            await turned_away.wait()
+            accepted.append(await office.accept_reverse(TOKEN, ignore))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept_it)
+            with trio.fail_after(10):
+                while not accepted:
+                    flood.send_nowait(b"more")
+                    home.receive_nowait()  # and never wait_readable
+                    if not home.statistics().outbound:
+                        turned_away.set()
+                    await trio.lowlevel.checkpoint()
+        accepted[0].close()
+        flood.close()
+
+
 @pytest.mark.parametrize("scheme", ADDRESSES)
 async def test_whoever_comes_second_is_turned_away(scheme: str) -> None:
     async with open_transports(3) as (office, home, thief):

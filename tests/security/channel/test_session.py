@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType]  # it is half typed
 )
 
-from iris.kernel.buffer_pool import give_back
+from iris.kernel.buffer_pool import borrow, give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import VERSION
@@ -82,6 +82,19 @@ def test_the_memory_of_a_large_body_is_used_again_once_it_was_given_back(suite: 
     far.close()
     with pytest.raises(LocalProtocolError):
         far.open_untrusted(near.seal(bodies[0]))
+
+
+@pytest.mark.parametrize("suite", list(Suite))
+def test_forged_frames_take_no_memory_of_the_pool(suite: Suite) -> None:
+    near, far = sessions(suite)
+    frame = bytearray(near.seal(bytes(100_000)))
+    frame[5000] ^= 1
+    held = [borrow(40_000) for _ in range(100)]  # so that none is free but this one
+    give_back(held[0])
+    for _ in range(20):
+        with pytest.raises(AuthenticationError):
+            far.open_untrusted(frame)
+    assert borrow(40_000).obj is held[0].obj
 
 
 @pytest.mark.parametrize("suite", list(Suite))

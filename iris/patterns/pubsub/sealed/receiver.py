@@ -222,12 +222,7 @@ class SealedReceiver:
 
     def _may_open(self, frame: bytes) -> bool:
         """Charge the work that a frame may cost; return whether it may be opened now."""
-        try:
-            self._mesh.work.add_messages(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
-            self._mesh.work.check()
-        except RemoteProtocolError:
-            return False
-        return True
+        return self._mesh.work.may_copy(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
 
     async def _catch_up(self) -> None:
         """Open the frames that were beyond the bound of work, one bound's worth at a time."""
