@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-import lmdb
-
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Payload
@@ -71,30 +69,6 @@ def make_store(
         segment_bytes=segment_bytes,
         map_bytes=64 * 1024 * 1024,
     )
-
-
-FORMATS: Mapping[int, Sequence[bytes]] = {
-    1: (b"owners",),
-    2: (b"numberings", b"gaps", b"subscribers"),
-    3: (b"members",),
-    4: (b"topics", b"contents", b"removals", b"replication"),
-    5: (b"tiered",),
-    6: (b"queues", b"keys", b"key_ends", b"key_counts", b"leases"),
-    7: (b"division",),
-}
-"""Tables that the next format of a log has besides, for each former format."""
-
-
-def make_former(directory: Path, version: int) -> None:
-    """Make a closed log look as a former version left it, as far as its tables go."""
-    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        names = [name for number, later in FORMATS.items() if number >= version for name in later]
-        later = [environment.open_db(name) for name in names]
-        with environment.begin(write=True) as transaction:
-            for table in later:
-                transaction.drop(table)
-            transaction.put(b"format", b"iris log %d" % version)
-    (directory / "index" / "witness").unlink()
 
 
 def payloads(chunks: Sequence[Chunk]) -> list[bytes]:

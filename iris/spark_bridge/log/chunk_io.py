@@ -86,7 +86,7 @@ class ShardAppend:
         self._topics = topics
         begin = number in appending.ended
         if self._segment is not None:
-            # Of a former format, which did not note topics: a segment has those of all of its chunks, or of none.
+            # Not known of a copy that was promoted by force: a segment has the topics of all of its chunks, or of none.
             begin = begin or self._segment.topics is None
             if number not in topics:
                 topics[number] = SegmentTopics(self._segment.first, view.topics(number, self._segment))

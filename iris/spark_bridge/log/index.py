@@ -18,10 +18,8 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import json
 import logging
 import os
-import shutil
 import struct
 import sys
 from array import array
@@ -66,7 +64,7 @@ _SEGMENT: Final = struct.Struct(">QQqq")
 _REVISION: Final = struct.Struct(">I")
 """Field after a chunk whose file was written anew; the others have revision 0."""
 _TOPICS: Final = struct.Struct(">II")
-"""Fields after a segment, but not in former formats: its revision, and its number of topics."""
+"""Fields after a segment: its revision, and its number of topics."""
 _NOT_NOTED: Final = 2**32 - 1
 """Value in the place of the number of a segment's topics if these were not noted."""
 _TOPIC: Final = struct.Struct(">I")
@@ -95,19 +93,6 @@ _TABLES: Final = (
 )
 _OWN: Final = frozenset({"replication"})
 """Tables with this log's own state among its copies; copies do not repeat them."""
-
-_FORMER: Final[Mapping[bytes, int]] = {
-    b"iris log 1": 7,
-    b"iris log 2": 8,
-    b"iris log 3": 11,
-    b"iris log 4": 12,
-    b"iris log 5": 16,
-    b"iris log 6": 17,
-    b"iris log 7": 22,
-}
-"""Formats of earlier versions, each with its number of these tables.  A bridge makes the others when it opens such a
-log, all together, so that none is mistaken for new in a log of this format."""
-
 
 REPLACED: Final = tuple(name for name in _TABLES if name not in _OWN and name not in {"chunks", "segments", "shards"})
 """Tables that a copy which begins to follow receives in full: they do not grow with the events."""
@@ -188,7 +173,8 @@ class SegmentRecord:
     revision: int = 0
     """Number of times its file was written anew, without events that were to go."""
     topics: int | None = None
-    """Number of the segment's topics. None if a former format did not note them."""
+    """Number of the segment's topics. None if they are not known: a copy that catches up gets them at last, and may be
+    promoted by force before."""
 
 
 class _PublisherSize(NamedTuple):
@@ -212,10 +198,7 @@ class _Table:
 
 
 class IndexView:
-    """The index as one transaction sees it.  Every call may raise LogDamaged.
-
-    Of a log of a former format that is only looked at (``verify``) some tables are not there; ``check`` does without.
-    """
+    """The index as one transaction sees it.  Every call may raise LogDamaged."""
 
     def __init__(
         self,
@@ -237,7 +220,6 @@ class IndexView:
     _publishers = _Table("publishers")
     _cursors = _Table("cursors")
     _sinks = _Table("sinks")
-    # A log of a former format that is only looked at has not all of these, and nothing asks for them.
     _owners = _Table("owners")
     _numberings = _Table("numberings")
     _gaps = _Table("gaps")
@@ -411,8 +393,7 @@ class IndexView:
 
     def tiered(self) -> list[tuple[int, int, bytes]]:
         """Return shard, first offset and record of each segment that the tier has."""
-        found = self._tiered.records() if "tiered" in self._databases else ()
-        return [(*_PLACE.unpack(key), value) for key, value in found]
+        return [(*_PLACE.unpack(key), value) for key, value in self._tiered.records()]
 
     def put_tiered(self, shard: int, segment: int, record: bytes) -> None:
         """Write that the tier has a segment."""
@@ -461,7 +442,7 @@ class IndexView:
 
     def contents(self, shard: int, first: int) -> Contents | None:
         """Return how many events of which topics a chunk holds; None: that was not noted."""
-        value = self._contents.get(_PLACE.pack(shard, first)) if "removals" in self._databases else None
+        value = self._contents.get(_PLACE.pack(shard, first))
         if value is None:
             return None
         half = (len(value) + _TOPIC.size) // 2
@@ -477,10 +458,9 @@ class IndexView:
         That of the empty topic is for all topics that are not named.
         """
         found: dict[int, dict[str, int]] = {}
-        if "removals" in self._databases:
-            for key, value in self._removals.records():
-                shard = _TOPIC.unpack_from(key)[0]
-                found.setdefault(shard, {})[key[_TOPIC.size :].decode()] = _REMOVAL.unpack(value)[0]
+        for key, value in self._removals.records():
+            shard = _TOPIC.unpack_from(key)[0]
+            found.setdefault(shard, {})[key[_TOPIC.size :].decode()] = _REMOVAL.unpack(value)[0]
         return found
 
     def put_removal(self, shard: int, topic: str, before: int) -> None:
@@ -532,8 +512,8 @@ class IndexView:
 
     @staticmethod
     def _kept(value: bytes | None) -> tuple[_PublisherSize, str]:
-        """Return what is counted for the record of a publisher, and for whom; those of former versions are not."""
-        if value is None or len(value) == _PUBLISHER.size:
+        """Return what is counted for the record of a publisher, and for whom."""
+        if value is None:
             return _PublisherSize(0, 0), ""
         numbered: int = _NUMBER.unpack_from(value, _PUBLISHER.size)[0]
         blocks: int = _PUBLISHER.unpack_from(value)[1]
@@ -606,8 +586,6 @@ class IndexView:
 
     def gaps(self) -> list[Gap]:
         """Return every gap."""
-        if "gaps" not in self._databases:
-            return []
         found: list[Gap] = []
         for key, value in self._gaps.records():
             shard, offset = _PLACE.unpack_from(key)
@@ -809,20 +787,18 @@ class Index:
     Args:
         path: directory of the index.
         map_bytes: largest size of the index, in bytes.
-        look_only: leave one of a former format as it is.
 
     Raises:
         LogDamaged: what lies at ``path`` is not an index of this version.
         StoreFull: there is no room to make one.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, look_only: bool = False) -> None:
+    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
         self._witness: IndexWitness | None = None
         self.journal: Journal | None = None
         """Gets what each transaction writes, for the copies of this log."""
         self._path = path
         self._map_bytes = map_bytes
-        self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
         with self._translated():
             self._environment = lmdb.open(
@@ -848,42 +824,25 @@ class Index:
         """
         with self._environment.begin(write=True) as transaction:
             found, entries = transaction.get(b"format"), self._environment.stat()["entries"]
-            if found is None and entries == 0:
-                present = 0
-            elif found in (_FORMAT, *_FORMER):
-                present = _FORMER.get(found, len(_TABLES))
-                if entries != 1 + present:
-                    raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + present}")
-            elif found is not None and found.startswith(_WRITTEN_BY):
+            is_new = found is None and entries == 0
+            if not is_new and found != _FORMAT:
+                if found is None or not found.startswith(_WRITTEN_BY):
+                    raise LogDamaged(f"{self._path} is not the index of a log")
                 raise LogDamaged(
-                    f"{self._path} is the index of a log of a later version of Iris ({found.decode(errors='replace')}; "
-                    f"this one reads {_FORMAT.decode()} and earlier ones): start the bridge with that version, or with "
-                    "the copy of --data that was made before it"
+                    f"{self._path} is the index of a log of another version of Iris ({found.decode(errors='replace')}; "
+                    f"this one reads {_FORMAT.decode()}): start the bridge with that version, or with the copy of "
+                    "--data that was made before it"
                 )
-            else:
-                raise LogDamaged(f"{self._path} is not the index of a log of this version")
-            made = () if self._look_only else _TABLES[present:]
-            if made:
+            if not is_new and entries != 1 + len(_TABLES):
+                raise LogDamaged(f"the index is damaged: it has {entries} tables and not {1 + len(_TABLES)}")
+            if is_new:
                 transaction.put(b"format", _FORMAT)
             try:
                 databases = {
-                    name: self._environment.open_db(name.encode(), txn=transaction, create=name in made)
-                    for name in (*_TABLES[:present], *made)
+                    name: self._environment.open_db(name.encode(), txn=transaction, create=is_new) for name in _TABLES
                 }
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
-            if "queues" in made:
-                _import_former(self._path.parent, IndexView(self, transaction, databases))
-        if made and found is not None:
-            _log.warning(
-                "the log in %s was converted from %r to %r: earlier versions of Iris refuse it from now on",
-                self._path.parent,
-                found.decode(),
-                _FORMAT.decode(),
-                extra={"reason": "converted"},
-            )
-        if not self._look_only:
-            _leave_beside(self._path.parent)  # again, if a process was killed before it
         return databases
 
     @contextlib.contextmanager
@@ -964,53 +923,6 @@ class Index:
         if self._witness is not None:
             self._witness.close()
         self._environment.close()
-
-
-_BESIDE: Final[Mapping[str, Mapping[bytes | None, str]]] = {
-    "queues": {None: "queues"},
-    "outcomes": {b"records": "keys", b"ends": "key_ends", b"counts": "key_counts", b"pending": ""},
-}
-"""Environments that former formats had beside the index, and which of their tables are tables of the index now."""
-
-
-def _import_former(directory: Path, view: IndexView) -> None:
-    """Take what former formats wrote beside the index; the records look the same.
-
-    Raises:
-        LogDamaged: it is damaged, or has events that may not be in the log.
-    """
-    for name, tables in _BESIDE.items():
-        if not (directory / name / "data.mdb").exists():
-            continue
-        with lmdb.open(str(directory / name), map_size=MAP_BYTES, max_dbs=5) as environment:
-            for before, now in tables.items():
-                database = environment.open_db(before)
-                with environment.begin(db=database) as transaction:
-                    for key, sealed in transaction.cursor():
-                        if not now:
-                            raise LogDamaged(
-                                f"{directory / name} has events of outboxes that may not be in the log: start it once "
-                                "more with the version that wrote it, let it answer a request with an idempotency key, "
-                                "and stop it"
-                            )
-                        view._table(now).put_sealed(key, sealed)
-    if (directory / "leases").exists():
-        digest, _, data = (directory / "leases").read_bytes().partition(b"\n")
-        if hashlib.blake2b(data, digest_size=16).hexdigest().encode() != digest:
-            raise LogDamaged(
-                f"{directory / 'leases'} is damaged: wait until all leases are over, then move it away; tokens go on "
-                "from the date"
-            )
-        record = json.loads(data)
-        for lease, held in (("last", record["last"]), *record["held"].items()):
-            view.table("leases").put(lease.encode(), json.dumps(held).encode())
-
-
-def _leave_beside(directory: Path) -> None:
-    """Remove what was taken over."""
-    for name in _BESIDE:
-        shutil.rmtree(directory / name, ignore_errors=True)
-    (directory / "leases").unlink(missing_ok=True)
 
 
 def _gap_key(key: GapKey) -> bytes:

@@ -103,7 +103,7 @@ def open_store(
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
         known = DamageBook()
-        index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
+        index = Index(directory / "index", map_bytes=map_bytes)
         try:
             catalog = TierCatalog(index)
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes, catalog)

@@ -187,7 +187,7 @@ class SegmentShares:
     bytes: Sequence[int]
     """Approximate size: the chunks' bytes, divided by events."""
     is_known: bool = True
-    """True if its topics were noted; without, as in a former format, its events count as on topics without a rule."""
+    """True if its topics are known; else its events count as on topics without a rule."""
 
 
 def choose_rules(

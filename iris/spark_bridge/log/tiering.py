@@ -55,7 +55,6 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
         since: time of its first event, microseconds since 1970.
         until: time of its last one.
         parts: row groups and footer of the object, with hashes; nothing is parsed before its bytes are verified.
-            None if a former version wrote it.
     """
 
     name: str
@@ -66,7 +65,7 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     groups: Sequence[int]
     since: int
     until: int
-    parts: tuple[TierPart, ...] = ()
+    parts: tuple[TierPart, ...]
 
 
 class ObjectReader(Protocol):
@@ -306,7 +305,7 @@ class Tiering:
         for segment in segments:
             found = self._objects.get((shard, segment.first))
             if segment.end > before or found is None or segment.revision == IN_TIER or segment.topics is None:
-                continue  # of a former format the topics are in the file alone
+                continue  # where its topics are not known they are in the file alone
             assert record is not None
             try:
                 with self._writing, self._index.write() as view:

@@ -76,7 +76,7 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     outcome: bytes = b""
     """Outcome of the request; the notes of the holders until the key is ``DONE``."""
     owner: str = ""
-    """Cluster in whose quota the key is counted; empty if a former version wrote it: it is not counted."""
+    """Cluster in whose quota the key is counted."""
     opening: bytes = b""
     """Opening of the records in which the key was claimed."""
     over: float = 0.0
@@ -380,8 +380,8 @@ def _release(view: _View, release: KeyRelease) -> bool:
 
 
 def _size(record: KeyRecord) -> int:
-    """Return for how many bytes a record is counted; one of a former version was not."""
-    return _size_with(len(record.outcome)) if record.owner else 0
+    """Return for how many bytes a record is counted."""
+    return _size_with(len(record.outcome))
 
 
 def _size_with(outcome: int) -> int:

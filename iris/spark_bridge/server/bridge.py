@@ -307,7 +307,7 @@ def read_division(directory: Path, of: int) -> Division | None:
 
     Args:
         directory: directory of the log.
-        of: number of shards that it has if it does not say so, as one of a former format.
+        of: number of shards that the bridge has, if the log does not say so.
 
     Raises:
         StoreBusy: another process has it open.

@@ -52,8 +52,8 @@ class LeaseRecord:
     ttl: float
     holder: str
     node: str
-    account: str = ""
-    """Account in whose quota it is counted; empty if a former version granted it."""
+    account: str
+    """Account in whose quota it is counted."""
 
 
 @final

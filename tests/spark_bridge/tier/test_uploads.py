@@ -582,21 +582,6 @@ async def test_a_manifest_of_somebody_else_makes_no_event(tmp_path: Path) -> Non
     assert values(read_parquet(tmp_path / "tier" / "bridge")) == events
 
 
-async def test_an_object_of_a_former_version_is_read_within_bounds(
-    log: TieredLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_parts(_: object) -> tuple[()]:
-        return ()
-
-    monkeypatch.setattr(parquet, "_parts", no_parts)
-    events = fill(log.store, 30)
-    await log.move_all()
-    assert stored(log.store) == events
-    monkeypatch.setattr(parquet, "_FORMER_BYTES", 1000)
-    with pytest.raises(LogDamaged, match="its events have more than"):
-        stored(log.store)
-
-
 async def test_a_directory_that_cannot_be_written_is_unreachable(tmp_path: Path) -> None:
     (tmp_path / "tier").write_text("a file")
     with open_tiered(tmp_path / "log", tmp_path / "tier") as log:

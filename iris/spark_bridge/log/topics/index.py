@@ -4,8 +4,8 @@ Each segment numbers its topics as they come, and each chunk's record lists the 
 events.  So one append of a thousand topics writes one record of 8 KB, not a thousand records; and what is known of a
 topic goes with the segments that hold it, also where publishers take a new topic for each event.
 
-A chunk names its topics itself, in its column.  The index repeats that, and can be made from chunks.  Of chunks that
-logs of former formats hold nothing is noted: they count as holding whatever is looked for, and are read.
+A chunk names its topics itself, in its column.  The index repeats that, and can be made from chunks.  A copy that is
+promoted by force may not have got that of its last chunks: they count as holding whatever is looked for, and are read.
 
 Rejected: a record for each topic and chunk.  With 10,000 topics of unlike rates each append changes pages all over such
 a table; to commit them took longer than to write the events.
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
     place: ChunkPlace
     wanted: int
-    """Number of wanted events; of a chunk of a former format, number of all."""
+    """Number of wanted events; of all, if the topics of the chunk are not known."""
     held: int
     """Number of all events of the chunk."""
     is_known: bool

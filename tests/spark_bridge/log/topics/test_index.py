@@ -21,7 +21,7 @@ from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.filter import TopicFilter
-from tests.support.arrivals import fake_event, make_former, make_store
+from tests.support.arrivals import fake_event, make_store
 
 SMALL_SEGMENT = 16_384
 
@@ -174,18 +174,20 @@ def test_topics_are_known_after_the_log_was_opened_again(tmp_path: Path) -> None
         store.close()
 
 
-def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) -> None:
+def test_events_whose_topics_a_promoted_copy_did_not_get_are_all_looked_at(tmp_path: Path) -> None:
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     append(store, "a", "b")
     append(store, "c")
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        segments = environment.open_db(b"segments")
+        segments, topics, contents = (environment.open_db(name) for name in (b"segments", b"topics", b"contents"))
         with environment.begin(write=True) as transaction:
             for key, value in list(transaction.cursor(segments).iternext()):
-                former = value[:-12]  # without what it says of topics, and the checksum
-                transaction.put(key, former + crc32(former, crc32(key)).to_bytes(4), db=segments)
-    make_former(tmp_path, 4)
+                bare = value[:-12]  # without what it says of topics, and the checksum
+                transaction.put(key, bare + crc32(bare, crc32(key)).to_bytes(4), db=segments)
+            for table in (topics, contents):
+                transaction.drop(table, delete=False)
+    (tmp_path / "index" / "witness").unlink()
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     append(store, "a", "d")
     assert [read(store, topic) for topic in "abcd"] == [[0, 3], [1], [2], [4]]

@@ -30,7 +30,6 @@ from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
 from tests.support import growing_bridges
-from tests.support.arrivals import make_former
 from tests.support.bridge_requests import ask_raw
 from tests.support.copies import open_follower
 from tests.support.growing_bridges import check_once_and_in_order, read_all
@@ -600,17 +599,3 @@ async def test_a_copy_that_is_promoted_without_the_mark_of_its_primary_gets_one_
                 while sum(map(len, (found := await read_all(client)).values())) < 2 * LAST:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             check_once_and_in_order(flat(found), 2 * LAST)
-
-
-async def test_a_log_of_a_former_format_with_events_is_no_new_one_and_waits_for_nobody(tmp_path: Path) -> None:
-    async with scene() as (network, client, publisher, nursery):
-        async with open_member(network, tmp_path, 0, 2), open_member(network, tmp_path, 1, 2):
-            await publish(publisher, range(LAST))
-        with trio.fail_after(60):
-            for shard in (1, 0):
-                make_former(tmp_path / str(shard), 7)
-                await nursery.start(run_member, network, tmp_path, shard, 2)
-        await wait_newcomer(nursery, network, tmp_path, 2, 3)
-        await grow(client, 3)
-        await publish(publisher, range(LAST, 2 * LAST))
-        check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
