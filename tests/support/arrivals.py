@@ -82,7 +82,7 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
     found: list[bytes] = []
     at = state.earliest
     while at < state.next:
-        chunks = store.read(shard, state.epoch, at, state.next, max_bytes=1 << 20)
+        chunks = store.reader.read(shard, state.epoch, at, state.next, max_bytes=1 << 20)
         values = payloads(chunks)
         found += values[at - chunks[0].first :]
         at = chunks[-1].end
@@ -92,5 +92,5 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
 def fill(store: Store, appends: int, *, shard: int = 0) -> list[bytes]:
     """Append ten events each time; return their payloads."""
     for at in range(appends):
-        store.append({shard: [fake_event(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
+        store.appender.append({shard: [fake_event(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
     return [b"%d" % n for n in range(appends * 10)]

@@ -344,7 +344,7 @@ async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:
 
 
 def _look(store: Store, staging: Staging) -> None:
-    staging.look(store.owners("query").get)
+    staging.look(store.owners.of_kind("query").get)
 
 
 def _newest(store: Store, staging: Staging) -> float | None:

@@ -22,7 +22,7 @@ def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
     store = make_store(tmp_path, seed=1, segment_bytes=8192)
     assert store.shards() == before
     assert stored(store) == expected
-    store.append({0: [fake_event(b"more")]}, now=99)
+    store.appender.append({0: [fake_event(b"more")]}, now=99)
     assert stored(store)[-1] == b"more"
     store.close()
 
@@ -126,11 +126,11 @@ def test_a_tail_that_is_cut_off_is_found_at_start_and_said(
     (said,) = (record for record in caplog.records if record.levelname == "ERROR")
     assert "events 110 to 119 of shard 0 cannot be read" in said.getMessage()
     assert f"iris bridge verify --data {tmp_path}" in said.getMessage()
-    assert payloads(store.read(0, state.epoch, 0, 110, max_bytes=1 << 20)) == expected[:110]
+    assert payloads(store.reader.read(0, state.epoch, 0, 110, max_bytes=1 << 20)) == expected[:110]
     with pytest.raises(LogDamaged):
-        store.read(0, state.epoch, 110, 120, max_bytes=1)
-    store.append({0: [fake_event(b"more")]}, now=10**9)
-    assert payloads(store.read(0, state.epoch, 120, 121, max_bytes=1)) == [b"more"]
+        store.reader.read(0, state.epoch, 110, 120, max_bytes=1)
+    store.appender.append({0: [fake_event(b"more")]}, now=10**9)
+    assert payloads(store.reader.read(0, state.epoch, 120, 121, max_bytes=1)) == [b"more"]
     store.close()
 
 

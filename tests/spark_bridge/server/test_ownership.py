@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
 from iris.spark_bridge.admin import drop_group, drop_query, read_status, transfer, verify_log
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
-from iris.spark_bridge.log.store import JOB_PREFIX, Store
+from iris.spark_bridge.log import JOB_PREFIX, Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
@@ -173,7 +173,7 @@ async def test_a_group_has_offsets_of_the_members_shards_alone(tmp_path: Path) -
         made_up = {f"{number}@0000000000000000": number for number in range(1000)}
         await client.pin("bridge", "g", {shard.id: 0, **made_up})
         await client.move("bridge", "g", {shard.id: 0, **made_up})
-        (cursor,) = bridge.store.cursors()
+        (cursor,) = bridge.store.cursors.all()
         assert (cursor.start, cursor.offsets) == ({shard.id: 0}, {shard.id: 0})
 
 
@@ -199,7 +199,7 @@ async def test_a_cluster_has_so_many_groups_and_queries_and_all_have_so_many(tmp
         await second.pin("bridge", "g3", {})
         with pytest.raises(QuotaExceeded, match=r"all clusters together may have 3 .* 'iris bridge drop --group NAME'"):
             await second.pin("bridge", "g4", {})
-        assert {cursor.group for cursor in bridge.store.cursors()} == {"g0", "g1", "g3"}
+        assert {cursor.group for cursor in bridge.store.cursors.all()} == {"g0", "g1", "g3"}
         await first.pin("bridge", "g1", {})
         await drop_group(own, "g0")
         await drop_query(own, "q0")
@@ -211,14 +211,14 @@ def test_a_job_is_its_clusters_for_a_day(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for name in (f"{JOB_PREFIX}1", "stream"):
         assert claim(store, name, "a", now=1) == "a"
-    store.forget_publishers(2)
+    store.retainer.forget_publishers(2)
     assert claim(store, f"{JOB_PREFIX}1", "b", now=3) == "b"
     assert claim(store, "stream", "b", now=3) == "a"
     store.close()
 
 
 def claim(store: Store, name: str, owner: str, *, now: int) -> str:
-    return store.claim("query", name, owner, most=10, most_of_owner=10, now=now)
+    return store.owners.claim("query", name, owner, most=10, most_of_owner=10, now=now)
 
 
 def test_a_log_that_lacks_a_table_is_damaged(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable, NotCopied, StoreFull
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log import Store
+from iris.spark_bridge.log.appender import Appender
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
@@ -346,7 +347,7 @@ async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same
                 while member.statistics().stored != 2:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
         state = next(iter(member.states.values()))
-        (chunk,) = member.store.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
+        (chunk,) = member.store.reader.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
         (row,) = decode_events(chunk.data).to_pylist()
         assert (row["topic"], row["key"], row["value"]) == ("t.dead", key.encode(), b"1")
 
@@ -543,9 +544,9 @@ async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
 
             with monkeypatch.context() as patch:
                 if step == "merge_windows":
-                    patch.setattr(Store, step, die)
+                    patch.setattr(Appender if step == "merge_windows" else Store, step, die)
                 await ask_raw(client, "divide", {"of": 2}, "bridge.0")
-                patch.setattr(Store, step, die)
+                patch.setattr(Appender if step == "merge_windows" else Store, step, die)
                 await dies.wait()
             await nursery.start(run_member, network, tmp_path, 1, 2)
         await publish(publisher, range(LAST, 2 * LAST))
