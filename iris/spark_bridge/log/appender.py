@@ -21,7 +21,7 @@ from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM, Appending, ShardA
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.open_log import OpenLog
-from iris.spark_bridge.log.records import GAPS, SINKS, SinkBatch, all_shards, gap_place
+from iris.spark_bridge.log.records import GAPS, SHARDS, SINKS, SinkBatch, gap_place
 from iris.spark_bridge.log.transaction import Transaction
 
 Change = Callable[[Transaction], Mapping[int, Sequence[EventRun]]]
@@ -62,7 +62,7 @@ def read_states(view: Transaction, gaps: GapBook) -> list[ShardState]:
             timestamp=shard.timestamp,
             gap=gaps.last(shard.number),
         )
-        for shard in all_shards(view)
+        for _, shard in view.items(SHARDS)
     ]
 
 
@@ -112,7 +112,7 @@ class Appender:
         now: int,
         date: int | None = None,
         judged: Callable[[str], bool] = lambda _: True,
-        change: Change = lambda _: {},
+        change: Change | None = None,
     ) -> Appended:
         """Store events by number of shard, and change the index in the same transaction; it is on the disk after that.
 
@@ -124,7 +124,7 @@ class Appender:
             now: microseconds since 1970.
             date: date of the events, in microseconds since 1970. None: ``now``.
             judged: returns whether all events of a publisher come here, so that a missing one is a gap.
-            change: called first; its events follow the others.
+            change: called first; its events follow the others. None: there is none.
 
         Raises:
             StoreFull: there is no room; nothing was stored or changed.
@@ -134,13 +134,14 @@ class Appender:
             # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
             # disk.
             with self._changing() as view:
-                more = change(view)
-                events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
+                if change is not None:
+                    more = change(view)
+                    events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
                 appending = self._appending(view, now, date)
                 judgement = self._append(appending, events, judged)
                 shards = read_states(view, self._gaps)
             self._finish(appending)
-            topics = frozenset(run.topic for runs in events.values() for run in runs)
+            topics = frozenset([run.topic for runs in events.values() for run in runs])
             return Appended(number=self._index.number, shards=shards, topics=topics, **judgement)
 
     @contextlib.contextmanager
@@ -175,7 +176,9 @@ class Appender:
         clusters: dict[str, str] = {}
         owners: dict[str, str] = {}
         for number, arrivals in events.items():
-            owners.update((run.publisher, run.sender.cluster) for run in arrivals if run.confirm or run.first)
+            for run in arrivals:
+                if run.confirm or run.first:
+                    owners[run.publisher] = run.sender.cluster
             # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)

@@ -155,14 +155,14 @@ class ShardAppend:
         known.note(self._view, number, first, topics)
         self._segment = dataclasses.replace(
             segment,
-            end=place.end,
+            end=first + count,
             size=segment.size + size,
             written=self._now,
             last_timestamp=self._timestamp,
             topics=len(known),
         )
         self._view.put(SEGMENTS, (number, segment.first), self._segment)
-        self._first = place.end
+        self._first = first + count
         self._size += size
 
     def _segment_topics(self, segment: SegmentRecord) -> SegmentTopics:

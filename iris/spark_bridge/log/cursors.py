@@ -80,12 +80,12 @@ class Cursors:
         last = cursor.timestamp if cursor is not None else since.since if since is not None else 0
         if last >= now - _SIGN_OF_LIFE:
             return
-        with self._writing, contextlib.suppress(StoreFull), self._index.write() as view:
+        with contextlib.suppress(StoreFull), self._owners.changing() as view:
             cursor = view.get(CURSORS, group)
             if cursor is not None:
                 view.put(CURSORS, group, dataclasses.replace(cursor, timestamp=now))
             else:  # it may have expired a moment ago
-                self._owners.put(view, "group", group, Owner(now, owner))
+                view.put(OWNERS, ("group", group), Owner(now, owner))
 
     def expire(self, before: int, used: Collection[str], *, now: int) -> dict[str, str]:
         """Forget groups that were last used before ``before``; return them with their owners, "" if one had none.
@@ -100,10 +100,9 @@ class Cursors:
         Raises:
             StoreFull: there is no room; nothing was changed.
         """
-        with self._writing:
-            with self._index.read() as view:
-                owners = {name: owner for (kind, name), owner in view.items(OWNERS) if kind == "group"}
-                cursors = dict(view.items(CURSORS))
+        with self._owners.changing() as view:
+            owners = {name: owner for (kind, name), owner in view.items(OWNERS) if kind == "group"}
+            cursors = dict(view.items(CURSORS))
             last_used = {group: owner.since for group, owner in owners.items()}
             last_used |= {group: cursor.timestamp for group, cursor in cursors.items()}
             expired = {
@@ -111,19 +110,16 @@ class Cursors:
                 for group, timestamp in last_used.items()
                 if timestamp < before and group not in used and not group.startswith(GROUP)
             }
-            resting = [one for one in cursors.values() if one.group in used and one.timestamp < now - _SIGN_OF_LIFE]
-            if not expired and not resting:
-                return expired
-            with self._index.write() as view:
-                for cursor in resting:
+            for cursor in cursors.values():
+                if cursor.group in used and cursor.timestamp < now - _SIGN_OF_LIFE:
                     view.put(CURSORS, cursor.group, dataclasses.replace(cursor, timestamp=now))
-                for group in expired:
-                    self._owners.drop(view, "group", group)
-                    view.delete(CURSORS, group)
+            for group in expired:
+                view.delete(OWNERS, ("group", group))
+                view.delete(CURSORS, group)
         return expired
 
     def drop(self, group: str) -> bool:
         """Forget a group and whose it was; return whether it was known."""
-        with self._writing, self._index.write() as view:
-            owned = self._owners.drop(view, "group", group)
+        with self._owners.changing() as view:
+            owned = view.delete(OWNERS, ("group", group))
             return view.delete(CURSORS, group) or owned

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Generator
 from typing import Final, final
 
 from iris.kernel.names import account_of
 from iris.spark_bridge.errors import QuotaExceeded
 from iris.spark_bridge.log.open_log import OpenLog
-from iris.spark_bridge.log.records import CURSORS, OWNERS, SINKS, Owner
+from iris.spark_bridge.log.records import CURSORS, OWNERS, SINKS, Name, Owner
 from iris.spark_bridge.log.transaction import Transaction
 
 JOB_PREFIX: Final = "job-"
@@ -28,6 +30,8 @@ class Owners:
         self._writing = log.writing
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
+        self._cached: dict[Name, str] = {}
+        """Owners that were asked for; each has a record in the log."""
 
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
         """Return the owner of a name: ``owner`` from now on, if it had none.
@@ -67,49 +71,60 @@ class Owners:
 
     def owner(self, kind: str, name: str) -> str | None:
         """Return the owner of a name; None if it has none."""
-        with self._index.read() as view:
-            found = view.get(OWNERS, (kind, name))
-        return None if found is None else found.cluster
+        cached = self._cached
+        known = cached.get((kind, name))
+        if known is None:
+            with self._index.read() as view:
+                found = view.get(OWNERS, (kind, name))
+            if found is not None:
+                known = cached[kind, name] = found.cluster
+        return known
 
     def of_kind(self, kind: str) -> dict[str, str]:
         """Return the owner of each name of a kind that has one."""
         with self._index.read() as view:
             return {name: owner.cluster for (alike, name), owner in view.items(OWNERS) if alike == kind}
 
-    def put(self, view: Transaction, kind: str, name: str, owner: Owner) -> None:
-        """Let a name belong to a cluster, which may be another one than before."""
-        view.put(OWNERS, (kind, name), owner)
-        self._owned = None
+    @contextlib.contextmanager
+    def changing(self) -> Generator[Transaction]:
+        """Change owners in a transaction; who asks when it is over gets the new ones.
 
-    def drop(self, view: Transaction, kind: str, name: str) -> bool:
-        """Forget to whom a name belongs; return whether that was known."""
-        self._owned = None
-        return view.delete(OWNERS, (kind, name))
+        Raises:
+            StoreFull: there is no room; nothing was changed.
+        """
+        with self._writing:
+            try:
+                with self._index.write() as view:
+                    yield view
+            finally:
+                # Behind the commit: whoever looked before it caches what it found in the dictionary that goes here.
+                self._cached, self._owned = {}, None
 
     def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
         """Let a name belong to another cluster; return whether it was known."""
-        with self._writing, self._index.write() as view:
+        with self.changing() as view:
             known = view.get(OWNERS, (kind, name)) is not None
             if not known:
                 used = view.find(CURSORS, name) if kind == "group" else view.find(SINKS, name)
                 known = used is not None
             if known:
-                self.put(view, kind, name, Owner(now, owner))
+                view.put(OWNERS, (kind, name), Owner(now, owner))
             return known
 
     def drop_query(self, query: str) -> bool:
         """Forget a query, its last batch and whose it was; return whether it was known."""
-        with self._writing, self._index.write() as view:
-            owned = self.drop(view, "query", query)
+        with self.changing() as view:
+            owned = view.delete(OWNERS, ("query", query))
             return view.delete(SINKS, query) or owned
 
-    def drop_jobs(self, view: Transaction, before: int) -> None:
-        """Forget Spark's jobs from before a time; streaming queries are remembered for ever."""
+    @staticmethod
+    def drop_jobs(view: Transaction, before: int) -> None:
+        """Forget Spark's jobs from before a time, see ``changing``; streaming queries are remembered for ever."""
         for query in [query for query, last in view.items(SINKS) if _is_job(query) and last.timestamp < before]:
             view.delete(SINKS, query)
         old = [name for (kind, name), one in view.items(OWNERS) if kind == "query" and one.since < before]
         for name in filter(_is_job, old):
-            self.drop(view, "query", name)
+            view.delete(OWNERS, ("query", name))
 
 
 def _is_job(query: str) -> bool:

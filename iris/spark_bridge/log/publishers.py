@@ -14,7 +14,7 @@ from iris.kernel.config import MIB
 from iris.kernel.names import account_of
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.dedup import PublisherMemory, PublisherWindow
-from iris.spark_bridge.log.numbering import Numbering, PublisherNumberings
+from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.quota import Quota
 from iris.spark_bridge.log.records import (
     BLOCKS,
@@ -80,12 +80,12 @@ class Publishers:
     ) -> None:
         """Write what a publisher has numbered on the topics that have changed."""
         key = bytes.fromhex(publisher)
-        changed: Mapping[str, Numbering] = {topic: numberings.topics[topic] for topic in numberings.changed}
-        for topic, numbering in changed.items():
+        changed: list[tuple[bytes, TopicNumbers]] = []
+        for topic in numberings.changed:
+            numbering = numberings.topics[topic]
             numberings.count(topic, numbering)
-        view.put_all(
-            NUMBERINGS, ((key + topic.encode(), TopicNumbers(numbering, now)) for topic, numbering in changed.items())
-        )
+            changed.append((key + topic.encode(), TopicNumbers(numbering, now)))
+        view.put_all(NUMBERINGS, changed)
         for topic in numberings.expired:
             view.delete(NUMBERINGS, key + topic.encode())
         numberings.changed.clear()
@@ -102,7 +102,7 @@ class Publishers:
         numbered: int | None = None,
         owner: str = "",
     ) -> bool:
-        """Write what has changed of a publisher; return whether the log keeps more bytes of it than before.
+        """Write what has changed of a publisher; return whether it takes other room in the log than before.
 
         Args:
             view: the transaction.
@@ -120,22 +120,18 @@ class Publishers:
         window.changed.clear()
         window.expired.clear()
         self._windows.keep(publisher, owner, window, window.memory)
-        before = view.get(PUBLISHERS, key)
-        size, former = (0, "") if before is None else (before.size, before.owner)
-        record = PublisherRecord(
-            timestamp=now,
-            blocks=len(window.blocks),
-            numbered=(before or _UNKNOWN).numbered if numbered is None else numbered,
-            owner=owner or former,
-        )
+        known = view.get(PUBLISHERS, key)
+        before = known or _UNKNOWN
+        if numbered is None:
+            numbered = before.numbered
+        record = PublisherRecord(now, len(window.blocks), numbered, owner or before.owner)
         view.put(PUBLISHERS, key, record)
-        more = record.size - size
-        if size and record.owner != former:
-            Quota(view, "publishers").add(former, -size)
-            more = record.size
-        if more:
-            Quota(view, "publishers").add(record.owner, more)
-        return more > 0
+        if known is not None and record[1:] == known[1:]:
+            return False
+        if known is not None:
+            Quota(view, "publishers").add(known.owner, -known.size)
+        Quota(view, "publishers").add(record.owner, record.size)
+        return True
 
     def bound(self, view: Transaction, owner: str) -> None:
         """Forget the publishers of a cluster that were silent for longest, if too much is kept of them."""

@@ -170,7 +170,7 @@ class Retainer:
 
         Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
         """
-        with self._writing, self._index.write() as view:
+        with self._owners.changing() as view:
             self._owners.drop_jobs(view, before)
             return self._publishers.forget_silent(view, before)
 

@@ -145,17 +145,15 @@ class Transaction:
     def put(self, table: Table[K, V], key: K, value: V) -> None:
         """Write a record."""
         packed, data = table.pack_key(key), table.pack(value)
-        self._put(table, packed, data + crc32(data, crc32(packed)).to_bytes(_CHECKSUM))
+        sealed = data + crc32(data, crc32(packed)).to_bytes(_CHECKSUM)
+        self._transaction.put(packed, sealed, db=self._databases[table.name])
+        if self._journal is not None:
+            self._journal.note((table.name, packed, sealed), is_own=table.is_own)
 
     def put_sealed(self, table: Table[K, V], key: bytes, sealed: bytes) -> None:
-        """Write a record of another log; raise LogDamaged if its checksum does not fit."""
+        """Write a record of another log, of which copies do not learn; raise LogDamaged if it is not whole."""
         table.open(key, sealed)
-        self._put(table, key, sealed)
-
-    def _put(self, table: Table[K, V], key: bytes, sealed: bytes) -> None:
         self._transaction.put(key, sealed, db=self._databases[table.name])
-        if self._journal is not None:
-            self._journal.note((table.name, key, sealed), is_own=table.is_own)
 
     def put_all(self, table: Table[K, V], records: Iterable[tuple[K, V]]) -> None:
         """Write many records, in one call: it takes half of the time."""
@@ -188,29 +186,29 @@ class Transaction:
 
     def items(self, table: Table[K, V]) -> Iterator[tuple[K, V]]:
         """Yield every record, by key."""
-        for packed, data in self._every(table):
+        for packed, sealed in self._every(table):
             key = table.unpack_key(packed)
-            yield key, table.unpack(key, data)
+            yield key, table.unpack(key, table.open(packed, sealed))
 
     def verify(self, table: Table[K, V]) -> None:
         """Read every record of a table: what no reader of events comes across is what repeats are known by."""
-        for _ in self._every(table):
-            pass
+        for key, sealed in self._every(table):
+            table.open(key, sealed)
 
     def sealed(self, table: Table[K, V]) -> Iterator[Journaled]:
         """Yield every record, verified, in the form that another log accepts."""
-        for key, data in self._every(table):
-            yield table.name, key, data + crc32(data, crc32(key)).to_bytes(_CHECKSUM)
+        for key, sealed in self._every(table):
+            table.open(key, sealed)
+            yield table.name, key, sealed
 
     def _every(self, table: Table[K, V]) -> Iterator[tuple[bytes, bytes]]:
-        count = 0
-        for record in self._from(table, b"\0"):
-            count += 1
-            yield record
-        if count != self.count(table):
-            raise LogDamaged(
-                f"the index is damaged: its table {table.name!r} has {count} of {self.count(table)} records"
-            )
+        count, entries = 0, self._transaction.stat(self._databases[table.name])["entries"]
+        with self._transaction.cursor(self._databases[table.name]) as cursor:
+            for record in cursor.iternext():
+                count += 1
+                yield record
+        if count != entries:
+            raise LogDamaged(f"the index is damaged: its table {table.name!r} has {count} of {entries} records")
 
     def items_from(self, table: Table[K, V], key: K) -> Iterator[tuple[K, V]]:
         """Yield the records whose key is not below ``key``."""

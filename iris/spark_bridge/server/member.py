@@ -537,7 +537,7 @@ class BridgeMember:
         """Return whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         named = run.headers.get(HEADER_BRIDGE) if run.headers else None
-        own = named == self.copies.bridge and "/" not in run.sender.cluster
+        own = named is not None and named == self.copies.bridge and "/" not in run.sender.cluster
         if own:
             self._spark_publishers[run.publisher] = None
             if len(self._spark_publishers) > _SPARK_PUBLISHERS:
@@ -644,7 +644,6 @@ class BridgeMember:
         await self.copies.wait_room(self._groups[0])
         batches = self._group.pop()
         self._room.unpark_all()
-        runs = [run for batch in batches for run in batch.runs]
         changed: list[_Change] = []
         appended, misrouted = await self._write_divided(batches, changed)
         while appended is None:
@@ -660,19 +659,22 @@ class BridgeMember:
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
             self._group.written()
-        self._waiting -= count_events(runs)
-        self._misrouted += count_events(misrouted)
+        self._misrouted += count_events(misrouted) if misrouted else 0
         unstored = [*appended.stale, *misrouted]
+        looked = self._uncopied_of(appended)
+        self._groups.append(looked.number)
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[EventRun]] = {}
         for batch in batches:
+            self._waiting -= count_events(batch.runs)
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
-        looked = self._uncopied_of(appended)
-        self._groups.append(looked.number)
-        looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
-        looked.stored = [batch.stored for batch in batches if batch.stored is not None]
-        looked.stored += [change.done.set for change in changed]
+            if batch.stored is not None:
+                looked.stored.append(batch.stored)
+        for subscription, own in to_confirm.items():
+            looked.ranges[subscription] = _confirmations(own, unstored)
+        for change in changed:
+            looked.stored.append(change.done.set)
         if self.copies.copied == math.inf:
             self._uncopied.append(looked)
             await self._settle()
@@ -687,9 +689,13 @@ class BridgeMember:
         Events that came through no subscription stay: their key belonged here then, and nobody sends them again.
         """
         async with self._dividing:
-            runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]
-            parts, misrouted = self.sharding.split(runs)
-            self._keep([run for batch in batches if batch.subscription is None for run in batch.runs], parts)
+            runs: list[EventRun] = []
+            staying: list[EventRun] = []
+            for batch in batches:
+                (staying if batch.subscription is None else runs).extend(batch.runs)
+            parts, misrouted = self.sharding.split(runs) if runs else ({}, [])
+            if staying:
+                self._keep(staying, parts)
             return await self._try_write(parts, changed), misrouted
 
     def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
@@ -726,7 +732,8 @@ class BridgeMember:
         if self._is_full:
             self._is_full = False
             _log.info("there is room again, and events are stored", extra={"cause": "disk"})
-        changed += [waiting for waiting in changes if waiting.error is None]
+        if changes:
+            changed += [waiting for waiting in changes if waiting.error is None]
         return appended
 
     async def _write_to_store(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
@@ -743,11 +750,17 @@ class BridgeMember:
                     waiting.error = error
                     del more[count:]
             kept: dict[int, list[EventRun]] = {}
-            self._keep(more, kept)
+            if more:
+                self._keep(more, kept)
             return kept
 
         append = partial(
-            self.store.appender.append, parts, now=self.now(), date=self.date(), judged=self._is_judged, change=change
+            self.store.appender.append,
+            parts,
+            now=self._clock.now(),
+            date=self._clock.date(),
+            judged=self._is_judged,
+            change=change if changes else None,
         )
         appended = await run_in_thread(append, limiter=self._disk)
         for waiting in changes:
@@ -755,10 +768,10 @@ class BridgeMember:
                 waiting.fail(waiting.error)
         self._commits += 1
         self._missed = saturated(self._missed + appended.missed)
-        self._received += count_events(more)
+        self._received += count_events(more) if more else 0
         self._stored += appended.count
         self._repeats += appended.repeats
-        self._stale += count_events(appended.stale)
+        self._stale += count_events(appended.stale) if appended.stale else 0
         return appended
 
     async def _apply_retention(self) -> None:
@@ -801,7 +814,9 @@ def _append_ranges(ranges: list[int], more: Sequence[int]) -> None:
 
 def _confirmations(runs: Sequence[EventRun], unstored: Sequence[EventRun]) -> Ranges:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
-    unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
+    unknown: set[tuple[str, int]] = set()
+    for run in unstored:
+        unknown.update((run.publisher, run.confirm + at) for at in range(len(run.payloads)))
     ranges: Ranges = {}
     for run in runs:
         if not run.confirm:

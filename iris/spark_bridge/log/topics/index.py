@@ -59,7 +59,7 @@ class SegmentTopics:
             numbers.update(zip(new, range(at, at + len(new)), strict=True))
             put_topics(view, shard, self.segment, at, new)
         contents = Contents(
-            topics=[numbers[topic] for topic in counts], counts=list(counts.values()), held=sum(counts.values())
+            topics=[*map(numbers.__getitem__, counts)], counts=[*counts.values()], held=sum(counts.values())
         )
         view.put(CONTENTS, (shard, first), contents)
 
