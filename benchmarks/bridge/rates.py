@@ -19,7 +19,8 @@ import trio
 
 import iris
 from benchmarks.broker import free_port, running
-from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
+from iris.spark_bridge.log.index import Index
+from iris.spark_bridge.log.records import CHUNKS, SEGMENTS, SHARDS, ChunkPlace, SegmentRecord
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import SEGMENT_BYTES
 from tests.support.processes import Child, bridge_child, open_realm
@@ -168,7 +169,7 @@ def opening(events: int = 100_000_000) -> None:
         seconds = time.perf_counter() - began
         assert state.next == events
         began = time.perf_counter()
-        store.offset_at(0, events // 2)
+        store.reader.offset_at(0, events // 2)
         looked = time.perf_counter() - began
         store.close()
     row(f"opening a log of {events:,} events", f"{seconds:.3f} s", "< 2 s")
@@ -196,16 +197,14 @@ def fill_index(directory: Path, epoch: str, events: int) -> None:
                         position=at * size,
                         size=size,
                     )
-                    view.put_chunk(0, place)
-                view.put_segment(
-                    0,
-                    SegmentRecord(first=first, end=end, size=count * size, written=first, last_timestamp=end - 1),
-                )
+                    view.put(CHUNKS, (0, number), place)
+                record = SegmentRecord(first=first, end=end, size=count * size, written=first, last_timestamp=end - 1)
+                view.put(SEGMENTS, (0, first), record)
                 with (directory / "segments" / f"{0:05d}-{epoch}-{first:020d}.segment").open("wb") as file:
                     file.truncate(SEGMENT_BYTES)
-            shard = view.shard(0)
+            shard = view.get(SHARDS, 0)
             assert shard is not None
-            view.put_shard(type(shard)(number=0, epoch=epoch, earliest=0, next=events, timestamp=events, size=0))
+            view.put(SHARDS, 0, type(shard)(number=0, epoch=epoch, earliest=0, next=events, timestamp=events, size=0))
     index.close()
 
 

@@ -402,7 +402,7 @@ class MixedWorkload:
             for state in store.shards():
                 at = state.earliest
                 while at < state.next:
-                    for chunk in store.read(state.number, state.epoch, at, state.next, max_bytes=1 << 20):
+                    for chunk in store.reader.read(state.number, state.epoch, at, state.next, max_bytes=1 << 20):
                         events = decode_events(chunk.data).select(("topic", "value")).to_pylist()
                         found += [int(event["value"]) for event in events if event["topic"] == "receipts.paid"]
                         at = chunk.end

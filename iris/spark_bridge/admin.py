@@ -380,7 +380,7 @@ def verify_log(directory: Path, *, tier: str | None = None, bridge: str = "bridg
     try:
         if tier is not None:
             store.tiering.attach(TierReader(Storage(tier), bridge))
-        for shard, offset, damage in store.verify():
+        for shard, offset, damage in store.reader.verify():
             yield Finding(shard=shard, offset=offset, damage=damage)
     finally:
         store.close()

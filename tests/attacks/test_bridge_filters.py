@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from iris.patterns.pubsub.interest import Matcher
-from iris.spark_bridge.log import TopicFilter
-from iris.spark_bridge.log.index import IndexView, SegmentRecord
+from iris.spark_bridge.log import TopicFilter, Transaction
+from iris.spark_bridge.log.records import SegmentRecord
 from iris.spark_bridge.log.topics.index import _wanted_ids
 
 TOPICS = [f"plant.{number % 97}.machine.{number}.heat" for number in range(20_000)]
@@ -19,8 +20,11 @@ TOPICS = [f"plant.{number % 97}.machine.{number}.heat" for number in range(20_00
 class View:
     """The topics of one segment, as the index has them."""
 
-    def topics(self, shard: int, segment: SegmentRecord, known: int = 0) -> list[str]:
-        return TOPICS[known : segment.topics]
+    def __init__(self, count: int = len(TOPICS)) -> None:
+        self.count = count
+
+    def items_from(self, _table: object, key: bytes) -> Iterator[tuple[bytes, list[str]]]:
+        yield key, TOPICS[int.from_bytes(key[-4:]) : self.count]
 
 
 def segment(topics: int) -> SegmentRecord:
@@ -30,7 +34,7 @@ def segment(topics: int) -> SegmentRecord:
 
 @pytest.mark.long
 def test_what_each_of_many_readers_wants_of_a_segment_with_many_topics_takes_little() -> None:
-    view = cast("IndexView", View())
+    view = cast("Transaction", View())
     filters = [TopicFilter(["plant.>", f"other.{number}"]) for number in range(3)]
     tracemalloc.start()
     try:
@@ -53,14 +57,13 @@ def test_what_each_of_many_readers_wants_of_a_segment_with_many_topics_takes_lit
 )
 def test_what_is_wanted_is_right_however_a_segment_grows(patterns: list[str]) -> None:
     r = random.Random(7)
-    view = cast("IndexView", View())
     wanted = TopicFilter(patterns)
     matcher: Matcher[bool] = Matcher()
     matcher.add(patterns[0], True)
     known = 0
     for _ in range(12):
         known += r.randint(1, 700)
-        found = _wanted_ids(view, 0, "e", segment(known), wanted)
+        found = _wanted_ids(cast("Transaction", View(known)), 0, "e", segment(known), wanted)
         assert found is not None
         expected = {number for number, topic in enumerate(TOPICS[:known]) if matcher.match(topic)}
         assert {number for number, flag in enumerate(found) if flag} == expected

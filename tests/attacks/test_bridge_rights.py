@@ -185,7 +185,7 @@ async def test_offsets_of_shards_that_are_not_there_take_no_room(tmp_path: Path,
                     while "committed" not in (message := await tunnel.receive()):
                         assert "error" not in message
                     assert message["committed"] == {state.id: 1}
-        (cursor,) = [one for one in member.store.cursors() if one.group == "g"]
+        (cursor,) = [one for one in member.store.cursors.all() if one.group == "g"]
         assert cursor.offsets.keys() <= {state.id}
 
 

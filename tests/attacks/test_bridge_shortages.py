@@ -15,7 +15,8 @@ from iris.kernel.errors import IrisError
 from iris.node.node import Node
 from iris.patterns.bridge_protocol import Place
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import Store
+from iris.spark_bridge.log.appender import Appender
+from iris.spark_bridge.log.cursors import Cursors
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
@@ -43,19 +44,20 @@ async def status(node: Node) -> dict[str, Any]:
 
 def full_for(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[int]:
     """Let a change of the index find no room for so many times."""
-    before, left = getattr(Store, name), [times]
+    part: type = Cursors if name in {"pin", "move", "claim"} else Appender
+    before, left = getattr(part, name), [times]
 
-    def change(self: Store, *args: Any, **options: Any) -> Any:
+    def change(self: object, *args: Any, **options: Any) -> Any:
         if left[0] > 0:
             left[0] -= 1
             raise StoreFull("no room for that")
         return before(self, *args, **options)
 
-    monkeypatch.setattr(Store, name, change)
+    monkeypatch.setattr(part, name, change)
     return left
 
 
-@pytest.mark.parametrize("name", ["pin_cursor", "claim", "move_cursor"])
+@pytest.mark.parametrize("name", ["pin", "claim", "move"])
 async def test_who_comes_while_the_disk_is_full_gets_jobs_and_events_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -182,10 +182,10 @@ async def test_a_group_that_looks_to_the_end_without_a_commit_stays_where_it_was
     await publish(node, 1, 2, 3)
     for _ in range(3):
         assert await look(node, ">", group="nightly") == [1, 2, 3]
-    (cursor,) = member.store.cursors()
+    (cursor,) = member.store.cursors.all()
     assert set(cursor.offsets.values()) == {0}
     assert await look(node, ">") == [1, 2, 3]
-    assert member.store.cursors() == [cursor]
+    assert member.store.cursors.all() == [cursor]
 
 
 @asynccontextmanager
@@ -244,7 +244,7 @@ async def test_a_stranger_neither_uses_nor_drops_a_group_of_others(
         async with stranger.open_tunnel("bridge", operation="consume") as tunnel:
             await tunnel.send({"topics": [">"], "group": "queue/jobs"})
             assert "error" in await tunnel.receive()
-    assert "billing" in {cursor.group for cursor in member.store.cursors()}
+    assert "billing" in {cursor.group for cursor in member.store.cursors.all()}
 
 
 async def test_a_group_that_comes_back_as_it_expires_is_there_or_new_and_never_half(tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ async def test_a_group_that_comes_back_as_it_expires_is_there_or_new_and_never_h
                 nursery.start_soon(expire)
                 found = await look(node, ">", group="g")
             assert found in ([], list(range(10)))
-            owner = member.store.owners("group").get("g")
-            cursors = [cursor.group for cursor in member.store.cursors()]
+            owner = member.store.owners.of_kind("group").get("g")
+            cursors = [cursor.group for cursor in member.store.cursors.all()]
             assert (owner is None) == (cursors == [])
             async with node.bridge().consume(">", group="g", until="now") as events:
                 async for batch in events:

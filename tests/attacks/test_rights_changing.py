@@ -14,7 +14,7 @@ from iris.cluster.mesh import Mesh
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.signing import SigningKey
-from iris.spark_bridge.log.store import Cursor
+from iris.spark_bridge.log import Cursor
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
 
@@ -132,11 +132,11 @@ async def test_a_group_that_was_given_to_another_cluster_is_moved_by_its_former_
         with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
             async with reader.bridge().consume("public.>", group="g") as events:
                 batch = await anext(events)
-                before += bridge.store.cursors()
+                before += bridge.store.cursors.all()
                 await node.request("bridge", {"group": "g", "to": "other"}, operation="transfer")
                 await batch.commit()
         (was,) = before
-        assert bridge.store.cursors()[0].offsets == was.offsets
+        assert bridge.store.cursors.all()[0].offsets == was.offsets
 
 
 @pytest.mark.long

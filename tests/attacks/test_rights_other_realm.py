@@ -66,7 +66,7 @@ async def test_clusters_of_one_realm_have_together_the_groups_that_one_cluster_h
             for number in range(4)
         )
         assert granted == 4
-        assert len(bridge.store.owners("group")) == 4
+        assert len(bridge.store.owners.of_kind("group")) == 4
         desk = await realms.theirs.node("eu", "desk")
         assert (
             await count(
@@ -128,7 +128,7 @@ async def test_what_a_publisher_of_another_realm_skips_is_told_to_readers(tmp_pa
             run = fake_event(b"x", sequence=sequence, publisher="cd" * 16, sender=sender, first=first)
             await bridge.append([run])
         await node.publish_confirmed("a.b", b"y")
-        (gap,) = bridge.store.gaps()
+        (gap,) = bridge.store.reader.gaps()
         assert (gap.cluster, gap.count) == ("acme/shop", 3)
         client = BridgeClient(reader, "bridge", patience=5)
         (shard,) = bridge.states.values()

@@ -13,6 +13,7 @@ import trio
 import iris
 from iris.kernel.config import KIB
 from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.log import QUEUES
 from iris.spark_bridge.queues import queue, queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
@@ -86,7 +87,7 @@ async def test_places_far_beyond_the_log_take_no_room(tmp_path: Path) -> None:
             while settled < 2000:
                 settled += len((await receive(tunnel)).get("settled", ()))
             with bridge.store.read_transaction() as view:
-                assert view.table("queues").count() < 10
+                assert view.count(QUEUES) < 10
 
 
 async def test_a_worker_holds_no_more_than_its_limit_of_jobs_that_are_still_to_come(tmp_path: Path) -> None:

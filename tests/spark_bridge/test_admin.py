@@ -120,8 +120,8 @@ async def test_a_member_that_comes_while_it_is_followed_is_shown_from_its_earlie
     ):
         store = make_store(tmp_path / "1", shards=(1,))
         for number in range(9):
-            store.append({1: [fake_event(b"%d" % number)]}, now=number)
-        store.trim(1, 7)
+            store.appender.append({1: [fake_event(b"%d" % number)]}, now=number)
+        store.retainer.trim(1, 7)
         store.close()
         await node.publish_confirmed("t.x", b"first")
         seen: list[str] = []
@@ -186,7 +186,7 @@ async def test_a_group_that_does_not_come_back_is_dropped_by_the_bridges_own_nod
 def test_a_sound_log_is_verified(tmp_path: Path) -> None:
     store = make_store(tmp_path, shards=(0, 1))
     for number in range(20):
-        store.append({number % 2: [fake_event(b"x")]}, now=number)
+        store.appender.append({number % 2: [fake_event(b"x")]}, now=number)
     store.close()
     assert {finding.damage for finding in verify_log(tmp_path)} == {None}
     assert {finding.shard for finding in verify_log(tmp_path)} == {0, 1}
@@ -195,7 +195,7 @@ def test_a_sound_log_is_verified(tmp_path: Path) -> None:
 def test_every_damaged_place_is_found_and_nothing_else(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for number in range(200):
-        store.append({0: [fake_event(b"x" * 10)] * 10}, now=number)
+        store.appender.append({0: [fake_event(b"x" * 10)] * 10}, now=number)
     size = store.shards()[0].size // 200
     store.close()
     path = next((tmp_path / "segments").iterdir())

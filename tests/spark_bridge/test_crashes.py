@@ -32,7 +32,7 @@ for line in sys.stdin:
         store = make_store(Path(sys.argv[1]), segment_bytes=32768)
         at = int(line)
         while True:
-            store.append({0: numbered(at, at + 19)}, now=at)
+            store.appender.append({0: numbered(at, at + 19)}, now=at)
             at += 20
             sys.stdout.write(f"{at - 1}\\n")  # in one piece, whatever the interpreter buffers: two processes write here
             sys.stdout.flush()
@@ -130,9 +130,9 @@ def test_cuts_of_every_kind_are_simulated(tmp_path: Path) -> None:
 
 def test_a_log_that_is_put_back_from_a_copy_is_noticed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: numbered(1, 5)}, now=0)
+    store.appender.append({0: numbered(1, 5)}, now=0)
     copy = (tmp_path / "index" / "data.mdb").read_bytes()
-    store.append({0: numbered(6, 9)}, now=0)
+    store.appender.append({0: numbered(6, 9)}, now=0)
     store.close()
     (tmp_path / "index" / "data.mdb").write_bytes(copy)
     with pytest.raises(LogDamaged, match="older than it was"):

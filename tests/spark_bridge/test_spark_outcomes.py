@@ -75,7 +75,7 @@ def test_a_bridge_that_stays_away_ends_the_query_which_goes_on_later(
 def store_event(directory: Path, shard: int, payload: bytes) -> None:
     """Put an event into the log of a member that is not running."""
     store = make_store(directory, shards=[shard])
-    store.append({shard: [fake_event(payload)]}, now=0)
+    store.appender.append({shard: [fake_event(payload)]}, now=0)
     store.close()
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-import lmdb
-
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Payload
@@ -73,30 +71,6 @@ def make_store(
     )
 
 
-FORMATS: Mapping[int, Sequence[bytes]] = {
-    1: (b"owners",),
-    2: (b"numberings", b"gaps", b"subscribers"),
-    3: (b"members",),
-    4: (b"topics", b"contents", b"removals", b"replication"),
-    5: (b"tiered",),
-    6: (b"queues", b"keys", b"key_ends", b"key_counts", b"leases"),
-    7: (b"division",),
-}
-"""Tables that the next format of a log has besides, for each former format."""
-
-
-def make_former(directory: Path, version: int) -> None:
-    """Make a closed log look as a former version left it, as far as its tables go."""
-    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        names = [name for number, later in FORMATS.items() if number >= version for name in later]
-        later = [environment.open_db(name) for name in names]
-        with environment.begin(write=True) as transaction:
-            for table in later:
-                transaction.drop(table)
-            transaction.put(b"format", b"iris log %d" % version)
-    (directory / "index" / "witness").unlink()
-
-
 def payloads(chunks: Sequence[Chunk]) -> list[bytes]:
     """Return the payloads of the events in chunks."""
     return [value for chunk in chunks for value in decode_events(chunk.data).column("value").to_pylist()]
@@ -108,7 +82,7 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
     found: list[bytes] = []
     at = state.earliest
     while at < state.next:
-        chunks = store.read(shard, state.epoch, at, state.next, max_bytes=1 << 20)
+        chunks = store.reader.read(shard, state.epoch, at, state.next, max_bytes=1 << 20)
         values = payloads(chunks)
         found += values[at - chunks[0].first :]
         at = chunks[-1].end
@@ -118,5 +92,5 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
 def fill(store: Store, appends: int, *, shard: int = 0) -> list[bytes]:
     """Append ten events each time; return their payloads."""
     for at in range(appends):
-        store.append({shard: [fake_event(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
+        store.appender.append({shard: [fake_event(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
     return [b"%d" % n for n in range(appends * 10)]

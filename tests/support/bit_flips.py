@@ -29,10 +29,10 @@ def make_log(directory: Path) -> None:
     """Make the log that bits are flipped in."""
     store = make_store(directory, shards=(0, 1), segment_bytes=SEGMENT)
     for turn in range(60):
-        store.append({turn % 2: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
-    store.pin_cursor("group", {"0@x": 7}, now=1)
-    store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
-    store.claim("query", "query", "s", most=9, most_of_owner=9, now=1)
+        store.appender.append({turn % 2: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
+    store.cursors.pin("group", {"0@x": 7}, now=1)
+    store.appender.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
+    store.owners.claim("query", "query", "s", most=9, most_of_owner=9, now=1)
     store.note_members({0: "bridge.a", 7: "bridge.b"})
     store.close()
 
@@ -44,13 +44,13 @@ def _look(directory: Path) -> list[object]:
         return [
             store.shards(),
             [stored(store, shard) for shard in (0, 1)],
-            store.offset_at(0, 30),
-            store.pin_cursor("group", {}, now=9),
-            store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=9),
-            store.claim("query", "query", "other", most=9, most_of_owner=9, now=9),
-            store.owners("query"),
+            store.reader.offset_at(0, 30),
+            store.cursors.pin("group", {}, now=9),
+            store.appender.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=9),
+            store.owners.claim("query", "query", "other", most=9, most_of_owner=9, now=9),
+            store.owners.of_kind("query"),
             store.members(),
-            store.append({0: numbered(1, 600)}, now=99).repeats,
+            store.appender.append({0: numbered(1, 600)}, now=99).repeats,
         ]
     finally:
         store.close()

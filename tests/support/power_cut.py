@@ -118,7 +118,7 @@ def cut_power(directory: Path, seed: int) -> str:
     at = 1
     for number in range(random.randrange(7)):
         count = random.randrange(1, 60)
-        store.append({0: numbered(at, at + count - 1)}, now=number)
+        store.appender.append({0: numbered(at, at + count - 1)}, now=number)
         acknowledged += [b"%d" % n for n in range(at, at + count)]
         at += count
     count = random.randrange(1, 60)
@@ -128,7 +128,7 @@ def cut_power(directory: Path, seed: int) -> str:
     disk.stop_at = disk.operations + random.randrange(6)
     kind = "in the middle of the segment"
     try:
-        store.append({0: events}, now=99)
+        store.appender.append({0: events}, now=99)
     except PowerCut:
         pass
     else:
@@ -153,10 +153,10 @@ def _check(directory: Path, acknowledged: list[bytes], events: Sequence[EventRun
         found = stored(store)
         assert found == acknowledged, "acknowledged events are lost, or others are there"
         # The publisher got no confirmation, or it was lost: it sends them again.
-        store.append({0: events}, now=99)
+        store.appender.append({0: events}, now=99)
         expected = acknowledged if acknowledged[-len(payloads) :] == payloads else acknowledged + payloads
         assert stored(store) == expected
-        assert not [damage for _, _, damage in store.verify() if damage]
+        assert not [damage for _, _, damage in store.reader.verify() if damage]
     finally:
         store.close()
 

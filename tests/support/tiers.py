@@ -71,7 +71,7 @@ class TieredLog:
 
     def leave(self) -> None:
         """Leave to the tier what it has."""
-        self.store.retain(Retention(max_age=1e-6), now=LATE)
+        self.store.retainer.retain(Retention(max_age=1e-6), now=LATE)
 
     async def move_all(self) -> None:
         """Move everything, and leave it to the tier."""

@@ -162,13 +162,13 @@ class _Reading:
         if self._asked.replay:
             start = await run_in_thread(self._start, states)
             await self._move(group, start)
-        elif any(cursor.group == group for cursor in await run_in_thread(member.store.cursors)):
+        elif any(cursor.group == group for cursor in await run_in_thread(member.store.cursors.all)):
             start = {}  # it goes on where it was: where it began may have been trimmed
         elif await member.wait_begun(group):
             start = {shard: state.earliest for shard, state in states.items()}
         else:
             start = await run_in_thread(self._start, states)
-        pin = partial(member.store.pin_cursor, group, start, now=member.now())
+        pin = partial(member.store.cursors.pin, group, start, now=member.now())
         cursor = await run_in_thread(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
 
@@ -179,7 +179,9 @@ class _Reading:
             case "latest":
                 return {shard: state.next for shard, state in states.items()}
             case StartTime(time):
-                return {shard: self._member.store.offset_at(state.number, time) for shard, state in states.items()}
+                return {
+                    shard: self._member.store.reader.offset_at(state.number, time) for shard, state in states.items()
+                }
             case StartOffset(offset):
                 for shard, state in states.items():
                     if not state.earliest <= offset <= state.next:
@@ -217,7 +219,7 @@ class _Reading:
     async def _move(self, group: str, offsets: Mapping[str, int]) -> None:
         """Record the group's progress; on a full disk, retry until there is room."""
         self._committed |= offsets
-        move = partial(self._member.store.move_cursor, group, dict(self._committed), now=self._member.now())
+        move = partial(self._member.store.cursors.move, group, dict(self._committed), now=self._member.now())
         while True:
             try:
                 return await run_in_thread(move)
@@ -263,7 +265,7 @@ class _Reading:
         at = max(self._at[shard], state.earliest)
         if at > self._at[shard]:
             # What went behind the last event on its topics that did is of others.
-            gone = min(at, self._member.store.earliest(state, self._filter))
+            gone = min(at, self._member.store.reader.earliest(state, self._filter))
             self._missed[shard] = self._missed.get(shard, 0) + max(0, gone - self._at[shard])
         self._at[shard] = at
         if at >= upto:
@@ -324,7 +326,7 @@ class _Reading:
     def _count_gaps(self, shard: int, start: int, end: int) -> int:
         """Count events on the consumer's topics that the bridge never got there and that were not reported yet."""
         count = 0
-        for gap in self._member.store.gaps_of(shard, start, end):
+        for gap in self._member.store.reader.gaps_of(shard, start, end):
             if self._filter.wants(gap.topic):
                 key = (shard, gap.offset, gap.topic, gap.cluster)
                 count += gap.count - self._gaps.get(key, 0)
@@ -332,7 +334,7 @@ class _Reading:
         return count
 
     def _read(self, state: ShardState, at: int, upto: int) -> tuple[list[JobRow], int]:
-        chunks = self._member.store.read(
+        chunks = self._member.store.reader.read(
             state.number, state.epoch, at, upto, max_bytes=_READ_BYTES, wanted=self._filter
         )
         rows = [row for chunk in chunks for row in rows_of(chunk, self._filter.wants, at, upto)]

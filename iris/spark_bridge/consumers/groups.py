@@ -78,7 +78,7 @@ class ReaderGroups:
             StoreFull: there is no room to write that down; nothing was changed.
         """
         before = now - int(self._idle * 1_000_000)
-        expire = partial(self._store.expire_groups, before, frozenset(self._consumers), now=now)
+        expire = partial(self._store.cursors.expire, before, frozenset(self._consumers), now=now)
         expired = await run_in_thread(expire)
         self.expired += len(expired)
         for group, owner in expired.items():

@@ -280,6 +280,8 @@ class PrimaryCopies:
             await self.wait_news()
 
     def _has_too_much(self, before: int) -> bool:
+        if not self._followers:
+            return False
         if any(follower.participates and follower.size > _ROOM for follower in self._all()):
             return True
         here, needed = self._in_step()

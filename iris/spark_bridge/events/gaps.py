@@ -101,6 +101,12 @@ class GapBook:
             self._put(gap)
         self.changed.clear()
 
+    def reset(self, gaps: Iterable[Gap]) -> None:
+        """Hold other gaps instead; who asks in another thread sees either."""
+        other = GapBook(gaps)
+        self._gaps, self._of_topics, self._of_accounts = other._gaps, other._of_topics, other._of_accounts
+        self._last, self.changed, self.removed = other._last, other.changed, other.removed
+
     def __len__(self) -> int:
         return len(self._gaps)
 

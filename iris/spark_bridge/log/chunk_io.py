@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
 import pyarrow as pa
@@ -16,10 +16,24 @@ import pyarrow as pa
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, decode_frames, frame_header
-from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.records import (
+    CHUNKS,
+    IN_TIER,
+    SEGMENTS,
+    SHARDS,
+    ChunkPlace,
+    SegmentRecord,
+    ShardRecord,
+    chunk_from,
+    last_segment,
+    read_topics,
+    sound_chunks,
+    spans,
+)
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks
+from iris.spark_bridge.log.transaction import Transaction
 
 CHUNK_EVENTS: Final = 8192
 """Most events of a chunk: Spark's batches have 10,000 rows by default."""
@@ -41,22 +55,35 @@ class BuildColumns(Protocol):
 
 
 @final
+class Tails:
+    """The segments that shards are appended to.
+
+    Attributes:
+        topics: topics of these, by shard; emptied after a transaction that failed.
+        ended: shards whose last segment is not to grow any more: the next append begins another one.
+    """
+
+    def __init__(self) -> None:
+        self.topics: Final[dict[int, SegmentTopics]] = {}
+        self.ended: Final[set[int]] = set()
+
+
+@final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Appending:
     """A transaction that appends to shards of a log."""
 
-    view: IndexView
+    view: Transaction
     files: SegmentFiles
     now: int
     """Microseconds since 1970."""
     date: int
     """Date of the events, in microseconds since 1970."""
-    topics: dict[int, SegmentTopics]
-    """Topics of the segment that each shard is appended to, by shard; to be emptied if the transaction fails."""
-    ended: Collection[int]
-    """Shards that begin with a new segment."""
+    tails: Tails
     finished: list[FinishedSegment] = dataclasses.field(default_factory=list[FinishedSegment])
     """Segments that are complete, to be trimmed after the commit."""
+    appended: set[int] = dataclasses.field(default_factory=set[int])
+    """Shards that have got events."""
 
 
 @final
@@ -69,27 +96,28 @@ class ShardAppend:
     """
 
     def __init__(self, appending: Appending, number: int) -> None:
-        view, topics = appending.view, appending.topics
-        shard = view.shard(number)
+        view, topics = appending.view, appending.tails.topics
+        shard = view.get(SHARDS, number)
         if shard is None:
             raise ValueError(f"there is no shard {number}")
         self._view = view
         self._files = appending.files
         self._shard = shard
         self._finished = appending.finished
+        self._appended = appending.appended
         self._now = appending.now
         # Never backwards, whatever the wall clock does: the search by time is a binary search.
         self._timestamp = max(appending.date, shard.timestamp)
         self._first = shard.next
         self._size = shard.size
-        self._segment = view.last_segment(number)
+        self._segment = last_segment(view, number)
         self._topics = topics
-        begin = number in appending.ended
+        begin = number in appending.tails.ended
         if self._segment is not None:
-            # Of a former format, which did not note topics: a segment has those of all of its chunks, or of none.
+            # Not known of a copy that was promoted by force: a segment has the topics of all of its chunks, or of none.
             begin = begin or self._segment.topics is None
             if number not in topics:
-                topics[number] = SegmentTopics(self._segment.first, view.topics(number, self._segment))
+                topics[number] = SegmentTopics(self._segment.first, read_topics(view, number, self._segment))
         self._begin = begin
         self._written = False
 
@@ -122,19 +150,19 @@ class ShardAppend:
             size=size,
             revision=segment.revision,
         )
-        self._view.put_chunk(number, place)
+        self._view.put(CHUNKS, (number, first), place)
         known = self._segment_topics(segment)
         known.note(self._view, number, first, topics)
         self._segment = dataclasses.replace(
             segment,
-            end=place.end,
+            end=first + count,
             size=segment.size + size,
             written=self._now,
             last_timestamp=self._timestamp,
             topics=len(known),
         )
-        self._view.put_segment(number, self._segment)
-        self._first = place.end
+        self._view.put(SEGMENTS, (number, segment.first), self._segment)
+        self._first = first + count
         self._size += size
 
     def _segment_topics(self, segment: SegmentRecord) -> SegmentTopics:
@@ -167,10 +195,11 @@ class ShardAppend:
             # that nobody names.
             self._files.sync(self._shard.number)
             shard = dataclasses.replace(self._shard, next=self._first, timestamp=self._timestamp, size=self._size)
-            self._view.put_shard(shard)
+            self._view.put(SHARDS, shard.number, shard)
+            self._appended.add(shard.number)
 
 
-def find_places(view: IndexView, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
+def find_places(view: Transaction, shard: int, start: int, end: int, max_bytes: int) -> list[ChunkPlace]:
     """Return the places of the chunks from ``start``: at least one, more up to ``end`` or ``max_bytes``.
 
     Raises:
@@ -179,7 +208,7 @@ def find_places(view: IndexView, shard: int, start: int, end: int, max_bytes: in
     places: list[ChunkPlace] = []
     expected = start
     size = 0
-    for place in view.chunks(shard, start):
+    for place in spans(view, CHUNKS, shard, start):
         if place.first > expected:
             break
         if places and (expected >= end or size + place.size > max_bytes):
@@ -213,7 +242,7 @@ def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
 
 
 def find_wanted(
-    view: IndexView,
+    view: Transaction,
     shard: ShardRecord,
     start: int,
     end: int,
@@ -251,14 +280,14 @@ def find_wanted(
     return stretches
 
 
-def find_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
+def find_sound(view: Transaction, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
     """Return the stretches from ``start`` as far as the index names their chunks, whatever else of it is damaged.
 
     What topics a chunk holds is not looked at.
     """
     stretches: list[Stretch] = []
     at, size = start, 0
-    for place in view.sound_chunks(shard.number, start):
+    for place in sound_chunks(view, shard.number, start):
         if place.first > at:
             upto = min(place.first, end)
             stretches.append(Stretch(place=None, first=at, end=upto, timestamp=place.timestamp, is_unknown=True))
@@ -273,24 +302,24 @@ def find_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_by
     return stretches
 
 
-def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> tuple[int, ChunkPlace | None]:
+def find_offset(view: Transaction, shard: ShardRecord, timestamp: int) -> tuple[int, ChunkPlace | None]:
     """Return the first offset whose event is not older than ``timestamp``; that behind the last event if there is none.
 
     The events of a chunk share a time, and no chunk is older than the one before.  In the tier a chunk's time is that
     of its last event.  So the chunk is returned, too: the event is one of its own.
     """
     low, high = shard.earliest, shard.next
-    first = next(view.chunks(shard.number, low), None)
+    first = next(spans(view, CHUNKS, shard.number, low), None)
     if first is None or first.timestamp >= timestamp:
         return low, first
     while low < high:
         middle = (low + high) // 2
-        chunk = view.chunk_from(shard.number, middle)
+        chunk = chunk_from(view, shard.number, middle)
         if chunk is None or chunk.timestamp >= timestamp:
             high = middle
         else:
             low = chunk.end
-    chunk = view.chunk_from(shard.number, low)
+    chunk = chunk_from(view, shard.number, low)
     return (shard.next if chunk is None else chunk.first), chunk
 
 

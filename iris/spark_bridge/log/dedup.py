@@ -137,7 +137,10 @@ def admit_runs(
     Returns:
         The new events, the number of repeats, and the stale events, which must not be confirmed.
     """
-    if not any(run.confirm for run in runs):
+    for run in runs:
+        if run.confirm:
+            break
+    else:
         return runs, 0, []
     new: list[EventRun] = []
     stale: list[EventRun] = []

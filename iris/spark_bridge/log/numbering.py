@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.wire import MAX_NUMBER
 from iris.patterns.pubsub.interest import Milestones, withdrawn_of
-from iris.spark_bridge.log.checked_table import record_size
+from iris.spark_bridge.log.transaction import record_size
 
 MAX_HOLES: Final = 64
 """Most holes of one topic; if there are more, the oldest counts as a gap."""

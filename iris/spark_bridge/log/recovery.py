@@ -19,7 +19,10 @@ from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.log.chunk_io import find_sound, read_stretches
-from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
+from iris.spark_bridge.log.index import MAP_BYTES, Index
+from iris.spark_bridge.log.open_log import open_log
+from iris.spark_bridge.log.reader import say_damage
+from iris.spark_bridge.log.records import IN_TIER, SEGMENTS, SHARDS, ShardRecord, all_shards, segments_of
 from iris.spark_bridge.log.segments import (
     SEGMENT_BYTES,
     Disk,
@@ -29,7 +32,7 @@ from iris.spark_bridge.log.segments import (
     is_full,
     sync_directory,
 )
-from iris.spark_bridge.log.store import Store, say_damage
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.tiering import TierCatalog
 
 
@@ -103,7 +106,7 @@ def open_store(
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
         known = DamageBook()
-        index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
+        index = Index(directory / "index", map_bytes=map_bytes)
         try:
             catalog = TierCatalog(index)
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes, catalog)
@@ -113,9 +116,9 @@ def open_store(
                 say_damage(known, directory)
                 with index.write() as view:
                     for number in shards:
-                        if view.shard(number) is None:
-                            epoch = entropy(8).hex()
-                            view.put_shard(ShardRecord(number=number, epoch=epoch, earliest=0, next=0))
+                        if view.find(SHARDS, number) is None:
+                            shard = ShardRecord(number=number, epoch=entropy(8).hex(), earliest=0, next=0)
+                            view.put(SHARDS, number, shard)
                 for made in (segments, directory / "index", directory, directory.parent):
                     sync_directory(made)
                 Reserve(directory / "reserve").make()
@@ -128,7 +131,7 @@ def open_store(
     except BaseException:
         close_locked(lock)
         raise
-    return Store(directory, index, files, catalog, lock, known)
+    return Store(open_log(directory, index, files, known), catalog, lock)
 
 
 def _unusable(directory: Path, error: OSError) -> IrisError:
@@ -141,10 +144,10 @@ def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
     """Return what is missing of segments that are shorter than they should be, and newest events that are damaged."""
     found = DamageBook()
     with index.read() as view:
-        for shard in view.shards():
+        for shard in all_shards(view):
             segments = [
                 segment
-                for segment in view.segments(shard.number)
+                for segment in segments_of(view, shard.number)
                 if segment.end > shard.earliest and segment.revision != IN_TIER
             ]
             for segment in segments:
@@ -166,12 +169,12 @@ def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
 def _remove_orphans(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Delete the segment files of appends that never became part of the log."""
     with index.read() as view:
-        view.check_segments()
-        shards = view.shards()
+        view.verify(SEGMENTS)  # a file without a record counts as the rest of a crash, and is deleted
+        shards = all_shards(view)
         named = {
             files.path(shard.number, shard.epoch, segment.first, segment.revision)
             for shard in shards
-            for segment in view.segments(shard.number)
+            for segment in segments_of(view, shard.number)
             if segment.revision != IN_TIER
         }
     present = set(directory.glob("*.segment"))

@@ -13,15 +13,16 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
 from iris.patterns.pubsub.interest import check_pattern
-from iris.spark_bridge.log.index import IndexView, SegmentRecord
+from iris.spark_bridge.log.records import REMOVALS, Removed, SegmentRecord
 from iris.spark_bridge.log.topics.filter import TopicFilter
+from iris.spark_bridge.log.transaction import Transaction
 
 
 def _limit(name: str, value: object) -> float | None:
@@ -187,7 +188,7 @@ class SegmentShares:
     bytes: Sequence[int]
     """Approximate size: the chunks' bytes, divided by events."""
     is_known: bool = True
-    """True if its topics were noted; without, as in a former format, its events count as on topics without a rule."""
+    """True if its topics are known; else its events count as on topics without a rule."""
 
 
 def choose_rules(
@@ -228,11 +229,13 @@ class Removals:
     """Below which offsets events of which topics were removed.  Safe to ask in any thread; one at a time may change it.
 
     Args:
-        records: by shard and topic.
+        records: offsets by shard and topic.
     """
 
-    def __init__(self, records: Mapping[int, Mapping[str, int]]) -> None:
-        self._before = {shard: dict(topics) for shard, topics in records.items()}
+    def __init__(self, records: Iterable[tuple[Removed, int]]) -> None:
+        self._before: dict[int, dict[str, int]] = {}
+        for (shard, topic), before in records:
+            self._before.setdefault(shard, {})[topic] = before
         self._count = sum(map(len, self._before.values()))
         self._changed: set[tuple[int, str]] = set()
         self._answers: WeakKeyDictionary[TopicFilter, dict[int, int]] = WeakKeyDictionary()
@@ -280,16 +283,16 @@ class Removals:
             known[topic] = max(end, known.get(topic, 0))
             self._changed.add((shard, topic))
 
-    def write(self, view: IndexView) -> None:
+    def write(self, view: Transaction) -> None:
         """Write what was noted."""
         if self._count > MAX_REMOVALS:
             self._put_together()
         for shard, topic in self._changed:
             before = self._before[shard].get(topic)
             if before is None:
-                view.delete_removal(shard, topic)
+                view.delete(REMOVALS, (shard, topic))
             else:
-                view.put_removal(shard, topic, before)
+                view.put(REMOVALS, (shard, topic), before)
         self._changed.clear()
         self._answers.clear()
 

@@ -30,6 +30,9 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 
 _PROBE: Final = 4 * 1024 * 1024
 
+_BEGIN_BYTES: Final = 64 * 1024
+"""Size of a write that the disk begins with at once, in bytes.  For a small one that took half as long as its sync."""
+
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors that pass: no room on the disk, in the process's or the system's table of open files, or in memory."""
 
@@ -79,9 +82,9 @@ class FileSystem:
 
     def write(self, descriptor: int, parts: Sequence[bytes | memoryview], position: int) -> None:
         """Write all of the parts, one behind the other, and let the disk begin with them."""
-        left = sum(len(part) for part in parts)
+        left = sum(map(len, parts))
         written = os.pwritev(descriptor, parts, position)
-        if hasattr(os, "posix_fadvise"):
+        if written >= _BEGIN_BYTES and hasattr(os, "posix_fadvise"):
             # Linux writes dirty pages out before it drops them: the disk works while the next chunk is encoded.
             os.posix_fadvise(descriptor, position, written, os.POSIX_FADV_DONTNEED)
         if written < left:

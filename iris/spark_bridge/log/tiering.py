@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, final
 
@@ -22,9 +21,29 @@ import pyarrow as pa
 from iris.spark_bridge.errors import DataLost, LogDamaged, TierUnreachable
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Contents, Index, IndexView, SegmentRecord, ShardRecord
-from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.index import Index
+from iris.spark_bridge.log.open_log import OpenLog
+from iris.spark_bridge.log.records import (
+    CHUNKS,
+    CONTENTS,
+    IN_TIER,
+    SEGMENTS,
+    SHARDS,
+    TIERED,
+    ChunkPlace,
+    Contents,
+    SegmentRecord,
+    ShardRecord,
+    all_shards,
+    chunk_from,
+    delete_chunks,
+    last_segment,
+    segment_at,
+    segments_of,
+    spans,
+)
 from iris.spark_bridge.log.topics.index import places_of
+from iris.spark_bridge.log.transaction import Transaction
 
 _log: Final = logging.getLogger("iris")
 
@@ -55,7 +74,6 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
         since: time of its first event, microseconds since 1970.
         until: time of its last one.
         parts: row groups and footer of the object, with hashes; nothing is parsed before its bytes are verified.
-            None if a former version wrote it.
     """
 
     name: str
@@ -66,7 +84,7 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     groups: Sequence[int]
     since: int
     until: int
-    parts: tuple[TierPart, ...] = ()
+    parts: tuple[TierPart, ...]
 
 
 class ObjectReader(Protocol):
@@ -110,8 +128,7 @@ class TierCatalog:
     def __init__(self, index: Index) -> None:
         with index.read() as view:
             self.objects: Final = {
-                (shard, first): msgspec.msgpack.decode(record, type=TierObject)
-                for shard, first, record in view.tiered()
+                place: msgspec.msgpack.decode(record, type=TierObject) for place, record in view.items(TIERED)
             }
         """Objects by shard and first offset."""
         self._reader: ObjectReader | None = None
@@ -142,28 +159,23 @@ class Tiering:
     """The part of a store that a tier is made with.  Every call blocks.
 
     Args:
-        index: index of the log.
-        files: segments of the log.
+        log: the log.
         catalog: objects of the tier.
-        writing: held by the caller that changes the log.
-        ended: shards whose last segment is not to grow any more; it adds to them.
     """
 
-    def __init__(
-        self, index: Index, files: SegmentFiles, catalog: TierCatalog, writing: threading.Lock, ended: set[int]
-    ) -> None:
-        self._index = index
-        self._files = files
+    def __init__(self, log: OpenLog, catalog: TierCatalog) -> None:
+        self._index = log.index
+        self._files = log.files
         self._catalog = catalog
         self._objects = catalog.objects
-        self._writing = writing
-        self._ended = ended
+        self._writing = log.writing
+        self._ended = log.tails.ended
         self._trusted: set[int] = set()
-        with index.read() as view:
-            for shard in view.shards():
-                last = view.last_segment(shard.number)
+        with self._index.read() as view:
+            for shard in all_shards(view):
+                last = last_segment(view, shard.number)
                 if last is not None and (shard.number, last.first) in self._objects:
-                    ended.add(shard.number)
+                    self._ended.add(shard.number)
 
     def attach(self, reader: ObjectReader) -> None:
         """Read what lies in the tier by ``reader`` from now on, and let retention leave to the tier what that has."""
@@ -195,7 +207,7 @@ class Tiering:
         if self.is_attached:
             return offset
         with self._index.read() as view:
-            for segment in view.segments_from(shard, offset):
+            for segment in spans(view, SEGMENTS, shard, offset):
                 if segment.revision != IN_TIER or segment.first > offset:
                     break
                 offset = segment.end
@@ -204,9 +216,9 @@ class Tiering:
     def seal(self, before: int) -> None:
         """Let segments grow no more whose first event was stored before a time, in microseconds since 1970."""
         with self._writing, self._index.read() as view:
-            for shard in view.shards():
-                segment = view.last_segment(shard.number)
-                first = None if segment is None else view.chunk_from(shard.number, segment.first)
+            for shard in all_shards(view):
+                segment = last_segment(view, shard.number)
+                first = None if segment is None else chunk_from(view, shard.number, segment.first)
                 if first is not None and first.timestamp < before:
                     self._ended.add(shard.number)
 
@@ -221,13 +233,13 @@ class Tiering:
                     end=segment.end,
                     size=segment.size,
                 )
-                for shard in view.shards()
+                for shard in all_shards(view)
                 for segment in self._closed(view, shard)
                 if (shard.number, segment.first) not in self._objects
             ]
 
-    def _closed(self, view: IndexView, shard: ShardRecord) -> Sequence[SegmentRecord]:
-        segments = view.segments(shard.number)
+    def _closed(self, view: Transaction, shard: ShardRecord) -> Sequence[SegmentRecord]:
+        segments = segments_of(view, shard.number)
         return segments if shard.number in self._ended else segments[:-1]
 
     def chunks(self, segment: SealedSegment) -> Iterator[Chunk]:
@@ -238,7 +250,7 @@ class Tiering:
             LogDamaged: it is not what was written.
         """
         with self._index.read() as view:
-            record = next(view.segments_from(segment.shard, segment.first), None)
+            record = segment_at(view, segment.shard, segment.first)
             if record is None or (record.first, record.end) != (segment.first, segment.end):
                 raise DataLost(f"the segment {segment.first} of shard {segment.shard_id} was trimmed")
             places = places_of(view, segment.shard, record)
@@ -253,13 +265,13 @@ class Tiering:
         """
         with self._writing:
             with self._index.write() as view:
-                segment = next(view.segments_from(shard, found.first), None)
+                segment = segment_at(view, shard, found.first)
                 if segment is None or segment.revision == IN_TIER:
                     return False
                 if (segment.first, segment.end) != (found.first, found.end) or not _is_of(view, shard, segment, found):
                     return False
-                view.put_tiered(shard, found.first, msgspec.msgpack.encode(found))
-                last = view.last_segment(shard)
+                view.put(TIERED, (shard, found.first), msgspec.msgpack.encode(found))
+                last = last_segment(view, shard)
             if last is not None and last.first == found.first:
                 self._ended.add(shard)
             self._objects[shard, found.first] = found
@@ -269,7 +281,7 @@ class Tiering:
         """Return whether all events of a range are on this disk."""
         with self._index.read() as view:
             at = first
-            for segment in view.segments_from(shard, first):
+            for segment in spans(view, SEGMENTS, shard, first):
                 if segment.first > at or segment.revision == IN_TIER:
                     break
                 at = segment.end
@@ -281,10 +293,10 @@ class Tiering:
         """Record that the tier does not have a segment; return False if this disk does not have it either: it stays."""
         with self._writing:
             with self._index.write() as view:
-                segment = next(view.segments_from(shard, first), None)
+                segment = segment_at(view, shard, first)
                 if segment is not None and segment.first == first and segment.revision == IN_TIER:
                     return False
-                view.delete_tiered(shard, first)
+                view.delete(TIERED, (shard, first))
             self._objects.pop((shard, first), None)
         return True
 
@@ -301,12 +313,12 @@ class Tiering:
         if shard not in self._trusted:
             return
         with self._index.read() as view:
-            record = view.shard(shard)
-            segments = [] if record is None else view.segments(shard)
+            record = view.get(SHARDS, shard)
+            segments = [] if record is None else segments_of(view, shard)
         for segment in segments:
             found = self._objects.get((shard, segment.first))
             if segment.end > before or found is None or segment.revision == IN_TIER or segment.topics is None:
-                continue  # of a former format the topics are in the file alone
+                continue  # where its topics are not known they are in the file alone
             assert record is not None
             try:
                 with self._writing, self._index.write() as view:
@@ -323,13 +335,12 @@ class Tiering:
                 self._files.remove(shard, record.epoch, segment.first, segment.revision)
 
     @staticmethod
-    def _leave_to_tier(view: IndexView, number: int, segment: SegmentRecord, found: TierObject) -> bool:
-        shard = view.shard(number)
-        if shard is None or next(view.segments_from(number, segment.first), None) != segment:
+    def _leave_to_tier(view: Transaction, number: int, segment: SegmentRecord, found: TierObject) -> bool:
+        shard = view.get(SHARDS, number)
+        if shard is None or segment_at(view, number, segment.first) != segment:
             return False  # trimmed meanwhile
         for group, (places, contents) in enumerate(_groups(view, number, segment, found)):
-            for place in places:
-                view.delete_chunk(number, place.first)
+            delete_chunks(view, number, places)
             merged = ChunkPlace(
                 first=places[0].first,
                 count=places[-1].end - places[0].first,
@@ -339,16 +350,16 @@ class Tiering:
                 size=sum(place.size for place in places),
                 revision=IN_TIER,
             )
-            view.put_chunk(number, merged)
+            view.put(CHUNKS, (number, merged.first), merged)
             if contents is not None:
-                view.put_contents(number, merged.first, contents)
-        view.put_segment(number, dataclasses.replace(segment, size=0, revision=IN_TIER))
-        view.put_shard(dataclasses.replace(shard, size=shard.size - segment.size))
+                view.put(CONTENTS, (number, merged.first), contents)
+        view.put(SEGMENTS, (number, segment.first), dataclasses.replace(segment, size=0, revision=IN_TIER))
+        view.put(SHARDS, number, dataclasses.replace(shard, size=shard.size - segment.size))
         return True
 
 
 def _groups(
-    view: IndexView, shard: int, segment: SegmentRecord, found: TierObject
+    view: Transaction, shard: int, segment: SegmentRecord, found: TierObject
 ) -> list[tuple[list[ChunkPlace], Contents | None]]:
     """Return the chunks of each row group, and what it holds; raise LogDamaged if the object is not this segment."""
     groups: list[tuple[list[ChunkPlace], Contents | None]] = []
@@ -366,14 +377,14 @@ def _groups(
     return groups
 
 
-def _is_of(view: IndexView, shard: int, segment: SegmentRecord, found: TierObject) -> bool:
+def _is_of(view: Transaction, shard: int, segment: SegmentRecord, found: TierObject) -> bool:
     try:
         return bool(_groups(view, shard, segment, found))
     except LogDamaged:
         return False
 
 
-def _together(view: IndexView, shard: int, places: Sequence[ChunkPlace]) -> Contents | None:
+def _together(view: Transaction, shard: int, places: Sequence[ChunkPlace]) -> Contents | None:
     """Return what chunks hold together; None: of one of them that was not noted."""
     counts: dict[int, int] = {}
     for contents in _contents(view, shard, places):
@@ -384,6 +395,6 @@ def _together(view: IndexView, shard: int, places: Sequence[ChunkPlace]) -> Cont
     return Contents(topics=list(counts), counts=list(counts.values()), held=sum(counts.values()))
 
 
-def _contents(view: IndexView, shard: int, places: Sequence[ChunkPlace]) -> Iterator[Contents | None]:
+def _contents(view: Transaction, shard: int, places: Sequence[ChunkPlace]) -> Iterator[Contents | None]:
     for place in places:
-        yield view.contents(shard, place.first)
+        yield view.get(CONTENTS, (shard, place.first))

@@ -40,7 +40,7 @@ from iris.patterns.bridge_protocol import (
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun, single_run
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import IndexView, Store
+from iris.spark_bridge.log import Store, Transaction
 from iris.spark_bridge.outcomes.records import (
     Accepted,
     ClaimRefused,
@@ -119,7 +119,7 @@ class OutcomeMember(Protocol):
         """Return whether anything may be forgotten for its age."""
         ...
 
-    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+    async def write(self, change: Callable[[Transaction, list[EventRun]], T]) -> T:
         """Change the index, together with events; return when enough copies have that on their disks."""
         ...
 
@@ -186,7 +186,7 @@ class OutcomeKeeper:
     async def run(self) -> None:
         """Forget keys when their time is over, until cancelled."""
 
-        def sweep(index: IndexView, _runs: list[EventRun]) -> int:
+        def sweep(index: Transaction, _runs: list[EventRun]) -> int:
             return self._records.sweep(index, self._member.now())
 
         while True:

@@ -39,7 +39,7 @@ import msgspec
 from iris.patterns.bridge_protocol import MAX_OUTCOME
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log import IndexView, record_size
+from iris.spark_bridge.log import KEY_ENDS, KEYS, Quota, Transaction, record_size
 
 _FIELDS: Final = 96
 """Size of a record beside its outcome, in bytes."""
@@ -76,7 +76,7 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     outcome: bytes = b""
     """Outcome of the request; the notes of the holders until the key is ``DONE``."""
     owner: str = ""
-    """Cluster in whose quota the key is counted; empty if a former version wrote it: it is not counted."""
+    """Cluster in whose quota the key is counted."""
     opening: bytes = b""
     """Opening of the records in which the key was claimed."""
     over: float = 0.0
@@ -202,7 +202,7 @@ class OutcomeRecords:
         self._opening = opening
 
     def apply(
-        self, index: IndexView, runs: list[EventRun], operation: Operation, *, date: int, now: float, may_forget: bool
+        self, index: Transaction, runs: list[EventRun], operation: Operation, *, date: int, now: float, may_forget: bool
     ) -> Verdict:
         """Do what was asked, in a transaction of the log.
 
@@ -322,14 +322,14 @@ class OutcomeRecords:
         )
 
     @staticmethod
-    def sweep(index: IndexView, date: int) -> int:
+    def sweep(index: Transaction, date: int) -> int:
         """Forget records whose date is over, 4,096 at most; return how many."""
         return len(_View(index).ended(date))
 
 
-def count_keys(index: IndexView) -> int:
+def count_keys(index: Transaction) -> int:
     """Return how many keys are remembered."""
-    return index.table("keys").count()
+    return index.count(KEYS)
 
 
 def _note(view: _View, notes: KeyNotes) -> ClaimRefused | bool:
@@ -380,8 +380,8 @@ def _release(view: _View, release: KeyRelease) -> bool:
 
 
 def _size(record: KeyRecord) -> int:
-    """Return for how many bytes a record is counted; one of a former version was not."""
-    return _size_with(len(record.outcome)) if record.owner else 0
+    """Return for how many bytes a record is counted."""
+    return _size_with(len(record.outcome))
 
 
 def _size_with(outcome: int) -> int:
@@ -393,28 +393,28 @@ def _size_with(outcome: int) -> int:
 class _View:
     """The tables in one transaction."""
 
-    def __init__(self, index: IndexView) -> None:
-        self._records, self._ends = index.table("keys"), index.table("key_ends")
-        self._quota = index.quota("keys")
+    def __init__(self, index: Transaction) -> None:
+        self._index = index
+        self._quota = Quota(index, "keys")
 
     def get(self, key: bytes) -> KeyRecord | None:
-        value = self._records.get(key)
+        value = self._index.get(KEYS, key)
         return None if value is None else _DECODER.decode(value)
 
     def put(self, key: bytes, record: KeyRecord, before: KeyRecord | None) -> None:
         value = msgspec.msgpack.encode(record)
         if before is not None:
-            self._ends.delete(_DATE.pack(before.ends) + key)
+            self._index.delete(KEY_ENDS, _DATE.pack(before.ends) + key)
             if before.owner != record.owner:
                 self._quota.add(before.owner, -_size(before))
                 before = None
-        self._records.put(key, value)
-        self._ends.put(_DATE.pack(record.ends) + key, b"")
+        self._index.put(KEYS, key, value)
+        self._index.put(KEY_ENDS, _DATE.pack(record.ends) + key, b"")
         self._quota.add(record.owner, _size(record) - (0 if before is None else _size(before)))
 
     def delete(self, key: bytes, record: KeyRecord) -> None:
-        self._records.delete(key)
-        self._ends.delete(_DATE.pack(record.ends) + key)
+        self._index.delete(KEYS, key)
+        self._index.delete(KEY_ENDS, _DATE.pack(record.ends) + key)
         self._quota.add(record.owner, -_size(record))
 
     def refusal(self, owner: str, size: int) -> ClaimRefused | None:
@@ -425,7 +425,7 @@ class _View:
     def ended(self, date: int) -> list[bytes]:
         """Delete the records that end until a date, 4,096 at most; return their keys."""
         due: list[bytes] = []
-        for end, _ in self._ends.records_from(b"\0"):
+        for end, _ in self._index.items_from(KEY_ENDS, b"\0"):
             if _DATE.unpack_from(end)[0] > date or len(due) == _SWEPT:
                 break
             due.append(end[_DATE.size :])

@@ -34,7 +34,7 @@ from iris.patterns.bridge_protocol import (
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
-from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
+from iris.spark_bridge.log import ShardState, Store, TopicFilter, Transaction
 from iris.spark_bridge.protocol import Permit
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, QueuedJob, QueueMachine, QueueWorker
@@ -100,7 +100,7 @@ class LogMember(Protocol):
         """Return whether the shard of an event is one of this member's."""
         ...
 
-    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+    async def write(self, change: Callable[[Transaction, list[EventRun]], T]) -> T:
         """Change the index, together with events; return when enough copies have that on their disks."""
         ...
 
@@ -225,7 +225,7 @@ class OpenQueue:
     async def _keep(self) -> None:
         """Let the log know of it from here on: it counts as a group of readers."""
         pin = partial(
-            self._member.store.pin_cursor,
+            self._member.store.cursors.pin,
             self._group,
             {
                 state.id: self._shards[state.number].progress.floor
@@ -382,7 +382,7 @@ class OpenQueue:
         return True
 
     def _read(self, state: ShardState, start: int) -> tuple[list[JobRow], int]:
-        chunks = self._member.store.read(
+        chunks = self._member.store.reader.read(
             state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES, wanted=self._topic
         )
         rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, start, state.next)]
@@ -433,7 +433,7 @@ class OpenQueue:
 
     def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         shard, offset = place
-        chunks = self._member.store.read(shard, epoch, offset, offset + 1, max_bytes=1, wanted=self._topic)
+        chunks = self._member.store.reader.read(shard, epoch, offset, offset + 1, max_bytes=1, wanted=self._topic)
         rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, offset, offset + 1)]
         return {Place(shard, row.offset): row for row in rows}
 
@@ -660,7 +660,7 @@ class OpenQueue:
             shard.retries = {}
         date = self._member.date()
 
-        def write(view: IndexView, runs: list[EventRun]) -> Crowded:
+        def write(view: Transaction, runs: list[EventRun]) -> Crowded:
             crowded = write_changes(view, self.name, self.cluster, changes, date)
             runs += letters
             return crowded
@@ -719,7 +719,7 @@ class OpenQueue:
             }
             if self.is_kept and floors != written:
                 with suppress(StoreFull):  # next time
-                    move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
+                    move = partial(self._member.store.cursors.move, self._group, floors, now=self._member.now())
                     await run_in_thread(move)
                     written = floors
 

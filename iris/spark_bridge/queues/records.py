@@ -28,7 +28,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
-from iris.spark_bridge.log import IndexView, record_size
+from iris.spark_bridge.log import QUEUES, Quota, Transaction, record_size
 from iris.spark_bridge.queues.progress import ShardProgress
 
 _FLOOR: Final = struct.Struct(">QQQQ")
@@ -65,15 +65,15 @@ class QueueRecord:
     retries: dict[int, Retry] = dataclasses.field(default_factory=dict[int, Retry])
 
 
-def read_record(view: IndexView, queue: str, shard: int, epoch: str) -> QueueRecord | None:
+def read_record(view: Transaction, queue: str, shard: int, epoch: str) -> QueueRecord | None:
     """Return what is known of a queue in a shard, None if nothing; raise LogDamaged if the record is not as written."""
-    scope, table = _scope(queue, shard, epoch), view.table("queues")
-    found = table.get(b"f" + scope)
+    scope = _scope(queue, shard, epoch)
+    found = view.get(QUEUES, b"f" + scope)
     if found is None:
         return None
     floor, done, dead, expired = _FLOOR.unpack(found)
-    blocks = {_NUMBER.unpack(key)[0]: bits for key, bits in table.records_of(b"b" + scope)}
-    retries = {_NUMBER.unpack(key)[0]: _read_retry(value) for key, value in table.records_of(b"a" + scope)}
+    blocks = {_NUMBER.unpack(key)[0]: bits for key, bits in view.under(QUEUES, b"b" + scope)}
+    retries = {_NUMBER.unpack(key)[0]: _read_retry(value) for key, value in view.under(QUEUES, b"a" + scope)}
     return QueueRecord(progress=ShardProgress(floor, blocks), done=done, dead=dead, expired=expired, retries=retries)
 
 
@@ -108,45 +108,44 @@ def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> Shard
     return change
 
 
-def read_date(view: IndexView) -> int:
+def read_date(view: Transaction) -> int:
     """Return when queues were last written, in microseconds since 1970, 0 if never; raise LogDamaged if damaged."""
-    found = view.table("queues").get(_DATE)
+    found = view.get(QUEUES, _DATE)
     return 0 if found is None else int(_NUMBER.unpack(found)[0])
 
 
 def write_changes(
-    view: IndexView, queue: str, cluster: str, shards: Mapping[tuple[int, str], ShardChange], date: int
+    view: Transaction, queue: str, cluster: str, shards: Mapping[tuple[int, str], ShardChange], date: int
 ) -> Crowded:
     """Write what has changed, by number and epoch of the shard; return for which failed attempts there was no room.
 
     Retries say when they are due, and a clock may be behind at the next start: so it is noted which date it was.
     """
-    table = view.table("queues")
-    table.put(_DATE, _NUMBER.pack(date))
+    view.put(QUEUES, _DATE, _NUMBER.pack(date))
     crowded: Crowded = {}
     for (shard, epoch), change in shards.items():
         scope = _scope(queue, shard, epoch)
-        table.put(b"f" + scope, _FLOOR.pack(change.floor, change.done, change.dead, change.expired))
+        view.put(QUEUES, b"f" + scope, _FLOOR.pack(change.floor, change.done, change.dead, change.expired))
         for number, bits in change.blocks.items():
             key = b"b" + scope + _NUMBER.pack(number)
             if bits is None:
-                table.delete(key)
+                view.delete(QUEUES, key)
             else:
-                table.put(key, bits)
+                view.put(QUEUES, key, bits)
         if change.retries:
             refused = _write_retries(view, scope, _owner(view, queue, cluster), change.retries)
             crowded |= {(shard, offset): why for offset, why in refused.items()}
     return crowded
 
 
-def _write_retries(view: IndexView, scope: bytes, owner: str, retries: Mapping[int, Retry | None]) -> dict[int, str]:
+def _write_retries(view: Transaction, scope: bytes, owner: str, retries: Mapping[int, Retry | None]) -> dict[int, str]:
     """Write or delete retries; return those that an owner has no room for, and why."""
-    table, quota = view.table("queues"), view.quota("retries")
+    quota = Quota(view, "retries")
     refused: dict[int, str] = {}
     added = 0
     for offset, retry in retries.items():
         key = b"a" + scope + _NUMBER.pack(offset)
-        before = table.get(key)
+        before = view.get(QUEUES, key)
         had = 0 if before is None else record_size(len(before))
         value = None if retry is None else _pack_retry(retry)
         more = (0 if value is None else record_size(len(value))) - had
@@ -156,20 +155,20 @@ def _write_retries(view: IndexView, scope: bytes, owner: str, retries: Mapping[i
             value = None if before is None else _pack_retry(retry._replace(error=""))
             more = (0 if value is None else record_size(len(value))) - had
         if value is not None:
-            table.put(key, value)
+            view.put(QUEUES, key, value)
         elif before is not None:
-            table.delete(key)
+            view.delete(QUEUES, key)
         added += more
     quota.add(owner, added)
     return refused
 
 
-def _owner(view: IndexView, queue: str, cluster: str) -> str:
+def _owner(view: Transaction, queue: str, cluster: str) -> str:
     """Return for which cluster a queue's attempts are counted: the first one for which some are."""
     key = b"o" + _digest(queue)
-    found = view.table("queues").get(key)
+    found = view.get(QUEUES, key)
     if found is None:
-        view.table("queues").put(key, cluster.encode())
+        view.put(QUEUES, key, cluster.encode())
         return cluster
     return found.decode()
 

@@ -307,7 +307,7 @@ def read_division(directory: Path, of: int) -> Division | None:
 
     Args:
         directory: directory of the log.
-        of: number of shards that it has if it does not say so, as one of a former format.
+        of: number of shards that the bridge has, if the log does not say so.
 
     Raises:
         StoreBusy: another process has it open.
@@ -344,7 +344,7 @@ async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:
 
 
 def _look(store: Store, staging: Staging) -> None:
-    staging.look(store.owners("query").get)
+    staging.look(store.owners.of_kind("query").get)
 
 
 def _newest(store: Store, staging: Staging) -> float | None:

@@ -28,7 +28,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.state import ELSEWHERE
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import LEASES, Transaction
 from iris.spark_bridge.protocol import RequestHandlers
 from iris.spark_bridge.server.member import BridgeMember
 
@@ -52,8 +52,8 @@ class LeaseRecord:
     ttl: float
     holder: str
     node: str
-    account: str = ""
-    """Account in whose quota it is counted; empty if a former version granted it."""
+    account: str
+    """Account in whose quota it is counted."""
 
 
 @final
@@ -233,7 +233,7 @@ class Leases:
             return granted
         ended = self._table.pop_ended()
 
-        def write(view: IndexView, _runs: list[EventRun]) -> None:
+        def write(view: Transaction, _runs: list[EventRun]) -> None:
             write_lease(view, name, granted, ended)
 
         try:
@@ -288,7 +288,7 @@ def _name(asked: AskLease | RenewLease | ReleaseLease) -> str:
     return f"{asked.cluster}/{asked.name}"
 
 
-def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
+def read_leases(view: Transaction, now: float, date: int) -> LeaseTable:
     """Return the leases that a log has.
 
     Args:
@@ -296,16 +296,16 @@ def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
         now: seconds on a clock that nobody sets.
         date: microseconds since 1970.
     """
-    records = {name: json.loads(value) for name, value in view.table("leases").records()}
+    records = {name: json.loads(value) for name, value in view.items(LEASES)}
     last = records.pop(_LAST, 0)
     held = {name.decode(): LeaseRecord(*lease) for name, lease in records.items()}
     return LeaseTable(max(last, date), held, now)
 
 
-def write_lease(view: IndexView, name: str, lease: LeaseRecord, ended: Collection[str]) -> None:
+def write_lease(view: Transaction, name: str, lease: LeaseRecord, ended: Collection[str]) -> None:
     """Write the holder of a lease, and that others have ended."""
-    table = view.table("leases")
     for other in ended:
-        table.delete(other.encode())
-    table.put(name.encode(), json.dumps(astuple(lease)).encode())
-    table.put(_LAST, json.dumps(max(lease.token, json.loads(table.get(_LAST) or b"0"))).encode())
+        view.delete(LEASES, other.encode())
+    view.put(LEASES, name.encode(), json.dumps(astuple(lease)).encode())
+    last = view.get(LEASES, _LAST) or b"0"
+    view.put(LEASES, _LAST, json.dumps(max(lease.token, json.loads(last))).encode())

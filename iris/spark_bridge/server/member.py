@@ -30,7 +30,7 @@ from iris.spark_bridge.copies import PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.events.runs import count_events, stored_size
 from iris.spark_bridge.events.schema import HEADER_BRIDGE
-from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retention, ShardState, Store, TopicFilter
+from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter, Transaction
 from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
@@ -121,7 +121,7 @@ T = TypeVar("T")
 class _Change:
     """A change of the index that waits for the disk, then for copies."""
 
-    change: Callable[[IndexView, list[EventRun]], object]
+    change: Callable[[Transaction, list[EventRun]], object]
     done: trio.Event = dataclasses.field(default_factory=trio.Event)
     result: object = None
     error: Exception | None = None
@@ -168,7 +168,7 @@ class _Uncopied:
 
     number: int
     states: Mapping[str, ShardState]
-    topics: set[str]
+    topics: frozenset[str] = frozenset()
     ranges: dict[Subscription, Ranges] = dataclasses.field(default_factory=dict[Subscription, Ranges])
     stored: list[Callable[[], None]] = dataclasses.field(default_factory=list[Callable[[], None]])
     since: float = dataclasses.field(default_factory=trio.current_time)
@@ -176,7 +176,8 @@ class _Uncopied:
 
     def add(self, later: _Uncopied) -> None:
         """Merge the confirmations of a later change into these."""
-        self.number, self.states = later.number, later.states
+        if later.number >= self.number:
+            self.number, self.states = later.number, later.states
         self.topics |= later.topics
         for subscription, ranges in later.ranges.items():
             known = self.ranges.setdefault(subscription, {})
@@ -254,7 +255,9 @@ class BridgeMember:
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._readers: set[_WaitingReader] = set()
-        self._states: dict[str, ShardState] = {}
+        self._states: Mapping[str, ShardState] = {}
+        self._shown = 0
+        """Number of the change up to which readers see the log."""
         self._known: Mapping[int, str] = store.members()
         self._spark_publishers: OrderedDict[str, None] = OrderedDict()
         """Nodes that publish rows of Spark: some of their events are stored under another publisher."""
@@ -267,7 +270,7 @@ class BridgeMember:
         """Numbers of the last two groups that were written."""
         self._disk = trio.CapacityLimiter(1)
         """Thread of its own, which readers of a slow tier cannot use up."""
-        self._show(self._pop_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
+        self._show(self._look_at_store())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -282,7 +285,7 @@ class BridgeMember:
             misrouted=self._misrouted,
             waiting=self._waiting,
             missed=self._missed,
-            damaged=sum(damage.end - damage.offset for damage in self.store.damage()),
+            damaged=sum(damage.end - damage.offset for damage in self.store.reader.damage()),
             commits=self._commits,
             refusals=self._refusals,
             unannounced=self._unannounced,
@@ -291,7 +294,7 @@ class BridgeMember:
 
     async def report(self) -> BridgeReport:
         """Return the counters, the shards, and the lags of readers: these are looked up in the log."""
-        cursors = await run_in_thread(self.store.cursors)
+        cursors = await run_in_thread(self.store.cursors.all)
         shards = sorted(self._states.values(), key=lambda state: state.number)
         lags = {
             cursor.group: sum(
@@ -396,23 +399,27 @@ class BridgeMember:
         """Return whether anything may be forgotten for its age."""
         return self._clock.is_believed()
 
-    def note_appended(self, unannounced: int) -> None:
-        """Look at the store again, after rows of Spark's were added; ``unannounced`` could not be published."""
-        self._unannounced += unannounced
-        self.refresh()
+    def note_appended(self, appended: Appended) -> None:
+        """Note that rows of Spark's are in the log; readers see them as soon as enough copies have them."""
+        self._follow_up(self._uncopied_of(appended))
+
+    def note_unannounced(self, count: int) -> None:
+        """Count rows of Spark's that could not be published."""
+        self._unannounced += count
 
     def refresh(self) -> None:
         """Look at the store again, after it was changed; readers see that as soon as enough copies have it."""
-        self._follow_up(self._pop_changes())
+        self._follow_up(self._look_at_store())
 
-    def _pop_changes(self) -> _Uncopied:
-        appended = self.store.pop_appended()
+    def _look_at_store(self) -> _Uncopied:
         number, states = self.store.numbered_shards()
-        return _Uncopied(
-            number=number,
-            states={state.id: state for state in states if state.number in self._own},
-            topics=set[str]().union(*appended.values()),
-        )
+        return _Uncopied(number=number, states=self._by_id(states))
+
+    def _uncopied_of(self, appended: Appended) -> _Uncopied:
+        return _Uncopied(number=appended.number, states=self._by_id(appended.shards), topics=appended.topics)
+
+    def _by_id(self, states: Sequence[ShardState]) -> dict[str, ShardState]:
+        return {state.id: state for state in states if state.number in self._own}
 
     def _follow_up(self, looked: _Uncopied) -> None:
         """Let what is on the disk wait for copies, until ``_settle``; show it now if there is nothing to wait for."""
@@ -425,9 +432,15 @@ class BridgeMember:
             self._uncopied[-1].add(looked)
 
     def _show(self, looked: _Uncopied) -> None:
-        """Let readers see the log up to there, and wake those that wait."""
-        if looked.states != self._states:
-            self._states = dict(looked.states)
+        """Let readers see the log up to there, and wake those that wait.
+
+        Changes are made in several threads, so this one may come behind a later one.
+        """
+        changed = looked.number >= self._shown and looked.states != self._states
+        if changed:
+            self._states = looked.states
+        self._shown = max(self._shown, looked.number)
+        if changed or looked.topics:
             for waiting in self._readers:
                 if waiting.wanted.is_wanted_of(looked.topics):
                     waiting.news.set()
@@ -468,7 +481,7 @@ class BridgeMember:
         if wanted.is_everything and limit is None:
             return {
                 shard: News(
-                    earliest=self.store.earliest(state, wanted),
+                    earliest=self.store.reader.earliest(state, wanted),
                     next=state.next,
                     first=min(max(known.get(shard, 0), state.earliest), state.next),
                     count=max(0, state.next - max(known.get(shard, 0), state.earliest)),
@@ -479,7 +492,7 @@ class BridgeMember:
 
         def look() -> dict[str, News]:
             return {
-                shard: self.store.look(state.number, known.get(shard, 0), wanted, limit, end=state.next)
+                shard: self.store.reader.look(state.number, known.get(shard, 0), wanted, limit, end=state.next)
                 for shard, state in asked.items()
             }
 
@@ -524,7 +537,7 @@ class BridgeMember:
         """Return whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         named = run.headers.get(HEADER_BRIDGE) if run.headers else None
-        own = named == self.copies.bridge and "/" not in run.sender.cluster
+        own = named is not None and named == self.copies.bridge and "/" not in run.sender.cluster
         if own:
             self._spark_publishers[run.publisher] = None
             if len(self._spark_publishers) > _SPARK_PUBLISHERS:
@@ -546,7 +559,7 @@ class BridgeMember:
         """
         await self._gather(_Batch(runs=runs, stored=stored))
 
-    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+    async def write(self, change: Callable[[Transaction, list[EventRun]], T]) -> T:
         """Change the index, in one transaction with what else is to be written; return what ``change`` returns.
 
         When this returns it is on the disk, and on as many copies as it takes.  So it is with what ``change`` has read.
@@ -631,7 +644,6 @@ class BridgeMember:
         await self.copies.wait_room(self._groups[0])
         batches = self._group.pop()
         self._room.unpark_all()
-        runs = [run for batch in batches for run in batch.runs]
         changed: list[_Change] = []
         appended, misrouted = await self._write_divided(batches, changed)
         while appended is None:
@@ -647,19 +659,22 @@ class BridgeMember:
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
             self._group.written()
-        self._waiting -= count_events(runs)
-        self._misrouted += count_events(misrouted)
+        self._misrouted += count_events(misrouted) if misrouted else 0
         unstored = [*appended.stale, *misrouted]
+        looked = self._uncopied_of(appended)
+        self._groups.append(looked.number)
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[EventRun]] = {}
         for batch in batches:
+            self._waiting -= count_events(batch.runs)
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
-        looked = self._pop_changes()
-        self._groups.append(looked.number)
-        looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
-        looked.stored = [batch.stored for batch in batches if batch.stored is not None]
-        looked.stored += [change.done.set for change in changed]
+            if batch.stored is not None:
+                looked.stored.append(batch.stored)
+        for subscription, own in to_confirm.items():
+            looked.ranges[subscription] = _confirmations(own, unstored)
+        for change in changed:
+            looked.stored.append(change.done.set)
         if self.copies.copied == math.inf:
             self._uncopied.append(looked)
             await self._settle()
@@ -674,9 +689,13 @@ class BridgeMember:
         Events that came through no subscription stay: their key belonged here then, and nobody sends them again.
         """
         async with self._dividing:
-            runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]
-            parts, misrouted = self.sharding.split(runs)
-            self._keep([run for batch in batches if batch.subscription is None for run in batch.runs], parts)
+            runs: list[EventRun] = []
+            staying: list[EventRun] = []
+            for batch in batches:
+                (staying if batch.subscription is None else runs).extend(batch.runs)
+            parts, misrouted = self.sharding.split(runs) if runs else ({}, [])
+            if staying:
+                self._keep(staying, parts)
             return await self._try_write(parts, changed), misrouted
 
     def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
@@ -702,24 +721,25 @@ class BridgeMember:
                 _log.error("nothing is stored until there is room: %s", reason, extra={"reason": str(reason)})
             for waiting in changes:  # each for itself: one that only removes something may have room
                 try:
-                    await self._write_to_store({}, [waiting])
+                    looked = self._uncopied_of(await self._write_to_store({}, [waiting]))
                 except StoreFull as error:
                     waiting.fail(error)
+                    continue
                 if waiting.error is None:
-                    looked = self._pop_changes()
                     looked.stored = [waiting.done.set]
                     self._follow_up(looked)
             return None
         if self._is_full:
             self._is_full = False
             _log.info("there is room again, and events are stored", extra={"cause": "disk"})
-        changed += [waiting for waiting in changes if waiting.error is None]
+        if changes:
+            changed += [waiting for waiting in changes if waiting.error is None]
         return appended
 
     async def _write_to_store(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
         more: list[EventRun] = []
 
-        def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
+        def change(view: Transaction) -> Mapping[int, Sequence[EventRun]]:
             for waiting in changes:
                 count = len(more)
                 waiting.error = None
@@ -730,11 +750,17 @@ class BridgeMember:
                     waiting.error = error
                     del more[count:]
             kept: dict[int, list[EventRun]] = {}
-            self._keep(more, kept)
+            if more:
+                self._keep(more, kept)
             return kept
 
         append = partial(
-            self.store.append, parts, now=self.now(), date=self.date(), judged=self._is_judged, change=change
+            self.store.appender.append,
+            parts,
+            now=self._clock.now(),
+            date=self._clock.date(),
+            judged=self._is_judged,
+            change=change if changes else None,
         )
         appended = await run_in_thread(append, limiter=self._disk)
         for waiting in changes:
@@ -742,10 +768,10 @@ class BridgeMember:
                 waiting.fail(waiting.error)
         self._commits += 1
         self._missed = saturated(self._missed + appended.missed)
-        self._received += count_events(more)
+        self._received += count_events(more) if more else 0
         self._stored += appended.count
         self._repeats += appended.repeats
-        self._stale += count_events(appended.stale)
+        self._stale += count_events(appended.stale) if appended.stale else 0
         return appended
 
     async def _apply_retention(self) -> None:
@@ -754,7 +780,7 @@ class BridgeMember:
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
             if self.is_clock_believed():
                 with suppress(StoreFull):  # next time
-                    await run_in_thread(self.store.forget_publishers, before)
+                    await run_in_thread(self.store.retainer.forget_publishers, before)
                     for group in await self.groups.expire(self.now()):
                         self.parents.forget(group)
             await trio.sleep(_RETENTION_INTERVAL)
@@ -765,7 +791,7 @@ class BridgeMember:
             # A clock that jumped ahead would make every event old enough to be removed.
             retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
-            await run_in_thread(partial(self.store.retain, retention, now=self.now()))
+            await run_in_thread(partial(self.store.retainer.retain, retention, now=self.now()))
         self.refresh()
 
 
@@ -788,7 +814,9 @@ def _append_ranges(ranges: list[int], more: Sequence[int]) -> None:
 
 def _confirmations(runs: Sequence[EventRun], unstored: Sequence[EventRun]) -> Ranges:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
-    unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
+    unknown: set[tuple[str, int]] = set()
+    for run in unstored:
+        unknown.update((run.publisher, run.confirm + at) for at in range(len(run.payloads)))
     ranges: Ranges = {}
     for run in runs:
         if not run.confirm:

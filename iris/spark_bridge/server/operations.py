@@ -119,7 +119,7 @@ class _CallerPermit:
         owned = asked.permission.owns
         name = None if owned is None else getattr(asked, owned)
         if owned is not None and name is not None:
-            owner = self._store.owner(owned, name)  # one page of memory: 10 us
+            owner = self._store.owners.owner(owned, name)  # one page of memory: 10 us
             if owner is not None:
                 check_owner(owned, name, owner=owner, caller=sender.cluster)
 
@@ -255,19 +255,14 @@ class Operations:
         if kind is None or name is None:
             return
         config = self._config
+        store = self._member.store
         if kind == "group":
             most, most_of_owner = config.bridge_groups, config.bridge_groups_per_owner
+            claim_name = partial(store.cursors.claim, name)
         else:
             most, most_of_owner = config.bridge_queries, config.bridge_queries_per_owner
-        claim = partial(
-            self._member.store.claim,
-            kind,
-            name,
-            sender.cluster,
-            most=most,
-            most_of_owner=most_of_owner,
-            now=self._member.now(),
-        )
+            claim_name = partial(store.owners.claim, kind, name)
+        claim = partial(claim_name, sender.cluster, most=most, most_of_owner=most_of_owner, now=self._member.now())
         check_owner(kind, name, owner=await run_in_thread(claim), caller=sender.cluster)
 
     # -- requests -------------------------------------------------------------------------------------------
@@ -284,7 +279,7 @@ class Operations:
                 size=state.size,
                 timestamp=state.timestamp,
                 of=member.of or 0,
-                gap=member.store.last_loss(state),
+                gap=member.store.reader.last_loss(state),
                 term=member.copies.term,
                 grown=() if division is None else tuple(division.grown),
                 marks={} if division is None else division.marks_of(state.number),
@@ -295,11 +290,11 @@ class Operations:
         return MemberShards(shards=shards, known=dict(member.known))
 
     async def _windows(self, _sender: Sender, asked: ReadWindows) -> object:
-        return await run_in_thread(self._member.store.windows, asked.begin, _BLOCKS)
+        return await run_in_thread(self._member.store.appender.windows, asked.begin, _BLOCKS)
 
     async def _position(self, _sender: Sender, asked: FindPosition) -> tuple[int, int] | None:
         shard = self._state(asked.shard).id
-        for cursor in await run_in_thread(self._member.store.cursors):
+        for cursor in await run_in_thread(self._member.store.cursors.all):
             if cursor.group == asked.group and shard in cursor.offsets:
                 return cursor.start.get(shard, 0), cursor.offsets[shard]
         return None
@@ -329,7 +324,7 @@ class Operations:
             shard: Extent(
                 earliest=news.earliest,
                 next=news.next,
-                gap=self._member.store.last_loss(states[shard]),
+                gap=self._member.store.reader.last_loss(states[shard]),
                 first=news.first,
                 count=news.count,
                 upto=news.upto,
@@ -359,7 +354,7 @@ class Operations:
         wanted = TopicFilter(asked.topics)
         found = [
             gap
-            for gap in self._member.store.gaps()
+            for gap in self._member.store.reader.gaps()
             if gap.shard == state.number
             and gap.spans(asked.start, asked.end)
             and wanted.wants(gap.topic)
@@ -369,7 +364,7 @@ class Operations:
 
     async def _damage(self, _sender: Sender, asked: CountDamage) -> DamageList:
         state, wanted = self._state(asked.shard), self._wanted(asked.topics, asked.regex)
-        count = partial(self._member.store.damage_between, state.number, asked.start, asked.end, wanted)
+        count = partial(self._member.store.reader.damage_between, state.number, asked.start, asked.end, wanted)
         found = await run_in_thread(count)
         return DamageList(
             count=sum(count for _, count in found),
@@ -379,26 +374,26 @@ class Operations:
     async def _times(self, _sender: Sender, asked: FindTimes) -> dict[str, int]:
         store = self._member.store
         return {
-            state.id: min(await run_in_thread(store.offset_at, state.number, asked.timestamp), state.next)
+            state.id: min(await run_in_thread(store.reader.offset_at, state.number, asked.timestamp), state.next)
             for state in self._member.states.values()
         }
 
     async def _pin(self, _sender: Sender, asked: Pin) -> PinnedCursor:
         start = self._own_offsets(asked.start)
-        pin = partial(self._member.store.pin_cursor, asked.group, start, now=self._member.now())
+        pin = partial(self._member.store.cursors.pin, asked.group, start, now=self._member.now())
         cursor = await run_in_thread(pin)
         return PinnedCursor(start=dict(cursor.start), offsets=dict(cursor.offsets))
 
     async def _move(self, _sender: Sender, asked: Move) -> None:
         offsets = self._own_offsets(asked.offsets)
-        await run_in_thread(partial(self._member.store.move_cursor, asked.group, offsets, now=self._member.now()))
+        await run_in_thread(partial(self._member.store.cursors.move, asked.group, offsets, now=self._member.now()))
 
     def _own_offsets(self, offsets: Mapping[str, int]) -> dict[str, int]:
         """Return offsets of this member's shards; it keeps no others for a group, however many it gets."""
         return {shard: offset for shard, offset in offsets.items() if shard in self._member.states}
 
     async def _cursors(self, _sender: Sender, _asked: ListCursors) -> list[GroupCursor]:
-        owners = await run_in_thread(self._member.store.owners, "group")
+        owners = await run_in_thread(self._member.store.owners.of_kind, "group")
         return [
             GroupCursor(
                 group=cursor.group,
@@ -407,7 +402,7 @@ class Operations:
                 offsets=dict(cursor.offsets),
                 timestamp=cursor.timestamp,
             )
-            for cursor in await run_in_thread(self._member.store.cursors)
+            for cursor in await run_in_thread(self._member.store.cursors.all)
         ]
 
     async def _drop(self, _sender: Sender, asked: Drop) -> bool:
@@ -418,24 +413,24 @@ class Operations:
                 raise RemoteError(
                     "bad_request", f"group {asked.group!r} is in use: a consumer of it is here. End that first"
                 )
-            dropped = await run_in_thread(self._member.store.drop_cursor, asked.group)
+            dropped = await run_in_thread(self._member.store.cursors.drop, asked.group)
             self._member.parents.forget(asked.group)
             return dropped
         assert asked.query is not None
         await self._intake.discard(asked.query)
-        return await run_in_thread(self._member.store.drop_query, asked.query)
+        return await run_in_thread(self._member.store.owners.drop_query, asked.query)
 
     async def _transfer(self, _sender: Sender, asked: Transfer) -> bool:
         kind: Kind = "query" if asked.group is None else "group"
         name = asked.group or asked.query or ""
-        transfer = partial(self._member.store.transfer, kind, name, asked.to, now=self._member.now())
+        transfer = partial(self._member.store.owners.transfer, kind, name, asked.to, now=self._member.now())
         return await run_in_thread(transfer)
 
     async def _trim(self, _sender: Sender, asked: Trim) -> int:
         state = self._state(asked.shard)
         if asked.before > state.next:
             raise RemoteError("bad_request", f"before is {asked.before}: shard {state.id} ends at {state.next}")
-        trimmed = await run_in_thread(self._member.store.trim, state.number, asked.before)
+        trimmed = await run_in_thread(self._member.store.retainer.trim, state.number, asked.before)
         self._member.refresh()
         return trimmed
 
@@ -462,7 +457,7 @@ class Operations:
         wanted = self._wanted(asked.topics, asked.regex)
 
         def read() -> tuple[bytes, int]:
-            chunks = self._member.store.read(
+            chunks = self._member.store.reader.read(
                 state.number,
                 state.epoch,
                 at,
@@ -489,7 +484,7 @@ class Operations:
         state = self._state(asked.shard)
         _check_end(state, asked.end)
         locate = partial(
-            self._member.store.locate,
+            self._member.store.reader.locate,
             state.number,
             state.epoch,
             asked.start,

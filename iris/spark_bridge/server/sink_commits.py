@@ -26,7 +26,7 @@ from iris.node.node import Node
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, encoding_of, header_texts, key_text, payload_of
-from iris.spark_bridge.log import Store
+from iris.spark_bridge.log import Appended, Store
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging
 
@@ -94,8 +94,12 @@ class CommittedLog(Protocol):
         """Return whether anything may be forgotten for its age."""
         ...
 
-    def note_appended(self, unannounced: int, /) -> None:
-        """Look at the store again, to which rows were added; so many could not be published."""
+    def note_appended(self, appended: Appended, /) -> None:
+        """Let readers know of rows that were added to the log."""
+        ...
+
+    def note_unannounced(self, count: int, /) -> None:
+        """Count rows that could not be published."""
         ...
 
 
@@ -177,7 +181,7 @@ class BatchCommitter:
         async with committing:
             rows = self._staging.rows(ordered, carried)
             append = partial(
-                self._store.append_batch,
+                self._store.appender.append_batch,
                 query,
                 batch,
                 writer.check(rows if kept is None else _keep(rows, kept)),
@@ -187,17 +191,17 @@ class BatchCommitter:
                 date=self._log.date(),
             )
             async with self._appending:
-                count = await run_in_thread(append)
+                appended = await run_in_thread(append)
             # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
             # that: a repeat of the batch finds the note and publishes nothing.
-            if count is not None:
-                self._log.note_appended(0)
+            if appended is not None:
+                self._log.note_appended(appended)
                 published = self._staging.rows(ordered, carried) if kept is None else iter(kept)
-                await self._publish_committed(query, published, count, blocking=kept is None)
+                await self._publish_committed(query, published, appended.count, blocking=kept is None)
             # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
             # have died before this line.
             await run_in_thread(self._staging.discard, query, batch)
-        return count
+        return None if appended is None else appended.count
 
     async def _publish_committed(
         self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool
@@ -222,7 +226,7 @@ class BatchCommitter:
                             await self._node.publish(row["topic"], payload, key=key_text(row["key"]), headers=headers)
                             published += 1
         finally:
-            self._log.note_appended(count - published)
+            self._log.note_unannounced(count - published)
 
     async def abort(self, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""

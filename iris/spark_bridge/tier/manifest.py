@@ -97,7 +97,7 @@ def decode_manifest_untrusted(data: bytes, *, shard: str, name: str) -> Manifest
             and found.size > 0
             and all(one < other for one, other in itertools.pairwise(ordered))
             and ordered[-1] == found.end
-            and len(found.parts) in (0, len(found.groups) + 1)
+            and len(found.parts) == len(found.groups) + 1
             and all(0 <= part.start < part.start + part.size <= found.size for part in found.parts)
         ):
             raise LogDamaged(f"the manifest {name} of the tier names an object {found.name!r} that cannot be one")

@@ -15,7 +15,7 @@ from typing import Final, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iris.kernel.config import KIB, MIB
+from iris.kernel.config import MIB
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.schema import NO_EVENTS, SCHEMA, decode_events
 from iris.spark_bridge.log import Chunk, TierObject, TierPart
@@ -25,15 +25,9 @@ from iris.spark_bridge.tier.storage import Storage
 GROUP_BYTES: Final = 8 * MIB
 """Size of a row group before compression, in bytes, up to one chunk more.  Readers of the log get one at a time."""
 
-_TAIL: Final = 64 * KIB
-"""Length of an object's end that is read for its footer, in bytes."""
-
 _FOOTER: Final = struct.Struct("<I4s")
 _FOOTERS: Final = 128
 """Footers that are cached; some 10 KB each."""
-
-_FORMER_BYTES: Final = 256 * MIB
-"""Limit of the events of a row group that a former version wrote without a hash, in bytes."""
 
 _REPEATING: Final = ["topic", "key", "partition", "timestampType", "headers.list.element.key"]
 """Columns that are worth a dictionary."""
@@ -130,14 +124,10 @@ class TierReader:
             footer = self._footer(path, found)
             if footer.num_row_groups != len(found.groups) or footer.num_rows != found.rows:
                 raise LogDamaged(f"the object {path} in the tier {self._storage.url} holds other events")
-            start, end = _extent(footer.row_group(group))
-            data = self._get(path, found, found.parts[group] if found.parts else TierPart(start, end - start, b""))
-            window = pa.PythonFile(_RowGroupBytes(data, start, found.size), mode="r")
+            part = found.parts[group]
+            window = pa.PythonFile(_RowGroupBytes(self._get(path, found, part), part.start, found.size), mode="r")
             file = pq.ParquetFile(window, metadata=footer, page_checksum_verification=True)
-            if found.parts:
-                table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
-            else:
-                table = _bounded(file, group).cast(SCHEMA)
+            table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
         except (pa.ArrowException, OSError, ValueError) as error:
             # The bytes have come: what is wrong with them is their own.
             reason = " ".join(str(error).split())
@@ -148,44 +138,21 @@ class TierReader:
     def _get(self, path: str, found: TierObject, part: TierPart) -> bytes:
         data = self._storage.get(path, part.start, part.size, size=found.size)
         # From here on these bytes are parsed: each of them has to be the bridge's own.
-        if found.parts and _digest(data) != part.digest:
+        if _digest(data) != part.digest:
             raise LogDamaged(
                 f"the object {path} in the tier {self._storage.url} is not what was written: its hash is another"
             )
         return data
 
     def _footer(self, path: str, found: TierObject) -> pq.FileMetaData:
-        name = path, found.parts[-1].digest if found.parts else b""
+        name = path, found.parts[-1].digest
         known = self._footers.get(name)
         if known is None:
-            data = self._get(path, found, found.parts[-1]) if found.parts else self._former_footer(path, found.size)
-            known = pq.read_metadata(pa.BufferReader(data))
+            known = pq.read_metadata(pa.BufferReader(self._get(path, found, found.parts[-1])))
             if len(self._footers) >= _FOOTERS:
                 self._footers.clear()
             self._footers[name] = known
         return known
-
-    def _former_footer(self, path: str, size: int) -> bytes:
-        """Return the footer of an object that a former version wrote: where it begins is said by itself."""
-        tail = self._storage.get(path, max(0, size - _TAIL), min(size, _TAIL), size=size)
-        length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
-        if magic != b"PAR1" or length + _FOOTER.size > min(size, MIB):
-            raise ValueError("no footer of Parquet is at its end")
-        if length + _FOOTER.size > len(tail):
-            tail = self._storage.get(path, size - length - _FOOTER.size, size=size)
-        return tail
-
-
-def _bounded(file: pq.ParquetFile, group: int) -> pa.Table:
-    """Read a row group, as long as its events have a plausible size."""
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    for batch in file.iter_batches(batch_size=1024, row_groups=[group], use_threads=False):
-        batches.append(batch)
-        size += batch.nbytes
-        if size > _FORMER_BYTES:
-            raise ValueError(f"its events have more than {_FORMER_BYTES // MIB} MiB")
-    return pa.Table.from_batches(batches, file.schema_arrow)
 
 
 def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histog
 from iris.node.telemetry.metrics import Exposition
 from iris.patterns.bridge_protocol import QueueStatus
 from iris.patterns.latency import EDGES
-from iris.spark_bridge.log.store import ShardState
+from iris.spark_bridge.log import ShardState
 from iris.spark_bridge.outcomes import OutcomeStatistics
 from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.leases import LeaseStatistics

@@ -34,8 +34,8 @@ async def test_a_member_of_a_bridge_says_how_far_its_readers_are_behind(tmp_path
                 await shop.publish_confirmed("orders.new", number)
             (state,) = bridge.states.values()
             store = bridge.store
-            await trio.to_thread.run_sync(lambda: store.pin_cursor("readers", {state.id: 0}, now=1))
-            await trio.to_thread.run_sync(lambda: store.move_cursor("readers", {state.id: 2}, now=2))
+            await trio.to_thread.run_sync(lambda: store.cursors.pin("readers", {state.id: 0}, now=1))
+            await trio.to_thread.run_sync(lambda: store.cursors.move("readers", {state.id: 2}, now=2))
             found = await values(node)
             assert found["iris_bridge_lag_events", ("readers",)] == 3
             assert found["iris_bridge_events_total", ("stored",)] == 5

@@ -178,7 +178,7 @@ async def test_what_was_trimmed_before_it_was_read_is_told(
         await batch.commit()
         assert len(batch) == 20
     await publish(node, range(20, 30))
-    member.store.trim(0, 25)
+    member.store.retainer.trim(0, 25)
     member.refresh()
     async with node.bridge().consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
@@ -192,7 +192,7 @@ async def test_a_group_all_of_whose_events_were_trimmed_goes_on(desk: tuple[Netw
     async with node.bridge().consume("orders.>", group="billing") as orders:
         await (await anext(orders)).commit()
     await publish(node, range(20, 30))
-    member.store.trim(0, 30)
+    member.store.retainer.trim(0, 30)
     member.refresh()
     async with node.bridge().consume("orders.>", group="billing") as orders:
         await publish(node, range(30, 35))
@@ -363,7 +363,7 @@ async def test_trimmed_events_on_other_topics_are_not_missed(
         await read(orders, 20)
     await publish(node, range(20, 25))
     await publish(node, range(500), topic="else.where")
-    member.store.trim(0, 300)
+    member.store.retainer.trim(0, 300)
     member.refresh()
     await publish(node, range(25, 27))
     async with node.bridge().consume("orders.>", group="billing") as orders:
@@ -371,7 +371,7 @@ async def test_trimmed_events_on_other_topics_are_not_missed(
         assert ([event.payload for event in batch], batch.missed) == ([25, 26], 5)
         await batch.commit()
     await publish(node, range(500), topic="else.where")
-    member.store.trim(0, 900)
+    member.store.retainer.trim(0, 900)
     member.refresh()
     await publish(node, range(27, 28))
     async with node.bridge().consume("orders.>", group="billing") as orders:

@@ -37,16 +37,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def claim(store: Store, group: str, now: int, owner: str = "desk") -> str:
-    return store.claim("group", group, owner, most=10, most_of_owner=10, now=now)
+    return store.owners.claim("group", group, owner, most=10, most_of_owner=10, now=now)
 
 
 def begin(store: Store, group: str, now: int) -> None:
     claim(store, group, now)
-    store.pin_cursor(group, {}, now=now)
+    store.cursors.pin(group, {}, now=now)
 
 
 def groups(store: Store) -> set[str]:
-    return {cursor.group for cursor in store.cursors()} | store.owners("group").keys()
+    return {cursor.group for cursor in store.cursors.all()} | store.owners.of_kind("group").keys()
 
 
 async def test_a_group_that_nobody_uses_expires_and_is_told_and_counted(
@@ -169,7 +169,7 @@ async def test_an_idle_query_of_spark_gives_a_sign_of_life(tmp_path: Path, monke
         async def last_use() -> int:
             """Return when the group was last used, after the query has looked for events in vain."""
             await trio.to_thread.run_sync(stream.commit, begun)
-            (cursor,) = member.store.cursors()
+            (cursor,) = member.store.cursors.all()
             return cursor.timestamp
 
         first = await last_use()

@@ -65,8 +65,8 @@ async def test_a_look_ends_with_what_was_there_when_it_began(desk: tuple[Network
         assert [event.payload for event in first] + await rest(orders) == list(range(3000))
         with pytest.raises(StopAsyncIteration):
             await anext(orders)
-    assert member.store.cursors() == []
-    assert member.store.owners("group") == {}
+    assert member.store.cursors.all() == []
+    assert member.store.owners.of_kind("group") == {}
 
 
 @pytest.mark.parametrize("start", ["latest", 10])
@@ -101,7 +101,7 @@ async def test_looks_go_on_side_by_side_and_do_not_move_a_group(desk: tuple[Netw
                 assert [event.payload for event in batch] == list(range(5))
         await publish(node, range(5, 6))
         assert [event.payload for event in await anext(one)] == [5], "without an end it goes on"
-    assert [cursor.group for cursor in member.store.cursors()] == ["billing"]
+    assert [cursor.group for cursor in member.store.cursors.all()] == ["billing"]
 
 
 async def test_a_group_reads_to_the_end_and_goes_on_there(desk: tuple[Network, Node, BridgeMember]) -> None:
@@ -209,7 +209,7 @@ async def test_what_was_lost_behind_the_last_event_is_told(desk: tuple[Network, 
     async with node.bridge().consume("orders.>", group="billing", until="now") as orders:
         assert len(await rest(orders, commit=True)) == 5
     await publish(node, range(5, 10))
-    member.store.trim(0, 10)
+    member.store.retainer.trim(0, 10)
     member.refresh()
     async with node.bridge().consume("orders.>", group="billing", until="now") as orders:
         with trio.fail_after(30):
@@ -243,7 +243,7 @@ async def test_who_looks_commits_nothing(desk: tuple[Network, Node, BridgeMember
         assert await tunnel.receive() == {"ended": True}
         await tunnel.send({"commit": {shard: 3}})
         assert (await tunnel.receive())["error"] == "bad_request"
-    assert member.store.cursors() == []
+    assert member.store.cursors.all() == []
 
 
 @pytest.mark.parametrize(

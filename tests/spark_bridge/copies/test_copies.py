@@ -79,7 +79,7 @@ async def test_a_promoted_copy_goes_on_and_the_former_primary_does_not(tmp_path:
                 await promote(operator, "bridge", 0)
             async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print) as member:
                 assert await values(client) == [b"1", b"spark"]
-                assert [cursor.group for cursor in member.store.cursors()] == ["group"]
+                assert [cursor.group for cursor in member.store.cursors.all()] == ["group"]
                 # The former primary comes back, and is notified.
                 with pytest.raises(
                     ConfigError, match=r"promoted elsewhere, to term 2, and this log is of term 1: start"

@@ -142,7 +142,7 @@ async def test_what_many_tasks_gave_to_the_driver_takes_few_requests_and_few_chu
         assert asked.parts == requests
         assert stored(bridge.store) == [value.encode() for value in values]
         (state,) = bridge.store.shards()
-        chunks = bridge.store.read(0, state.epoch, 0, 100, max_bytes=64 * MIB)
+        chunks = bridge.store.reader.read(0, state.epoch, 0, 100, max_bytes=64 * MIB)
         assert len(chunks) <= 1 + 100 * size // (900 * 1024)
 
 

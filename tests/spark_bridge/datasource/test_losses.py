@@ -33,7 +33,7 @@ def missing(directory: Path, *topics: str) -> None:
     store = make_store(directory)
     for topic in topics:
         numbers = [fake_event(b"", topic=topic, first=number, milestones=(0,)) for number in (1, 2, 3, 6)]
-        store.append({0: numbers}, now=1_000_000)
+        store.appender.append({0: numbers}, now=1_000_000)
     store.close()
 
 

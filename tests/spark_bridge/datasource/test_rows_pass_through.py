@@ -51,7 +51,7 @@ async def open_pair(network: Network, directory: Path) -> AsyncIterator[tuple[Br
 
 def events_on(bridge: BridgeMember, topic: str) -> pa.Table:
     (state,) = bridge.store.shards()
-    chunks = bridge.store.read(0, state.epoch, state.earliest, state.next, max_bytes=2**24)
+    chunks = bridge.store.reader.read(0, state.epoch, state.earliest, state.next, max_bytes=2**24)
     wanted = TopicFilter((topic,))
     return pa.Table.from_batches([wanted.keep(decode_events(chunk.data)) for chunk in chunks])
 

@@ -35,7 +35,7 @@ async def bridge_on(network: Network, directory: Path, name: str = "bridge") -> 
 async def settled(shop: Node, bridge: BridgeMember) -> list[tuple[str, int, int]]:
     """Return what is missing, once all that was published is stored: topic, offset, number of events."""
     await shop.publish_confirmed("a.end", b"end")
-    return [(gap.topic, gap.offset, gap.count) for gap in bridge.store.gaps()]
+    return [(gap.topic, gap.offset, gap.count) for gap in bridge.store.reader.gaps()]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -59,12 +59,12 @@ async def test_what_was_published_while_a_bridge_was_away_is_a_gap_that_stays(tm
         async with bridge_on(network, tmp_path) as bridge:
             await shop.publish("a.x", b"")
             assert await settled(shop, bridge) == [("a.x", 4, 5)]
-            (gap,) = bridge.store.gaps()
+            (gap,) = bridge.store.reader.gaps()
             assert (gap.shard, gap.upto, gap.cluster, gap.publisher) == (0, 4, "shop", shop.id)
             assert bridge.statistics().missed == 5
             assert [state.gap for state in bridge.states.values()] == [4]
         async with bridge_on(network, tmp_path) as bridge:
-            assert bridge.store.gaps() == [gap]
+            assert bridge.store.reader.gaps() == [gap]
             assert bridge.statistics().missed == 0
 
 
@@ -106,7 +106,7 @@ async def test_what_was_refused_a_publisher_is_no_gap_for_it_was_told(tmp_path: 
         async with bridge_on(network, tmp_path / "west", "west") as west:
             await shop.publish_confirmed("a.x", b"3")
             assert await settled(shop, west) == []
-            assert east.store.gaps() == []
+            assert east.store.reader.gaps() == []
             assert stored(east.store) == [b"1", b"2", b"3", b"end"]
             assert stored(west.store) == [b"1", b"3", b"end"]
 
@@ -198,7 +198,7 @@ async def test_what_spark_has_written_is_not_missing_where_it_is_published(tmp_p
         await other.publish("a.x", b"row", headers={"iris-bridge": "bridge"})
         await other.publish("a.x", b"2")
         await until(lambda: bridge.statistics().stored == 2)
-        assert bridge.store.gaps() == []
+        assert bridge.store.reader.gaps() == []
 
 
 # -- how they are kept -------------------------------------------------------------------------------------
@@ -270,56 +270,56 @@ def run(first: int, count: int = 1, **fields: object) -> EventRun:
 def test_gaps_go_with_the_events_around_them(tmp_path: Path) -> None:
     store = make_store(tmp_path, segment_bytes=64 * 1024)
     for turn in range(100):
-        store.append({0: [run(2 * turn + 1)]}, now=turn)
-    assert len(store.gaps()) == gap_books.MAX_OF_TOPIC
-    store.trim(0, 50)
-    assert [one.offset for one in store.gaps()][:2] == [50, 51]
-    store.retain(Retention(max_bytes=1), now=1000)
-    kept = store.gaps()
+        store.appender.append({0: [run(2 * turn + 1)]}, now=turn)
+    assert len(store.reader.gaps()) == gap_books.MAX_OF_TOPIC
+    store.retainer.trim(0, 50)
+    assert [one.offset for one in store.reader.gaps()][:2] == [50, 51]
+    store.retainer.retain(Retention(max_bytes=1), now=1000)
+    kept = store.reader.gaps()
     store.close()
     store = make_store(tmp_path, segment_bytes=64 * 1024)
-    assert store.gaps() == kept
+    assert store.reader.gaps() == kept
     store.close()
 
 
 def test_an_append_that_fails_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(tmp_path)
-    store.append({0: [run(1)]}, now=1)
+    store.appender.append({0: [run(1)]}, now=1)
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("iris.spark_bridge.log.index.IndexView.put_gap", fail)
+        patch.setattr("iris.spark_bridge.log.appender.write_gaps", fail)
         with pytest.raises(ZeroDivisionError):
-            store.append({0: [run(5)]}, now=2)
-    assert store.gaps() == []
+            store.appender.append({0: [run(5)]}, now=2)
+    assert store.reader.gaps() == []
     assert [state.gap for state in store.shards()] == [-1]
-    assert store.append({0: [run(5)]}, now=3).missed == 3
-    assert [(one.offset, one.count) for one in store.gaps()] == [(1, 3)]
+    assert store.appender.append({0: [run(5)]}, now=3).missed == 3
+    assert [(one.offset, one.count) for one in store.reader.gaps()] == [(1, 3)]
     store.close()
 
 
 def test_shards_that_share_a_topic_by_key_make_no_gaps(tmp_path: Path) -> None:
     store = make_store(tmp_path, shards=(0, 1))
     for turn in range(10):
-        store.append({1: [run(2 * turn + 2)], 0: [run(2 * turn + 1)]}, now=turn)
-    assert store.gaps() == []
-    store.append({1: [run(24)], 0: [run(21), run(23)]}, now=11)
-    assert [(one.shard, one.offset, one.count) for one in store.gaps()] == [(1, 10, 1)]
+        store.appender.append({1: [run(2 * turn + 2)], 0: [run(2 * turn + 1)]}, now=turn)
+    assert store.reader.gaps() == []
+    store.appender.append({1: [run(24)], 0: [run(21), run(23)]}, now=11)
+    assert [(one.shard, one.offset, one.count) for one in store.reader.gaps()] == [(1, 10, 1)]
     store.close()
 
 
 def test_publishers_that_are_forgotten_are_forgotten_with_their_numbers(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: [run(1)]}, now=1_000_000)
-    assert store.forget_publishers(2_000_000) == 1
-    assert store.append({0: [run(9)]}, now=3_000_000).missed == 0
+    store.appender.append({0: [run(1)]}, now=1_000_000)
+    assert store.retainer.forget_publishers(2_000_000) == 1
+    assert store.appender.append({0: [run(9)]}, now=3_000_000).missed == 0
     store.close()
 
 
 def test_who_is_not_judged_has_no_gaps(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for first in (1, 9):
-        assert store.append({0: [run(first)]}, now=1, judged=lambda _: False).missed == 0
+        assert store.appender.append({0: [run(first)]}, now=1, judged=lambda _: False).missed == 0
     store.close()

@@ -30,7 +30,7 @@ def make_log(directory: Path) -> None:
     for turn in range(24):
         names = TOPICS if turn % 3 else TOPICS[:1]
         events = [fake_event(b"%d" % (turn * 10 + n), topic=names[n % len(names)]) for n in range(10)]
-        store.append({0: events}, now=turn)
+        store.appender.append({0: events}, now=turn)
     store.close()
 
 
@@ -47,7 +47,7 @@ def read(store: Store, wanted: TopicFilter = EVERYTHING, *, step: int = 1) -> li
     found: list[int] = []
     at = 0
     while at < state.next:
-        chunks = store.read(0, state.epoch, at, state.next, max_bytes=step, wanted=wanted, pass_damage=True)
+        chunks = store.reader.read(0, state.epoch, at, state.next, max_bytes=step, wanted=wanted, pass_damage=True)
         assert chunks[0].first <= at < chunks[-1].end
         assert all(one.end == other.first for one, other in itertools.pairwise(chunks))
         for chunk in chunks:
@@ -101,9 +101,9 @@ def test_whatever_is_damaged_everything_else_is_read_once_and_the_rest_counted(
         (state,) = store.shards()
         every = [n for n in range(240) if wanted is EVERYTHING or wanted.wants(topic_of(n))]
         found = read(store, wanted, step=step)
-        damaged = {at for damage in store.damage() for at in range(damage.offset, damage.end)}
+        damaged = {at for damage in store.reader.damage() for at in range(damage.offset, damage.end)}
         assert found == [n for n in every if n not in damaged], "in order, once, and nothing but the damage is left out"
-        counted = store.damage_between(0, 0, state.next, wanted)
+        counted = store.reader.damage_between(0, 0, state.next, wanted)
         assert sum(count for _, count in counted) == len(every) - len(found)
         check_error(store, state.epoch, damaged, wanted)
     finally:
@@ -118,10 +118,10 @@ def topic_of(number: int) -> str:
 def check_error(store: Store, epoch: str, damaged: set[int], wanted: TopicFilter) -> None:
     """A reader that does not go on without them gets one error, which names shard and offsets."""
     if not any(wanted is EVERYTHING or wanted.wants(topic_of(n)) for n in damaged):
-        store.read(0, epoch, 0, 240, max_bytes=1 << 20, wanted=wanted)
+        store.reader.read(0, epoch, 0, 240, max_bytes=1 << 20, wanted=wanted)
         return
     with pytest.raises(LogDamaged) as caught:
-        store.read(0, epoch, 0, 240, max_bytes=1 << 20, wanted=wanted)
+        store.reader.read(0, epoch, 0, 240, max_bytes=1 << 20, wanted=wanted)
     named = re.match(rf"events (\d+) to (\d+) of shard 0@{epoch} cannot be read: ", str(caught.value))
     assert named is not None, str(caught.value)
     assert damaged.issuperset(range(int(named[1]), int(named[2]) + 1))
@@ -148,9 +148,9 @@ def test_a_damaged_index_of_chunks_is_passed_by(
             every = [n for n in range(240) if wanted is EVERYTHING or wanted.wants(topic_of(n))]
             assert read(store, wanted, step=step) == [n for n in every if n not in lost]
         (state,) = store.shards()
-        assert sum(count for _, count in store.damage_between(0, 0, 240, EVERYTHING)) == len(lost)
+        assert sum(count for _, count in store.reader.damage_between(0, 0, 240, EVERYTHING)) == len(lost)
         check_error(store, state.epoch, lost, EVERYTHING)
-        assert all("the index names no chunk for offset" in damage.reason for damage in store.damage())
+        assert all("the index names no chunk for offset" in damage.reason for damage in store.reader.damage())
     finally:
         store.close()
 
@@ -167,8 +167,8 @@ def test_damage_is_said_once(log: Path, tmp_path: Path, caplog: pytest.LogCaptur
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
     assert "events 0 to 9 of shard 0 cannot be read" in said
     assert f"iris bridge verify --data {tmp_path / 'log'}" in said
-    store.trim(0, 50)
-    assert store.damage() == []
+    store.retainer.trim(0, 50)
+    assert store.reader.damage() == []
     store.close()
 
 
@@ -185,7 +185,7 @@ def test_a_sector_that_the_disk_cannot_read_is_damage(tmp_path: Path, monkeypatc
     assert read(store, step=1 << 20) == [*range(10), *range(20, 50)]
     (state,) = store.shards()
     with pytest.raises(LogDamaged, match=rf"events 10 to 19 of shard {state.id} cannot be read: the disk cannot read"):
-        store.read(0, state.epoch, 0, 50, max_bytes=1 << 20)
+        store.reader.read(0, state.epoch, 0, 50, max_bytes=1 << 20)
     store.close()
 
 
@@ -197,9 +197,9 @@ def test_a_segment_that_is_gone_can_be_done_without(log: Path, tmp_path: Path) -
         make_store(tmp_path / "log", segment_bytes=SEGMENT)
     path.touch()
     store = make_store(tmp_path / "log", segment_bytes=SEGMENT)
-    ((damage, count),) = store.damage_between(0, 0, 240, EVERYTHING)
+    ((damage, count),) = store.reader.damage_between(0, 0, 240, EVERYTHING)
     assert read(store) == list(range(damage.end, 240))
     assert count == damage.end
-    store.append({0: [fake_event(b"240")]}, now=99)
+    store.appender.append({0: [fake_event(b"240")]}, now=99)
     assert read(store)[-1] == 240
     store.close()

@@ -15,6 +15,7 @@ import trio
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log.recovery import open_store
+from iris.spark_bridge.log.retainer import Retainer
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
@@ -73,7 +74,7 @@ def append_until_full(store: Store) -> tuple[list[bytes], str]:
     while True:
         at = len(taken) + 1
         try:
-            store.append({0: numbered(at, at + 9)}, now=at)
+            store.appender.append({0: numbered(at, at + 9)}, now=at)
         except StoreFull as error:
             return taken, str(error)
         taken += [b"%d" % n for n in range(at, at + 10)]
@@ -91,9 +92,11 @@ def test_an_append_without_room_stores_nothing(tmp_path: Path) -> None:
 def test_appending_finds_the_room_that_trimming_makes(tmp_path: Path) -> None:
     store = make_store(tmp_path, disk=SmallDisk(2), segment_bytes=SEGMENT)
     taken, _ = append_until_full(store)
-    store.trim(0, len(taken) // 2 + 10)
+    store.retainer.trim(0, len(taken) // 2 + 10)
     at = len(taken) + 1
-    assert store.append({0: numbered(at, at + 9)}, now=at).count == 10, "what was refused is not taken for a repeat"
+    assert store.appender.append({0: numbered(at, at + 9)}, now=at).count == 10, (
+        "what was refused is not taken for a repeat"
+    )
     assert stored(store)[-1] == b"%d" % (at + 9)
     store.close()
 
@@ -110,12 +113,12 @@ def test_what_is_committed_is_acknowledged_though_no_room_can_be_given_back(tmp_
 def test_half_a_write_leaves_no_trace(tmp_path: Path) -> None:
     disk = SmallDisk(9)
     store = make_store(tmp_path, disk=disk)
-    store.append({0: numbered(1, 3)}, now=0)
+    store.appender.append({0: numbered(1, 3)}, now=0)
     disk.full = True
     with pytest.raises(StoreFull, match="quota"):
-        store.append({0: numbered(4, 6)}, now=0)
+        store.appender.append({0: numbered(4, 6)}, now=0)
     disk.full = False
-    assert store.append({0: numbered(4, 6)}, now=0).count == 3
+    assert store.appender.append({0: numbered(4, 6)}, now=0).count == 3
     assert stored(store) == [b"%d" % n for n in range(1, 7)]
     store.close()
     store = make_store(tmp_path)
@@ -130,7 +133,7 @@ def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tm
     assert "larger" in error
     store.close()
     store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=1024 * 1024)
-    store.append({0: [fake_event(b"more")]}, now=0)
+    store.appender.append({0: [fake_event(b"more")]}, now=0)
     assert stored(store) == [*taken, b"more"]
     store.close()
 
@@ -180,7 +183,7 @@ def test_a_log_is_not_begun_on_a_full_disk_and_is_with_room(small_disk: Path, le
         open_small(small_disk)
     ballast.unlink()
     store = open_small(small_disk)
-    store.append({0: numbered(1, 9)}, now=1)
+    store.appender.append({0: numbered(1, 9)}, now=1)
     assert len(stored(store)) == 9
     store.close()
 
@@ -188,18 +191,18 @@ def test_a_log_is_not_begun_on_a_full_disk_and_is_with_room(small_disk: Path, le
 def test_trimming_makes_room_also_when_the_index_has_none_left(small_disk: Path) -> None:
     store = open_small(small_disk)
     events = [fake_event(bytes(1000))] * 100
-    taken = 100 * until_full(lambda _: store.append({0: events}, now=1))
+    taken = 100 * until_full(lambda _: store.appender.append({0: events}, now=1))
     assert taken == store.shards()[0].next
     fill(small_disk, 0)
-    cursors = until_full(lambda turn: store.pin_cursor(f"group-{turn}", {"0@x": 1}, now=1))
-    assert len(store.cursors()) == cursors
+    cursors = until_full(lambda turn: store.cursors.pin(f"group-{turn}", {"0@x": 1}, now=1))
+    assert len(store.cursors.all()) == cursors
     with pytest.raises(StoreFull):  # LMDB calls it an input/output error from now on
-        store.pin_cursor("another", {"0@x": 1}, now=1)
-    assert store.trim(0, taken // 2) == taken // 2
-    assert store.append({0: events}, now=1).count == 100
-    assert store.pin_cursor("another", {"0@x": 1}, now=1).group == "another"
+        store.cursors.pin("another", {"0@x": 1}, now=1)
+    assert store.retainer.trim(0, taken // 2) == taken // 2
+    assert store.appender.append({0: events}, now=1).count == 100
+    assert store.cursors.pin("another", {"0@x": 1}, now=1).group == "another"
     assert len(stored(store)) == taken - taken // 2 + 100
-    assert [damage for *_, damage in store.verify() if damage] == []
+    assert [damage for *_, damage in store.reader.verify() if damage] == []
     store.close()
 
 
@@ -214,7 +217,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
         token.run_sync_soon(tried.set)
         raise StoreFull("no room for that")
 
-    monkeypatch.setattr(Store, work, refuse)
+    monkeypatch.setattr(Retainer, work, refuse)
     async with (
         open_network() as network,
         network.open_node("bridge") as member,
@@ -255,7 +258,7 @@ async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
                 await events.publish("t", b"too late")
         async with node.confirming(timeout=60) as events:
             await events.publish("t", b"last")
-            await trio.to_thread.run_sync(bridge.store.trim, 0, told // 2 + 2)
+            await trio.to_thread.run_sync(bridge.store.retainer.trim, 0, told // 2 + 2)
         left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-2]]
         assert left == list(range(left[0], told + 1)), "the one that was refused was kept, and is stored once"
         assert stored(bridge.store)[-2:] == [b"too late", b"last"]

@@ -21,8 +21,8 @@ from iris.spark_bridge.datasource.reader import read_chunks
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import split_pieces
-from iris.spark_bridge.log.index import ChunkPlace
 from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
+from iris.spark_bridge.log.records import ChunkPlace
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
@@ -43,13 +43,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """A log of six chunks in three segments."""
     opened = open_store(tmp_path, shards=[0], entropy=os.urandom, segment_bytes=4000)
     for first in range(1, EVENTS + 1, EACH):
-        opened.append({0: numbered(first, first + EACH - 1)}, now=first)
+        opened.appender.append({0: numbered(first, first + EACH - 1)}, now=first)
     yield opened
     opened.close()
 
 
 def locate(store: Store, start: int, end: int, max_bytes: int = 1 << 20) -> FileRange:
-    return store.locate(0, store.shards()[0].epoch, start, end, max_bytes=max_bytes)
+    return store.reader.locate(0, store.shards()[0].epoch, start, end, max_bytes=max_bytes)
 
 
 def read(found: FileRange) -> list[bytes]:
@@ -116,7 +116,7 @@ def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: Sto
     singly = dataclasses.replace(found, pieces=[(at, end, size) for (at, size), end in zip(sizes, ends, strict=False)])
     chunks = read_file_range(singly)
     first = next(chunks)
-    store.retain(Retention(max_age=1e-6), now=10**12)
+    store.retainer.retain(Retention(max_age=1e-6), now=10**12)
     assert not Path(found.path).exists()
     assert payloads([first, *chunks]) == numbers(1, 20)
     with pytest.raises(DataLost):
@@ -184,14 +184,16 @@ class Reached:
 
     async def locate(self, address: str, shard: str, start: int, end: int, wanted: TopicFilter) -> FileRange | None:
         await trio.lowlevel.checkpoint()
-        return self.change(self.store.locate(0, shard[2:], start, end, max_bytes=1 << 20, wanted=wanted))
+        return self.change(self.store.reader.locate(0, shard[2:], start, end, max_bytes=1 << 20, wanted=wanted))
 
     async def read(
         self, address: str, shard: str, start: int, end: int, wanted: TopicFilter, *, pass_damage: bool = False
     ) -> AsyncGenerator[list[Chunk]]:
         await trio.lowlevel.checkpoint()
         while start < end:
-            chunks = self.store.read(*(0, shard[2:], start, end), max_bytes=1, wanted=wanted, pass_damage=pass_damage)
+            chunks = self.store.reader.read(
+                *(0, shard[2:], start, end), max_bytes=1, wanted=wanted, pass_damage=pass_damage
+            )
             self.by_session += range(chunks[0].first, chunks[-1].end)
             yield chunks
             start = chunks[-1].end
@@ -249,7 +251,7 @@ def test_what_no_file_gives_comes_by_session(reached: Reached, change: dict[str,
 
 
 def test_other_events_than_were_asked_for_are_not_taken(reached: Reached) -> None:
-    first = reached.store.locate(0, reached.store.shards()[0].epoch, 0, 1, max_bytes=1)
+    first = reached.store.reader.locate(0, reached.store.shards()[0].epoch, 0, 1, max_bytes=1)
     reached.change = lambda _: first
     assert values(reached) == numbers(1, 60)
     assert reached.by_session == list(range(10, 60))
@@ -262,13 +264,13 @@ def test_damage_is_said_by_the_member(reached: Reached) -> None:
     Path(found.path).write_bytes(data)
     with pytest.raises(LogDamaged, match=r"20\.segment, bytes .* set failOnDataLoss to false to go on without"):
         values(reached)
-    (damage,) = reached.store.damage()
+    (damage,) = reached.store.reader.damage()
     left = [*range(1, damage.offset + 1), *range(damage.end + 1, 61)]
     assert values(reached, fail_on_data_loss=False) == [b"%d" % number for number in left]
 
 
 def test_what_was_trimmed_is_lost_or_left_out(reached: Reached) -> None:
-    reached.store.trim(0, 40)
+    reached.store.retainer.trim(0, 40)
     with pytest.raises(DataLost, match="was trimmed"):
         values(reached)
     assert values(reached, fail_on_data_loss=False) == numbers(41, 60)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.log.index import SegmentRecord
+from iris.spark_bridge.log.records import SegmentRecord
 from iris.spark_bridge.log.retention import Retention, choose_expired
 
 SECOND = 1_000_000

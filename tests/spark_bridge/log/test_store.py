@@ -19,9 +19,11 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.errors import DataLost, LogDamaged
-from iris.spark_bridge.log import store as store_module
+from iris.spark_bridge.log import publishers as publishers_module
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
-from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
+from iris.spark_bridge.log.index import Index
+from iris.spark_bridge.log.quota import Quota
+from iris.spark_bridge.log.records import CHUNKS, SEGMENTS, SHARDS, ChunkPlace, SegmentRecord, all_shards
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
@@ -41,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_events_are_numbered_from_0_in_each_shard(store: Store) -> None:
-    appended = store.append({0: numbered(1, 3), 1: numbered(4, 5)}, now=7)
+    appended = store.appender.append({0: numbered(1, 3), 1: numbered(4, 5)}, now=7)
     assert (appended.count, appended.repeats) == (5, 0)
     assert [(s.number, s.earliest, s.next, s.timestamp) for s in store.shards()] == [(0, 0, 3, 7), (1, 0, 2, 7)]
     assert stored(store, 0) == [b"1", b"2", b"3"]
@@ -51,7 +53,7 @@ def test_events_are_numbered_from_0_in_each_shard(store: Store) -> None:
 def test_reading_gives_the_chunks_that_hold_the_range(store: Store) -> None:
     fill(store, 5)
     epoch = store.shards()[0].epoch
-    chunks = store.read(0, epoch, 15, 35, max_bytes=1 << 20)
+    chunks = store.reader.read(0, epoch, 15, 35, max_bytes=1 << 20)
     assert [(c.first, c.end) for c in chunks] == [(10, 20), (20, 30), (30, 40)]
     assert payloads(chunks[:1]) == [b"%d" % n for n in range(10, 20)]
 
@@ -59,38 +61,38 @@ def test_reading_gives_the_chunks_that_hold_the_range(store: Store) -> None:
 def test_reading_stops_at_its_limit_but_gives_one_chunk_in_any_case(store: Store) -> None:
     fill(store, 5)
     epoch = store.shards()[0].epoch
-    assert [c.first for c in store.read(0, epoch, 0, 50, max_bytes=1)] == [0]
-    size = len(store.read(0, epoch, 0, 1, max_bytes=1)[0].data)
-    assert [c.first for c in store.read(0, epoch, 0, 50, max_bytes=3 * size)] == [0, 10]
+    assert [c.first for c in store.reader.read(0, epoch, 0, 50, max_bytes=1)] == [0]
+    size = len(store.reader.read(0, epoch, 0, 1, max_bytes=1)[0].data)
+    assert [c.first for c in store.reader.read(0, epoch, 0, 50, max_bytes=3 * size)] == [0, 10]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 51), (5, 5), (6, 5), (50, 51)])
 def test_a_range_that_is_empty_or_beyond_the_end_is_refused(store: Store, start: int, end: int) -> None:
     fill(store, 5)
     with pytest.raises(ValueError, match="ends at 50"):
-        store.read(0, store.shards()[0].epoch, start, end, max_bytes=1)
+        store.reader.read(0, store.shards()[0].epoch, start, end, max_bytes=1)
 
 
 def test_another_epoch_is_lost_data(store: Store) -> None:
     fill(store, 1)
     with pytest.raises(DataLost, match="wiped"):
-        store.read(0, "00" * 8, 0, 1, max_bytes=1)
+        store.reader.read(0, "00" * 8, 0, 1, max_bytes=1)
 
 
 def test_a_large_append_is_cut_into_chunks(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: [fake_event(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
-    store.append({0: [fake_event(bytes(400_000)) for _ in range(3)]}, now=0)
+    store.appender.append({0: [fake_event(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
+    store.appender.append({0: [fake_event(bytes(400_000)) for _ in range(3)]}, now=0)
     state = store.shards()[0]
-    chunks = store.read(0, state.epoch, 0, state.next, max_bytes=1 << 30)
+    chunks = store.reader.read(0, state.epoch, 0, state.next, max_bytes=1 << 30)
     assert [c.count for c in chunks] == [CHUNK_EVENTS, 1, 2, 1]
     store.close()
 
 
 def test_timestamps_never_decrease(store: Store) -> None:
     for now in (5, 3, 9):
-        store.append({0: [fake_event()]}, now=now)
-    chunks = store.read(0, store.shards()[0].epoch, 0, 3, max_bytes=1 << 20)
+        store.appender.append({0: [fake_event()]}, now=now)
+    chunks = store.reader.read(0, store.shards()[0].epoch, 0, 3, max_bytes=1 << 20)
     assert [c.timestamp for c in chunks] == [5, 5, 9]
 
 
@@ -99,53 +101,53 @@ def test_timestamps_never_decrease(store: Store) -> None:
 )
 def test_an_offset_is_found_by_time(store: Store, timestamp: int, offset: int) -> None:
     fill(store, 5)
-    assert store.offset_at(0, timestamp) == offset
+    assert store.reader.offset_at(0, timestamp) == offset
 
 
 def test_an_offset_found_by_time_is_not_below_the_earliest(store: Store) -> None:
     fill(store, 5)
-    store.trim(0, 15)
-    assert [store.offset_at(0, t) for t in (0, 1000, 1001)] == [15, 15, 20]
+    store.retainer.trim(0, 15)
+    assert [store.reader.offset_at(0, t) for t in (0, 1000, 1001)] == [15, 15, 20]
 
 
 def test_an_empty_shard_has_no_offset_by_time_but_its_next(store: Store) -> None:
-    assert store.offset_at(1, 0) == 0
+    assert store.reader.offset_at(1, 0) == 0
 
 
 # -- repeats -------------------------------------------------------------------------------------------------
 
 
 def test_repeats_are_stored_once(store: Store) -> None:
-    store.append({0: numbered(1, 5)}, now=0)
-    again = store.append({0: numbered(4, 8)}, now=1)
+    store.appender.append({0: numbered(1, 5)}, now=0)
+    again = store.appender.append({0: numbered(4, 8)}, now=1)
     assert (again.count, again.repeats) == (3, 2)
     assert stored(store) == [b"%d" % n for n in range(1, 9)]
 
 
 def test_an_append_of_repeats_alone_leaves_the_log_as_it_is(store: Store) -> None:
-    store.append({0: numbered(1, 5)}, now=0)
+    store.appender.append({0: numbered(1, 5)}, now=0)
     before = store.shards()
-    assert store.append({0: numbered(1, 5)}, now=1).repeats == 5
+    assert store.appender.append({0: numbered(1, 5)}, now=1).repeats == 5
     assert store.shards() == before
 
 
 def test_repeats_are_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: numbered(1, 5)}, now=0)
+    store.appender.append({0: numbered(1, 5)}, now=0)
     store.close()
     store = make_store(tmp_path)
-    assert store.append({0: numbered(3, 6)}, now=1).repeats == 3
+    assert store.appender.append({0: numbered(3, 6)}, now=1).repeats == 3
     assert stored(store) == [b"1", b"2", b"3", b"4", b"5", b"6"]
     store.close()
 
 
 def test_publishers_that_are_silent_for_long_are_forgotten(store: Store) -> None:
     other = "cd" * 16
-    store.append({0: numbered(1, 2)}, now=100)
-    store.append({0: numbered(1, 2, publisher=other)}, now=200)
-    assert store.forget_publishers(150) == 1
-    assert store.append({0: numbered(1, 2, publisher=other)}, now=300).repeats == 2
-    assert store.append({0: numbered(1, 2, publisher=PUBLISHER)}, now=300).repeats == 0
+    store.appender.append({0: numbered(1, 2)}, now=100)
+    store.appender.append({0: numbered(1, 2, publisher=other)}, now=200)
+    assert store.retainer.forget_publishers(150) == 1
+    assert store.appender.append({0: numbered(1, 2, publisher=other)}, now=300).repeats == 2
+    assert store.appender.append({0: numbered(1, 2, publisher=PUBLISHER)}, now=300).repeats == 0
 
 
 # -- verifying -----------------------------------------------------------------------------------------------
@@ -178,8 +180,8 @@ def test_verifying_changes_nothing_and_goes_on_where_a_segment_is_missing(tmp_pa
 
 def test_verifying_finds_damage_in_what_repeats_are_known_by(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: numbered(1, 5)}, now=0)
-    store.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
+    store.appender.append({0: numbered(1, 5)}, now=0)
+    store.appender.append_batch("query", 3, [], sender="s", split=lambda rows: {0: rows}, now=1)
     store.close()
     assert [finding.damage for finding in verify_log(tmp_path)] == [None]
     path = tmp_path / "index" / "data.mdb"
@@ -206,18 +208,19 @@ def test_a_log_of_100_million_events_opens_at_once(tmp_path: Path) -> None:
     events, per_chunk = 100_000_000, 1000
     index = Index(tmp_path / "index", map_bytes=64 * 1024 * 1024)
     with index.write() as view:
-        (shard,) = view.shards()
+        (shard,) = all_shards(view)
         for first in range(0, events, per_chunk):
-            view.put_chunk(0, ChunkPlace(first=first, count=per_chunk, timestamp=first, segment=0, position=0, size=1))
+            place = ChunkPlace(first=first, count=per_chunk, timestamp=first, segment=0, position=0, size=1)
+            view.put(CHUNKS, (0, first), place)
         segment = SegmentRecord(first=0, end=events, size=1, written=0, last_timestamp=events)
-        view.put_segment(0, segment)
-        view.put_shard(type(shard)(number=0, epoch=shard.epoch, earliest=0, next=events, timestamp=events))
+        view.put(SEGMENTS, (0, 0), segment)
+        view.put(SHARDS, 0, type(shard)(number=0, epoch=shard.epoch, earliest=0, next=events, timestamp=events))
     index.close()
     (tmp_path / "segments" / f"00000-{shard.epoch}-{0:020d}.segment").write_bytes(b"")
     begin = time.thread_time()
     store = make_store(tmp_path)
     state = store.shards()[0]
-    found = store.offset_at(0, events // 2)
+    found = store.reader.offset_at(0, events // 2)
     assert time.thread_time() - begin < 2
     assert (state.next, found) == (events, events // 2)
     store.close()
@@ -230,7 +233,7 @@ def test_a_flipped_bit_is_reported_with_its_place_and_spares_the_rest(tmp_path: 
     store = make_store(tmp_path)
     fill(store, 3)
     epoch = store.shards()[0].epoch
-    size = len(store.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
+    size = len(store.reader.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
     path = next((tmp_path / "segments").iterdir())
     with path.open("r+b") as file:
         file.seek(size + 200)
@@ -238,24 +241,24 @@ def test_a_flipped_bit_is_reported_with_its_place_and_spares_the_rest(tmp_path: 
         file.seek(size + 200)
         file.write(bytes([byte[0] ^ 4]))
     with pytest.raises(LogDamaged, match=path.name):
-        store.read(0, epoch, 10, 20, max_bytes=1)
-    assert payloads(store.read(0, epoch, 20, 30, max_bytes=1)) == [b"%d" % n for n in range(20, 30)]
+        store.reader.read(0, epoch, 10, 20, max_bytes=1)
+    assert payloads(store.reader.read(0, epoch, 20, 30, max_bytes=1)) == [b"%d" % n for n in range(20, 30)]
     store.close()
 
 
 def test_a_chunk_in_the_wrong_place_is_noticed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for _ in range(2):
-        store.append({0: [fake_event(b"same") for _ in range(10)]}, now=0)
+        store.appender.append({0: [fake_event(b"same") for _ in range(10)]}, now=0)
     epoch = store.shards()[0].epoch
     path = next((tmp_path / "segments").iterdir())
-    size = len(store.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
+    size = len(store.reader.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
     with path.open("r+b") as file:
         first = file.read(size)
         file.seek(size)
         file.write(first)
     with pytest.raises(LogDamaged, match="not the one"):
-        store.read(0, epoch, 10, 20, max_bytes=1)
+        store.reader.read(0, epoch, 10, 20, max_bytes=1)
     store.close()
 
 
@@ -263,27 +266,27 @@ def test_a_chunk_in_the_wrong_place_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_pinned_cursor_stays_where_the_first_pin_put_it(store: Store) -> None:
-    assert store.pin_cursor("g", {"0@x": 5}, now=1).start == {"0@x": 5}
-    assert store.pin_cursor("g", {"0@x": 9}, now=2).start == {"0@x": 5}
-    store.move_cursor("g", {"0@x": 7}, now=3)
-    assert store.pin_cursor("g", {"0@x": 9}, now=4).start == {"0@x": 5}
-    (cursor,) = store.cursors()
+    assert store.cursors.pin("g", {"0@x": 5}, now=1).start == {"0@x": 5}
+    assert store.cursors.pin("g", {"0@x": 9}, now=2).start == {"0@x": 5}
+    store.cursors.move("g", {"0@x": 7}, now=3)
+    assert store.cursors.pin("g", {"0@x": 9}, now=4).start == {"0@x": 5}
+    (cursor,) = store.cursors.all()
     assert (cursor.group, cursor.offsets, cursor.timestamp) == ("g", {"0@x": 7}, 3)
 
 
 def test_a_dropped_cursor_can_be_pinned_anew(store: Store) -> None:
-    store.pin_cursor("g", {"0@x": 5}, now=1)
-    assert store.drop_cursor("g")
-    assert not store.drop_cursor("g")
-    assert store.pin_cursor("g", {"0@x": 9}, now=2).start == {"0@x": 9}
+    store.cursors.pin("g", {"0@x": 5}, now=1)
+    assert store.cursors.drop("g")
+    assert not store.cursors.drop("g")
+    assert store.cursors.pin("g", {"0@x": 9}, now=2).start == {"0@x": 9}
 
 
 def test_cursors_survive(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.pin_cursor("g", {"0@x": 5}, now=1)
+    store.cursors.pin("g", {"0@x": 5}, now=1)
     store.close()
     store = make_store(tmp_path)
-    assert [c.group for c in store.cursors()] == ["g"]
+    assert [c.group for c in store.cursors.all()] == ["g"]
     store.close()
 
 
@@ -297,20 +300,20 @@ def segment_files(tmp_path: Path) -> int:
 def test_trimmed_events_are_gone_and_the_rest_stays(store: Store, tmp_path: Path) -> None:
     expected = fill(store, 20)
     before = segment_files(tmp_path)
-    assert store.trim(0, 105) == 105
+    assert store.retainer.trim(0, 105) == 105
     assert stored(store) == expected[105:]
     assert segment_files(tmp_path) < before
     with pytest.raises(DataLost, match="trimmed"):
-        store.read(0, store.shards()[0].epoch, 104, 110, max_bytes=1)
-    assert store.trim(0, 50) == 0
+        store.reader.read(0, store.shards()[0].epoch, 104, 110, max_bytes=1)
+    assert store.retainer.trim(0, 50) == 0
 
 
 def test_a_log_that_was_trimmed_away_goes_on_numbering(store: Store, tmp_path: Path) -> None:
     fill(store, 20)
-    assert store.trim(0, 1_000_000) == 200
+    assert store.retainer.trim(0, 1_000_000) == 200
     state = store.shards()[0]
     assert (state.earliest, state.next, state.size, segment_files(tmp_path)) == (200, 200, 0, 0)
-    store.append({0: [fake_event(b"more")]}, now=10**9)
+    store.appender.append({0: [fake_event(b"more")]}, now=10**9)
     assert stored(store) == [b"more"]
     assert store.shards()[0].next == 201
 
@@ -318,12 +321,12 @@ def test_a_log_that_was_trimmed_away_goes_on_numbering(store: Store, tmp_path: P
 def test_retention_removes_by_size_and_spares_unread_events(store: Store) -> None:
     fill(store, 20)
     state = store.shards()[0]
-    store.pin_cursor("g", {state.id: 60}, now=0)
+    store.cursors.pin("g", {state.id: 60}, now=0)
     limit = Retention(max_bytes=SMALL_SEGMENT, keep_unread=True)
-    store.retain(limit, now=0)
+    store.retainer.retain(limit, now=0)
     assert 0 < store.shards()[0].earliest <= 60
-    store.move_cursor("g", {state.id: 200}, now=0)
-    assert store.retain(limit, now=0) > 0
+    store.cursors.move("g", {state.id: 200}, now=0)
+    assert store.retainer.retain(limit, now=0) > 0
     assert SMALL_SEGMENT <= store.shards()[0].size < 2 * SMALL_SEGMENT
 
 
@@ -333,9 +336,9 @@ def test_events_stored_while_a_clock_was_ahead_do_not_keep_those_behind_them_for
     events = [fake_event(bytes(100))] * 20
     for now in (year, 50 * year, year + second, year + 2 * second):
         for _ in range(4):  # more than a segment
-            store.append({0: events}, now=now)
-    assert store.retain(kept, now=year + 30 * second) == 0
-    assert store.retain(kept, now=year + 90 * second) == 320
+            store.appender.append({0: events}, now=now)
+    assert store.retainer.retain(kept, now=year + 30 * second) == 0
+    assert store.retainer.retain(kept, now=year + 90 * second) == 320
 
 
 # -- anything in any order -----------------------------------------------------------------------------------
@@ -387,11 +390,11 @@ def test_a_log_is_a_list_that_forgets_its_beginning(
     for now, step in enumerate(plan):
         match step:
             case Append(shard, numbers):
-                store.append({shard: [e for n in numbers for e in numbered(n, n)]}, now=now)
+                store.appender.append({shard: [e for n in numbers for e in numbered(n, n)]}, now=now)
                 model[shard] += [b"%d" % n for n in dict.fromkeys(numbers) if n not in seen]
                 seen |= set(numbers)
             case Trim(shard, before):
-                store.trim(shard, before)
+                store.retainer.trim(shard, before)
                 earliest[shard] = max(earliest[shard], min(before, len(model[shard])))
             case _:
                 store.close()
@@ -411,7 +414,7 @@ def arrivals(publisher: int, *, cluster: str, numbers: Sequence[int]) -> list[Ev
 
 def publishers_of(store: Store, cluster: str) -> int:
     with store.read_transaction() as view:
-        return view.quota("publishers").used(cluster)
+        return Quota(view, "publishers").used(cluster)
 
 
 def test_what_is_known_of_publishers_is_counted_by_cluster_and_forgotten_of_those_silent_for_longest(
@@ -419,18 +422,20 @@ def test_what_is_known_of_publishers_is_counted_by_cluster_and_forgotten_of_thos
 ) -> None:
     store = make_store(tmp_path)
     honest = arrivals(1, cluster="honest", numbers=range(1, 10))
-    store.append({0: honest}, now=1)
+    store.appender.append({0: honest}, now=1)
     most = 0
     wide = [1 + 4096 * block for block in range(200)]
     for publisher in range(2, 60):
         # Each uses as many blocks of its window as it can with few events.
-        store.append({0: arrivals(publisher, cluster="evil", numbers=wide)}, now=publisher)
+        store.appender.append({0: arrivals(publisher, cluster="evil", numbers=wide)}, now=publisher)
         most = max(most, publishers_of(store, "evil"))
     assert 3 * MIB < most <= 4 * MIB, "a sixteenth of the 64 MiB of this log's index"
-    assert store.append({0: honest}, now=60).repeats == 9, "another cluster's are known"
-    assert store.append({0: arrivals(59, cluster="evil", numbers=wide)}, now=61).repeats == 200
-    assert store.append({0: arrivals(2, cluster="evil", numbers=wide[-1:])}, now=62).count == 1, "was forgotten"
-    store.forget_publishers(100)
+    assert store.appender.append({0: honest}, now=60).repeats == 9, "another cluster's are known"
+    assert store.appender.append({0: arrivals(59, cluster="evil", numbers=wide)}, now=61).repeats == 200
+    assert store.appender.append({0: arrivals(2, cluster="evil", numbers=wide[-1:])}, now=62).count == 1, (
+        "was forgotten"
+    )
+    store.retainer.forget_publishers(100)
     assert publishers_of(store, "evil") == publishers_of(store, "honest") == 0
     store.close()
 
@@ -446,28 +451,28 @@ def test_topics_of_a_publisher_are_counted_too(tmp_path: Path) -> None:
             )
             for n in range(300)
         ]
-        store.append({0: runs}, now=turn)
+        store.appender.append({0: runs}, now=turn)
         assert publishers_of(store, "many") - counted > 300 * 100
         counted = publishers_of(store, "many")
         store.close()
         store = make_store(tmp_path)
         assert publishers_of(store, "many") == counted
-    store.append({0: arrivals(int("cd" * 16, 16), cluster="many", numbers=[5000])}, now=3)
+    store.appender.append({0: arrivals(int("cd" * 16, 16), cluster="many", numbers=[5000])}, now=3)
     assert 0 < publishers_of(store, "many") - counted < 2000
-    store.forget_publishers(100)
+    store.retainer.forget_publishers(100)
     assert publishers_of(store, "many") == 0
     store.close()
 
 
 def test_what_is_not_in_memory_of_a_publisher_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for bound in ("_WINDOWS_OF_OWNER", "_NUMBERINGS_OF_OWNER"):
-        monkeypatch.setattr(store_module, bound, 1)
+        monkeypatch.setattr(publishers_module, bound, 1)
     store = make_store(tmp_path)
     for number in (1, 2, 4):
         for publisher in (1, 2, 3):
-            appended = store.append({0: arrivals(publisher, cluster="many", numbers=[number])}, now=number)
+            appended = store.appender.append({0: arrivals(publisher, cluster="many", numbers=[number])}, now=number)
             assert (appended.count, appended.repeats) == (1, 0)
     for publisher in (1, 2, 3):
-        assert store.append({0: arrivals(publisher, cluster="many", numbers=[1, 2, 4])}, now=5).repeats == 3
+        assert store.appender.append({0: arrivals(publisher, cluster="many", numbers=[1, 2, 4])}, now=5).repeats == 3
     assert {number for number, *_ in [(state.next,) for state in store.shards()]} == {9}
     store.close()

@@ -14,7 +14,7 @@ from iris.kernel.config import MIB
 from iris.patterns.bridge_protocol import MAX_OUTCOME
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import Quota, Transaction
 from iris.spark_bridge.outcomes.records import (
     Accepted,
     ClaimRefused,
@@ -62,7 +62,7 @@ class Opened:
         """Do operations in one transaction."""
         verdicts: list[Verdict] = []
 
-        def change(view: IndexView) -> dict[int, list[EventRun]]:
+        def change(view: Transaction) -> dict[int, list[EventRun]]:
             runs: list[EventRun] = []
             verdicts.extend(
                 self.records.apply(view, runs, operation, date=self.date, now=self.now, may_forget=may_forget)
@@ -70,17 +70,17 @@ class Opened:
             )
             return {0: runs}
 
-        self.store.append({}, now=1, change=change)
+        self.store.appender.append({}, now=1, change=change)
         return verdicts
 
     def sweep(self) -> int:
         swept: list[int] = []
 
-        def change(view: IndexView) -> dict[int, list[EventRun]]:
+        def change(view: Transaction) -> dict[int, list[EventRun]]:
             swept.append(self.records.sweep(view, self.date))
             return {}
 
-        self.store.append({}, now=1, change=change)
+        self.store.appender.append({}, now=1, change=change)
         return swept[0]
 
     def count(self) -> int:
@@ -89,7 +89,7 @@ class Opened:
 
     def kept(self, owner: str) -> int:
         with self.store.read_transaction() as view:
-            return view.quota("keys").used(owner)
+            return Quota(view, "keys").used(owner)
 
     def later(self, seconds: float) -> None:
         self.now += seconds
@@ -233,14 +233,14 @@ def test_what_is_kept_for_a_cluster_is_counted_in_bytes_and_leaves_room_to_the_o
     # The index has room for others: their keys, and numbered events.
     assert opened(claim(B, key=b"h" * 32, owner="honest")) == Granted(1)
     assert opened(KeyOutcome(claim(B, key=b"h" * 32, owner="honest"), 1, bytes(size))) == Accepted(new=True)
-    assert opened.store.append({0: numbered(1, 1000)}, now=1).count == 1000
+    assert opened.store.appender.append({0: numbered(1, 1000)}, now=1).count == 1000
 
 
 def test_clusters_together_leave_room_for_events(opened: Opened) -> None:
     refused = [fill(opened, f"evil{turn}", MAX_OUTCOME, first=turn << 20)[1] for turn in range(6)][-1]
     assert isinstance(refused, ClaimRefused)
     assert refused.text.startswith("all clusters together have 15.")
-    assert opened.store.append({0: numbered(1, 1000)}, now=1).count == 1000
+    assert opened.store.appender.append({0: numbered(1, 1000)}, now=1).count == 1000
 
 
 def test_an_outcome_above_the_quota_is_refused_and_the_key_is_in_doubt(opened: Opened) -> None:

@@ -56,7 +56,7 @@ async def test_questions_for_any_number_of_queues_leave_the_others_their_places_
                 assert await ask(curious, "peek", f"public.{number}", most=9) == []
             with pytest.raises(iris.RemoteError, match="may not subscribe to 'jobs'"):
                 await ask(curious, "queue", "jobs")
-            assert [cursor.group for cursor in bridge.store.cursors()] == ["queue/jobs"]
+            assert [cursor.group for cursor in bridge.store.cursors.all()] == ["queue/jobs"]
             reports = (await gather_reports(node))["queues"]
             assert len(reports) <= 3
             assert (await ask(desk, "queue", "jobs"))["done"] == 9
@@ -130,4 +130,4 @@ async def test_a_queue_that_was_only_looked_at_is_forgotten(tmp_path: Path, monk
         with trio.fail_after(20):
             while [status.queue for status in (await gather_reports(node))["queues"]] != ["jobs.kept"]:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.01)
-        assert set(bridge.store.owners("group")) == {"queue/jobs.kept"}
+        assert set(bridge.store.owners.of_kind("group")) == {"queue/jobs.kept"}

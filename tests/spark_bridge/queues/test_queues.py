@@ -22,7 +22,7 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
-from iris.spark_bridge.log import checked_table
+from iris.spark_bridge.log import quota
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.bridges import BridgeProcess
@@ -283,7 +283,7 @@ async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp
 async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checked_table, "_ONE", 2**60)
+    monkeypatch.setattr(quota, "_ONE", 2**60)
     async with open_network() as network, network.open_node("desk") as node:
         async with bridge(network, tmp_path), node.bridge().queue("jobs", attempts=9, backoff=0.001) as jobs:
             await node.wait_for("bridge")

@@ -9,7 +9,7 @@ import pytest
 from iris.kernel.config import MIB
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import Quota, Transaction
 from iris.spark_bridge.queues.records import Crowded, Retry, ShardChange, read_record, write_changes
 from tests.support.arrivals import make_store
 
@@ -18,12 +18,12 @@ def test_a_record_that_is_not_what_was_written_is_noticed(tmp_path: Path) -> Non
     retries = {7: Retry(2, 5, "an error that stands nowhere else")}
     change = ShardChange(floor=3, done=3, dead=0, expired=0, blocks={}, retries=retries)
 
-    def write(view: IndexView) -> dict[int, list[EventRun]]:
+    def write(view: Transaction) -> dict[int, list[EventRun]]:
         write_changes(view, "jobs", "shop", {(0, "00" * 8): change}, 7)
         return {}
 
     store = make_store(tmp_path)
-    store.append({}, now=1, change=write)
+    store.appender.append({}, now=1, change=write)
     with store.read_transaction() as view:
         loaded = read_record(view, "jobs", 0, "00" * 8)
         assert loaded is not None
@@ -50,12 +50,12 @@ def test_failed_attempts_are_counted_in_bytes_and_those_beyond_are_not_written(t
     def write(queue: str, cluster: str, retries: dict[int, Retry | None]) -> Crowded:
         crowded: Crowded = {}
 
-        def change(view: IndexView) -> dict[int, list[EventRun]]:
+        def change(view: Transaction) -> dict[int, list[EventRun]]:
             written = ShardChange(floor=0, done=0, dead=0, expired=0, blocks={}, retries=retries)
             crowded.update(write_changes(view, queue, cluster, {shard: written}, 7))
             return {}
 
-        store.append({}, now=1, change=change)
+        store.appender.append({}, now=1, change=change)
         return crowded
 
     def kept(queue: str) -> dict[int, Retry]:
@@ -66,7 +66,7 @@ def test_failed_attempts_are_counted_in_bytes_and_those_beyond_are_not_written(t
 
     def used(cluster: str) -> int:
         with store.read_transaction() as view:
-            return view.quota("retries").used(cluster)
+            return Quota(view, "retries").used(cluster)
 
     long = {offset: Retry(1, 5, "e" * 1024) for offset in range(1200)}
     crowded = write("evil", "evil", {**long})

@@ -69,7 +69,7 @@ async def test_a_confirmed_event_is_on_the_disk(tmp_path: Path) -> None:
         assert stored(bridge.store) == [b"one"]
         await publisher.publish_confirmed("a.c", {"n": 2}, key="k", headers={"h": "x"})
         (state,) = bridge.states.values()
-        (chunk,) = bridge.store.read(0, state.epoch, 1, 2, max_bytes=1)
+        (chunk,) = bridge.store.reader.read(0, state.epoch, 1, 2, max_bytes=1)
         (row,) = decode_events(chunk.data).to_pylist()
         assert (row["topic"], row["key"], row["offset"]) == ("a.c", b"k", 1)
         assert {"key": "iris-sender", "value": b"publisher"} in row["headers"]

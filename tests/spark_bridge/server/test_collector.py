@@ -34,7 +34,7 @@ def rows(bridge: BridgeMember) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for state in bridge.states.values():
         if state.next:
-            for chunk in bridge.store.read(state.number, state.epoch, 0, state.next, max_bytes=1 << 20):
+            for chunk in bridge.store.reader.read(state.number, state.epoch, 0, state.next, max_bytes=1 << 20):
                 found += decode_events(chunk.data).to_pylist()
     return found
 

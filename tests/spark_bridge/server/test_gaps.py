@@ -54,9 +54,9 @@ async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_p
                 while done < 21:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.01)
                 assert set(stored(member.store)) == {b"%d" % number for number in range(21)}
-                assert member.store.gaps() == []
+                assert member.store.reader.gaps() == []
                 await publish(21)
-                assert member.store.gaps() == []
+                assert member.store.reader.gaps() == []
                 assert member.statistics().missed == 0
         assert not node_parts.patterns.pubsub.publishing.resolve("orders").withdrawn, "every bridge knows by now"
 
@@ -77,7 +77,7 @@ async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp
             await node.wait_for("bridge")
             await publish_until_stored(node, 1)
             await node.publish_confirmed("other", b"last")
-            assert {gap.topic: gap.count for gap in member.store.gaps()} == {"orders": 3, "other": 3}
+            assert {gap.topic: gap.count for gap in member.store.reader.gaps()} == {"orders": 3, "other": 3}
             async with node.bridge().consume("orders", group="billing") as orders:
                 gaps = count = 0
                 while count < 2:

@@ -160,7 +160,7 @@ async def test_a_row_says_in_the_log_who_wrote_it(tmp_path: Path) -> None:
         await client.stage("bridge", part(0), written(["a"]))
         await client.commit("bridge", "q", 0, [part(0)])
         (state,) = bridge.states.values()
-        (chunk,) = bridge.store.read(0, state.epoch, 0, 1, max_bytes=1)
+        (chunk,) = bridge.store.reader.read(0, state.epoch, 0, 1, max_bytes=1)
         (row,) = decode_events(chunk.data).to_pylist()
         assert row["headers"] == [{"key": "iris-sender", "value": b"spark"}]
 

@@ -37,19 +37,16 @@ class Log:
     def read_transaction(self) -> Iterator[Log]:
         yield self
 
-    def table(self, _name: str) -> Log:
-        return self
-
-    def records(self) -> list[tuple[bytes, bytes]]:
+    def items(self, _table: object) -> list[tuple[bytes, bytes]]:
         return list(self.rows.items())
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, _table: object, key: bytes) -> bytes | None:
         return self.rows.get(key)
 
-    def put(self, key: bytes, value: bytes) -> None:
+    def put(self, _table: object, key: bytes, value: bytes) -> None:
         self.rows[key] = value
 
-    def delete(self, key: bytes) -> None:
+    def delete(self, _table: object, key: bytes) -> None:
         self.rows.pop(key, None)
 
 

@@ -19,7 +19,7 @@ from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed
 from iris.node.operators import gather_reports
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import IndexView, Store
+from iris.spark_bridge.log import Store, Transaction
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.leases import LeaseRecord, LeaseStatistics, LeaseTable, read_leases, write_lease
 from iris.testing import Network, Rights, open_network
@@ -55,11 +55,11 @@ def write(store: Store, table: LeaseTable, name: str, holder: str, now: float) -
     assert isinstance(granted, LeaseRecord)
     ended = table.pop_ended()
 
-    def change(view: IndexView) -> dict[int, list[EventRun]]:
+    def change(view: Transaction) -> dict[int, list[EventRun]]:
         write_lease(view, name, granted, ended)
         return {}
 
-    store.append({}, now=1, change=change)
+    store.appender.append({}, now=1, change=change)
 
 
 def read(store: Store, now: float, date: int = 0) -> LeaseTable:

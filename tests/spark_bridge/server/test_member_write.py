@@ -13,7 +13,7 @@ import trio
 import iris
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import KEYS, QUEUES, Transaction
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
@@ -45,13 +45,13 @@ async def test_a_change_that_fails_is_an_error_of_its_caller_alone(
 ) -> None:
     results: list[object] = []
 
-    def fail(view: IndexView, _runs: list[EventRun]) -> None:
-        view.table("queues").put(b"half", b"")
+    def fail(view: Transaction, _runs: list[EventRun]) -> None:
+        view.put(QUEUES, b"half", b"")
         raise error
 
-    def count(view: IndexView, _runs: list[EventRun]) -> int:
-        number = view.table("queues").count()
-        view.table("queues").put(b"%d" % number, b"")
+    def count(view: Transaction, _runs: list[EventRun]) -> int:
+        number = view.count(QUEUES)
+        view.put(QUEUES, b"%d" % number, b"")
         return number
 
     async def write(member: BridgeMember) -> None:
@@ -93,10 +93,10 @@ async def test_a_damaged_record_of_an_outcome_is_an_error_of_its_request_alone(t
         await desk.wait_for("bank")
         assert await desk.request("bank", 1, options=iris.RequestOptions(idempotency_key="k")) == "done"
         with member.store.read_transaction() as view:
-            ((key, _),) = view.table("keys").records()
+            ((key, _),) = view.items(KEYS)
 
-        def damage(view: IndexView, _runs: list[EventRun]) -> None:
-            view.table("keys").put(key, b"\xc1")
+        def damage(view: Transaction, _runs: list[EventRun]) -> None:
+            view.put(KEYS, key, b"\xc1")
 
         await member.write(damage)
         with pytest.raises(iris.IrisError):

@@ -15,11 +15,11 @@ from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
 from iris.spark_bridge.admin import drop_group, drop_query, read_status, transfer, verify_log
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
-from iris.spark_bridge.log.store import JOB_PREFIX, Store
+from iris.spark_bridge.log import JOB_PREFIX, Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
-from tests.support.arrivals import make_former, make_store, stored
+from tests.support.arrivals import make_store, stored
 from tests.support.staged import open_pair, part, staged_files, written
 
 
@@ -173,7 +173,7 @@ async def test_a_group_has_offsets_of_the_members_shards_alone(tmp_path: Path) -
         made_up = {f"{number}@0000000000000000": number for number in range(1000)}
         await client.pin("bridge", "g", {shard.id: 0, **made_up})
         await client.move("bridge", "g", {shard.id: 0, **made_up})
-        (cursor,) = bridge.store.cursors()
+        (cursor,) = bridge.store.cursors.all()
         assert (cursor.start, cursor.offsets) == ({shard.id: 0}, {shard.id: 0})
 
 
@@ -199,7 +199,7 @@ async def test_a_cluster_has_so_many_groups_and_queries_and_all_have_so_many(tmp
         await second.pin("bridge", "g3", {})
         with pytest.raises(QuotaExceeded, match=r"all clusters together may have 3 .* 'iris bridge drop --group NAME'"):
             await second.pin("bridge", "g4", {})
-        assert {cursor.group for cursor in bridge.store.cursors()} == {"g0", "g1", "g3"}
+        assert {cursor.group for cursor in bridge.store.cursors.all()} == {"g0", "g1", "g3"}
         await first.pin("bridge", "g1", {})
         await drop_group(own, "g0")
         await drop_query(own, "q0")
@@ -211,54 +211,31 @@ def test_a_job_is_its_clusters_for_a_day(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for name in (f"{JOB_PREFIX}1", "stream"):
         assert claim(store, name, "a", now=1) == "a"
-    store.forget_publishers(2)
+    store.retainer.forget_publishers(2)
     assert claim(store, f"{JOB_PREFIX}1", "b", now=3) == "b"
     assert claim(store, "stream", "b", now=3) == "a"
     store.close()
 
 
 def claim(store: Store, name: str, owner: str, *, now: int) -> str:
-    return store.claim("query", name, owner, most=10, most_of_owner=10, now=now)
+    return store.owners.claim("query", name, owner, most=10, most_of_owner=10, now=now)
 
 
-# -- logs of earlier versions ----------------------------------------------------------------------------------
-
-
-def make_first(directory: Path) -> None:
-    """Make a log as the version before this one left it."""
-    store = make_store(directory)
-    store.append_batch("q", 4, [], sender="s", split=lambda rows: {0: rows}, now=1)
-    store.pin_cursor("g", {"0@x": 1}, now=1)
-    store.close()
-    make_former(directory, 1)
-
-
-def test_a_log_of_the_former_version_is_opened_and_its_names_belong_to_who_uses_them_first(tmp_path: Path) -> None:
-    make_first(tmp_path)
-    for _ in range(2):
-        store = make_store(tmp_path)
-        assert claim(store, "q", "first", now=1) == "first"
-        assert claim(store, "q", "second", now=1) == "first"
-        assert store.append_batch("q", 4, [], sender="s", split=lambda rows: {0: rows}, now=1) is None
-        assert [cursor.group for cursor in store.cursors()] == ["g"]
-        store.close()
-
-
-def test_verifying_a_log_of_the_former_version_leaves_it_as_it_is(tmp_path: Path) -> None:
-    make_first(tmp_path)
-    before = (tmp_path / "index" / "data.mdb").read_bytes()
-    assert [finding.damage for finding in verify_log(tmp_path)] == []
-    assert (tmp_path / "index" / "data.mdb").read_bytes() == before
-
-
-def test_a_log_of_the_former_version_that_lacks_a_table_is_damaged(tmp_path: Path) -> None:
-    make_first(tmp_path)
-    with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+def test_a_log_that_lacks_a_table_is_damaged(tmp_path: Path) -> None:
+    make_store(tmp_path).close()
+    with lmdb.open(str(tmp_path / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
         sinks = environment.open_db(b"sinks")
         with environment.begin(write=True) as transaction:
             transaction.drop(sinks)
-    with pytest.raises(LogDamaged, match="has 7 tables and not 8"):
+    with pytest.raises(LogDamaged, match="has 23 tables and not 24"):
         make_store(tmp_path)
+
+
+def test_verifying_a_log_leaves_it_as_it_is(tmp_path: Path) -> None:
+    make_store(tmp_path).close()
+    before = (tmp_path / "index" / "data.mdb").read_bytes()
+    assert [finding.damage for finding in verify_log(tmp_path)] == []
+    assert (tmp_path / "index" / "data.mdb").read_bytes() == before
 
 
 def test_a_record_of_an_owner_that_is_damaged_lets_nobody_have_the_name(tmp_path: Path) -> None:

@@ -165,11 +165,11 @@ async def test_each_operation_looks_at_the_rights_to_what_it_names_before_anythi
                     expected = {name for name, row in PERMISSIONS.items() if not permitted(row, rights)}
                     assert await refused(other, PERMISSIONS) == expected, rights
                 if not rights.may_subscribe("secret.a"):
-                    assert bridge.store.owners("group") == {}
+                    assert bridge.store.owners.of_kind("group") == {}
                 if rights.publishes == ():
-                    assert bridge.store.owners("query") == {}
+                    assert bridge.store.owners.of_kind("query") == {}
                 for kind, name in (("group", NAMED["group"]), ("query", "q")):
-                    drop = bridge.store.drop_cursor if kind == "group" else bridge.store.drop_query
+                    drop = bridge.store.cursors.drop if kind == "group" else bridge.store.owners.drop_query
                     drop(str(name))
 
 

@@ -10,11 +10,10 @@ import pytest
 import trio
 
 from iris.kernel.errors import NotAllowed, NotSent, RequestTimeout
-from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
-from tests.support.arrivals import make_former, stored
+from tests.support.arrivals import stored
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -130,18 +129,3 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
         assert bridge.store.subscribers() == []
         full = False
         await until(lambda: len(bridge.store.subscribers()) == 2)
-
-
-def test_a_log_of_the_former_version_is_opened_and_keeps_what_is_known(tmp_path: Path) -> None:
-    open_store(tmp_path, shards=[0], entropy=os.urandom).close()
-    make_former(tmp_path, 2)
-    assert list(verify_log(tmp_path)) == []
-    for _ in range(2):
-        store = open_store(tmp_path, shards=[0], entropy=os.urandom)
-        store.keep_subscribers([b"one", b"two"])
-        assert sorted(store.subscribers()) == [b"one", b"two"]
-        store.keep_subscribers([b"two"])
-        store.close()
-    store = open_store(tmp_path, shards=[], entropy=os.urandom)
-    assert store.subscribers() == [b"two"]
-    store.close()

@@ -131,7 +131,7 @@ async def test_publishers_do_not_wait_for_a_tier_that_does_not_answer(
             with trio.fail_after(60):
                 while (await read_status(client)).tiers[0].behind < 20:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.05)
-            member.store.retain(Retention(max_age=SOON), now=member.now())
+            member.store.retainer.retain(Retention(max_age=SOON), now=member.now())
             assert [event["value"] async for event in read_events(client)] == list(range(20))
             status = (await read_status(client)).tiers[0]
             assert status.failures > 0

@@ -12,6 +12,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import NotCopied
+from iris.spark_bridge.log.records import TABLES
 from iris.spark_bridge.log.replication.journal import LogChange
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
@@ -68,7 +69,7 @@ def repeat(copy: Store, sent: list[LogChange]) -> None:
 
 def contents(store: Store) -> object:
     with store.read_transaction() as view:
-        return [(name, [*table.records()]) for name, table in view.tables().items() if name != "replication"]
+        return [[*view.sealed(table)] for table in TABLES.values() if not table.is_own]
 
 
 def files(directory: Path) -> list[str]:
@@ -106,7 +107,7 @@ async def test_a_copy_that_was_away_gets_what_the_tier_has_not(held: int, tmp_pa
         catch_up(log.store, copy)
         assert contents(copy) == contents(log.store)
         assert files(tmp_path / "copy") == files(tmp_path / "log")
-        log.store.append({0: numbered(1, 100)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 100)}, now=SECOND)
         await log.move_all()
         catch_up(log.store, copy)
         assert contents(copy) == contents(log.store)
@@ -161,7 +162,7 @@ async def test_a_copy_that_is_promoted_by_force_while_it_catches_up_goes_on_with
     forks = {0: offset}
     with open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2, forks=lambda _: forks) as promoted:
         assert stored(promoted.store) == events[:offset]
-        promoted.store.append({0: numbered(1, 100)}, now=SECOND)
+        promoted.store.appender.append({0: numbered(1, 100)}, now=SECOND)
         events[offset:] = [b"%d" % number for number in range(1, 101)]
         await promoted.move_all()
         assert stored(promoted.store) == events
@@ -174,14 +175,14 @@ async def test_what_was_given_up_by_force_is_in_the_tier_no_more(tmp_path: Path)
     with open_tiered(tmp_path / "log", tmp_path / "tier") as log, open_copy(tmp_path / "copy") as copy:
         events = fill(log.store, 30)
         catch_up(log.store, copy)
-        log.store.append({0: [fake_event(b"lost %d" % n) for n in range(400)]}, now=SECOND)
+        log.store.appender.append({0: [fake_event(b"lost %d" % n) for n in range(400)]}, now=SECOND)
         await log.move_all()
     forks = {0: 300}
     with (
         open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2, forks=lambda _: forks) as promoted,
         open_tiered(tmp_path / "log", tmp_path / "tier") as former,
     ):
-        promoted.store.append({0: numbered(1, 500)}, now=SECOND)
+        promoted.store.appender.append({0: numbered(1, 500)}, now=SECOND)
         events += [b"%d" % number for number in range(1, 501)]
         await promoted.move_all()
         assert stored(promoted.store) == events
@@ -214,7 +215,7 @@ async def test_a_former_primary_that_goes_on_with_a_commit_changes_nothing(
             follow(former, copy)
             events = fill(former.store, 60)
             await former.move()
-            former.store.append({0: numbered(1, 100)}, now=SECOND)
+            former.store.appender.append({0: numbered(1, 100)}, now=SECOND)
             events += [b"%d" % number for number in range(1, 101)]
             await former.copied()
         with (
@@ -295,7 +296,7 @@ async def test_a_primary_killed_at_any_step_of_an_upload(number: int, lags: bool
         events = fill(log.store, 12)
         await log.move_all()
         events += [b"%d" % number for number in range(1, 101)]
-        log.store.append({0: numbered(1, 100)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 100)}, now=SECOND)
         await log.copied()
     with (
         open_tiered(tmp_path / "log", tmp_path / "tier", writer=1) as log,
@@ -317,7 +318,7 @@ async def test_a_primary_killed_at_any_step_of_an_upload(number: int, lags: bool
     with open_tiered(tmp_path / "copy", tmp_path / "tier", writer=2, term=2, forks=lambda _: {0: 220}) as promoted:
         assert stored(promoted.store) == events
         events += [b"%d" % number for number in range(101, 121)]
-        assert promoted.store.append({0: numbered(91, 120)}, now=SECOND).repeats == 10
+        assert promoted.store.appender.append({0: numbered(91, 120)}, now=SECOND).repeats == 10
         await promoted.move_all()
         assert stored(promoted.store) == events
         assert files(tmp_path / "copy") == []
@@ -346,7 +347,7 @@ async def test_what_too_few_copies_have_does_not_go_to_the_tier(tmp_path: Path) 
         fill(log.store, 30)
         with pytest.raises(NotCopied):
             await log.move()
-        log.store.trim(0, 200)
+        log.store.retainer.trim(0, 200)
         with pytest.raises(NotCopied):
             await log.move()
         assert read_manifest(folder) == manifest

@@ -80,11 +80,11 @@ async def test_a_log_goes_to_a_bucket_and_is_read_from_there(port: int, tmp_path
         names = storage.names(folder)
         assert names == [found.name for found in log.store.tiering.objects(0)]
         assert len(storage.names(f"{folder}/_manifest")) == 2, "the last one, and the one before"
-        log.store.trim(0, log.store.tiering.objects(0)[0].end)
+        log.store.retainer.trim(0, log.store.tiering.objects(0)[0].end)
         await log.move()
         assert storage.names(folder) == names[1:]
     with open_tiered(tmp_path / "log", place, writer=1) as log:
-        log.store.append({0: numbered(1, 10)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 10)}, now=SECOND)
         await log.move_all()
         assert stored(log.store)[-11:] == [events[-1], *(b"%d" % number for number in range(1, 11))]
 

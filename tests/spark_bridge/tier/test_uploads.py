@@ -70,13 +70,13 @@ async def test_a_reader_goes_from_the_tier_to_the_disk_without_a_seam(log: Tiere
     (segment,) = (tmp_path / "log" / "segments").iterdir()
     assert 0 < state.size < segment.stat().st_size, "what is in the tier is not on this disk"
     for start in (0, 1, 299, 599):
-        chunks = log.store.read(0, state.epoch, start, 600, max_bytes=1)
+        chunks = log.store.reader.read(0, state.epoch, start, 600, max_bytes=1)
         assert chunks[0].first <= start < chunks[0].end
         assert chunks[0].epoch == state.epoch
 
 
 async def test_anything_that_reads_parquet_reads_the_events(log: TieredLog, tmp_path: Path) -> None:
-    log.store.append(
+    log.store.appender.append(
         {0: [fake_event(b"\xff", topic="a.b", key="k", headers={"h": "x"}), fake_event(b"2", topic="a.c")]}, now=5
     )
     await log.move_all()
@@ -103,7 +103,7 @@ async def test_a_log_with_a_tier_answers_as_one_without(tmp_path: Path, monkeypa
             topics = random.choices(["a.x", "a.y", "b.z", "rare"], weights=[9, 9, 5, 0.1], k=random.randint(1, 12))
             events = [fake_event(random.randbytes(random.randint(0, 90)), topic=topic) for topic in topics]
             for store in (plain, log.store):
-                store.append({0: events}, now=turn * SECOND)
+                store.appender.append({0: events}, now=turn * SECOND)
             if turn % 23 == 22:
                 log.time = turn * SECOND
                 await log.move()
@@ -114,15 +114,15 @@ async def test_a_log_with_a_tier_answers_as_one_without(tmp_path: Path, monkeypa
             for start in [0, *random.sample(range(state.next), 3), state.next - 1]:
                 assert rows_from(log.store, start, wanted) == rows_from(plain, start, wanted)
                 for limit in (1, 40):
-                    mine = log.store.look(0, start, wanted, limit)
-                    other = plain.look(0, start, wanted, limit)
+                    mine = log.store.reader.look(0, start, wanted, limit)
+                    other = plain.reader.look(0, start, wanted, limit)
                     assert (mine.count, mine.next, mine.earliest) == (other.count, other.next, other.earliest)
                     assert count_wanted(plain, start, mine.upto, wanted) == mine.count
                     assert count_wanted(plain, start, mine.first, wanted) == 0
         for when in range(-1, 122, 9):
-            assert log.store.offset_at(0, when * SECOND) == plain.offset_at(0, when * SECOND)
-            assert log.store.offset_at(0, when * SECOND + 1) == plain.offset_at(0, when * SECOND + 1)
-        assert all(damage is None for _, _, damage in log.store.verify())
+            assert log.store.reader.offset_at(0, when * SECOND) == plain.reader.offset_at(0, when * SECOND)
+            assert log.store.reader.offset_at(0, when * SECOND + 1) == plain.reader.offset_at(0, when * SECOND + 1)
+        assert all(damage is None for _, _, damage in log.store.reader.verify())
     plain.close()
 
 
@@ -132,7 +132,7 @@ def rows_from(store: Store, start: int, wanted: TopicFilter, end: int | None = N
     found: list[dict[str, Any]] = []
     at = start
     while at < end:
-        for chunk in store.read(0, state.epoch, at, end, max_bytes=3000, wanted=wanted, exact=True):
+        for chunk in store.reader.read(0, state.epoch, at, end, max_bytes=3000, wanted=wanted, exact=True):
             assert chunk.first <= at < chunk.end
             at = chunk.end
             found += decode_events(chunk.data).to_pylist()
@@ -147,10 +147,10 @@ async def test_a_reader_of_files_is_sent_to_the_member_for_what_is_in_the_tier(l
     fill(log.store, 60)
     await log.move()
     (state,) = log.store.shards()
-    assert log.store.locate(0, state.epoch, 7, 600, max_bytes=1 << 20).end > 7
+    assert log.store.reader.locate(0, state.epoch, 7, 600, max_bytes=1 << 20).end > 7
     log.leave()
-    assert log.store.locate(0, state.epoch, 7, 600, max_bytes=1 << 20).end == 7
-    assert log.store.locate(0, state.epoch, 599, 600, max_bytes=1 << 20).end == 600
+    assert log.store.reader.locate(0, state.epoch, 7, 600, max_bytes=1 << 20).end == 7
+    assert log.store.reader.locate(0, state.epoch, 599, 600, max_bytes=1 << 20).end == 600
 
 
 # -- what is sealed, and when files go -----------------------------------------------------------------------------
@@ -170,14 +170,14 @@ async def test_nothing_leaves_the_disk_that_the_tier_has_not_got(log: TieredLog,
 
 
 async def test_a_segment_that_is_not_full_is_sealed_in_time(log: TieredLog, tmp_path: Path) -> None:
-    log.store.append({0: numbered(1, 3)}, now=SECOND)
+    log.store.appender.append({0: numbered(1, 3)}, now=SECOND)
     log.time = 2 * SECOND
     await log.move()
     assert log.store.tiering.objects(0) == []
     log.time += 1
     await log.move()
     assert values(read_parquet(tmp_path / "tier")) == [b"1", b"2", b"3"]
-    log.store.append({0: numbered(4, 5)}, now=3 * SECOND)
+    log.store.appender.append({0: numbered(4, 5)}, now=3 * SECOND)
     log.leave()
     assert stored(log.store) == [b"1", b"2", b"3", b"4", b"5"]
     assert len(log.store.tiering.objects(0)) == 1
@@ -186,7 +186,7 @@ async def test_a_segment_that_is_not_full_is_sealed_in_time(log: TieredLog, tmp_
 async def test_a_log_that_is_opened_again_goes_on_behind_what_is_in_the_tier(tmp_path: Path) -> None:
     for turn in range(4):
         with open_tiered(tmp_path / "log", tmp_path / "tier", writer=turn) as log:
-            log.store.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn * SECOND)
+            log.store.appender.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn * SECOND)
             await log.move_all()
             assert local_segments(tmp_path / "log") == 0
     with open_tiered(tmp_path / "log", tmp_path / "tier", writer=9) as log:
@@ -195,9 +195,9 @@ async def test_a_log_that_is_opened_again_goes_on_behind_what_is_in_the_tier(tmp
 
 
 async def test_publishers_are_known_and_repeats_left_out_whatever_is_in_the_tier(log: TieredLog) -> None:
-    log.store.append({0: numbered(1, 20)}, now=0)
+    log.store.appender.append({0: numbered(1, 20)}, now=0)
     await log.move_all()
-    assert log.store.append({0: numbered(1, 25)}, now=LATE).count == 5
+    assert log.store.appender.append({0: numbered(1, 25)}, now=LATE).count == 5
     assert stored(log.store) == [b"%d" % number for number in range(1, 26)]
 
 
@@ -205,7 +205,7 @@ async def test_what_is_trimmed_by_hand_goes_from_the_tier_too(log: TieredLog, tm
     fill(log.store, 60)
     await log.move_all()
     first, second = log.store.tiering.objects(0)[:2]
-    log.store.trim(0, second.first + 1)
+    log.store.retainer.trim(0, second.first + 1)
     (folder,) = shard_folders(tmp_path / "tier")
     await log.move()
     assert first.name not in objects_in(folder)
@@ -213,7 +213,7 @@ async def test_what_is_trimmed_by_hand_goes_from_the_tier_too(log: TieredLog, tm
     (state,) = log.store.shards()
     assert state.earliest == second.first + 1
     assert stored(log.store) == [b"%d" % number for number in range(second.first + 1, 600)]
-    log.store.trim(0, 600)
+    log.store.retainer.trim(0, 600)
     await log.move()
     assert objects_in(folder) == []
     assert stored(log.store) == []
@@ -274,7 +274,7 @@ async def test_a_bridge_killed_at_any_step_loses_and_doubles_nothing(number: int
         events = fill(log.store, 12)
         await log.move_all()
         events += [b"%d" % number for number in range(1, 101)]
-        log.store.append({0: numbered(1, 100)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 100)}, now=SECOND)
     assert await is_killed(tmp_path, number)
     with open_tiered(tmp_path / "log", tmp_path / "tier", writer=2) as log:
         assert stored(log.store) == events
@@ -290,7 +290,7 @@ async def test_there_are_no_more_steps(tmp_path: Path) -> None:
     with open_tiered(tmp_path / "log", tmp_path / "tier") as log:
         fill(log.store, 12)
         await log.move_all()
-        log.store.append({0: numbered(1, 100)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 100)}, now=SECOND)
     assert not await is_killed(tmp_path, STEPS + 1)
 
 
@@ -333,7 +333,7 @@ async def test_a_bridge_on_a_copy_of_the_log_takes_the_tier_and_the_first_one_st
     ):
         await first.move()
         more = [b"%d" % number for number in range(1, 201)]
-        first.store.append({0: numbered(1, 200)}, now=SECOND)
+        first.store.appender.append({0: numbered(1, 200)}, now=SECOND)
         await second.move()
         (folder,) = shard_folders(tmp_path / "tier")
         manifest = read_manifest(folder)
@@ -357,7 +357,7 @@ async def test_of_two_that_commit_at_a_time_at_least_one_stops_and_neither_remov
         open_tiered(tmp_path / "copy", tmp_path / "tier", writer=2) as second,
     ):
         await first.move()
-        first.store.append({0: numbered(1, 50)}, now=SECOND)
+        first.store.appender.append({0: numbered(1, 50)}, now=SECOND)
         first.time = LATE
         with pytest.MonkeyPatch.context() as patch:
             put = Storage.put
@@ -388,7 +388,7 @@ async def test_a_log_that_was_put_back_does_not_touch_what_the_tier_has_of_later
         fill(log.store, 20)
     copy_log(tmp_path / "log", tmp_path / "backup")
     with open_tiered(tmp_path / "log", tmp_path / "tier", writer=1) as log:
-        log.store.append({0: numbered(1, 300)}, now=SECOND)
+        log.store.appender.append({0: numbered(1, 300)}, now=SECOND)
         await log.move_all()
     (folder,) = shard_folders(tmp_path / "tier")
     before = objects_in(folder)
@@ -406,7 +406,7 @@ async def test_the_tier_of_another_log_is_left_alone(tmp_path: Path) -> None:
         events = fill(log.store, 30)
         await log.move_all()
     other = make_store(tmp_path / "two", seed=7, segment_bytes=8192)
-    other.append({0: numbered(1, 10)}, now=0)
+    other.appender.append({0: numbered(1, 10)}, now=0)
     other.close()
     with open_tiered(tmp_path / "two", tmp_path / "tier", writer=1) as log:
         await log.move_all()
@@ -455,12 +455,12 @@ async def test_a_truncated_object_is_found_and_the_rest_is_read(log: TieredLog, 
         with pytest.raises(
             LogDamaged, match=f"{found.name} in the tier .* has {len(broken)} bytes, and had {len(data)}"
         ):
-            log.store.read(0, state.epoch, found.first, found.end, max_bytes=1)
-    assert log.store.read(0, state.epoch, found.end, state.next, max_bytes=1)
+            log.store.reader.read(0, state.epoch, found.first, found.end, max_bytes=1)
+    assert log.store.reader.read(0, state.epoch, found.end, state.next, max_bytes=1)
     path.unlink()
     with pytest.raises(LogDamaged, match="is missing"):
-        log.store.read(0, state.epoch, found.first, found.end, max_bytes=1)
-    assert [damage for _, _, damage in log.store.verify() if damage is not None]
+        log.store.reader.read(0, state.epoch, found.first, found.end, max_bytes=1)
+    assert [damage for _, _, damage in log.store.reader.verify() if damage is not None]
 
 
 async def test_verify_reads_the_tier_if_it_is_told_where_that_is(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ async def test_verify_reads_the_tier_if_it_is_told_where_that_is(tmp_path: Path)
     with closing(make_store(tmp_path / "log")) as store:
         (state,) = store.shards()
         with pytest.raises(TierUnreachable, match="are in the tier alone: give --tier"):
-            store.read(0, state.epoch, 0, 1, max_bytes=1)
+            store.reader.read(0, state.epoch, 0, 1, max_bytes=1)
 
 
 async def test_a_flipped_bit_in_an_object_is_never_passed_on(tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ async def test_an_object_of_somebody_else_is_refused_before_it_is_looked_into_an
 ) -> None:
     events = [Random(number).randbytes(100) for number in range(200)]
     for at in range(0, 200, 10):
-        log.store.append({0: [fake_event(value) for value in events[at : at + 10]]}, now=at)
+        log.store.appender.append({0: [fake_event(value) for value in events[at : at + 10]]}, now=at)
     await log.move_all()
     (folder,) = shard_folders(tmp_path / "tier")
     found = log.store.tiering.objects(0)[1]
@@ -549,12 +549,12 @@ async def test_an_object_of_somebody_else_is_refused_before_it_is_looked_into_an
         patch.delattr(pq, "ParquetFile")
         patch.delattr(pq, "read_metadata")
         with pytest.raises(LogDamaged, match="is not what was written: its hash is another"):
-            log.store.read(0, state.epoch, found.first, found.end, max_bytes=1)
+            log.store.reader.read(0, state.epoch, found.first, found.end, max_bytes=1)
     with pytest.raises(LogDamaged, match="is not what was written"):
         stored(log.store)
-    (damage,) = log.store.damage()
+    (damage,) = log.store.reader.damage()
     assert (damage.offset, damage.end) == (found.first, found.end)
-    passed = log.store.read(0, state.epoch, 0, state.next, max_bytes=10**9, pass_damage=True)
+    passed = log.store.reader.read(0, state.epoch, 0, state.next, max_bytes=10**9, pass_damage=True)
     read = [value for chunk in passed for value in decode_events(chunk.data).column("value").to_pylist()]
     assert read == events[: found.first] + events[found.end :]
 
@@ -580,21 +580,6 @@ async def test_a_manifest_of_somebody_else_makes_no_event(tmp_path: Path) -> Non
         assert stored(other.store) == events
         assert local_segments(tmp_path / "another") == 0
     assert values(read_parquet(tmp_path / "tier" / "bridge")) == events
-
-
-async def test_an_object_of_a_former_version_is_read_within_bounds(
-    log: TieredLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_parts(_: object) -> tuple[()]:
-        return ()
-
-    monkeypatch.setattr(parquet, "_parts", no_parts)
-    events = fill(log.store, 30)
-    await log.move_all()
-    assert stored(log.store) == events
-    monkeypatch.setattr(parquet, "_FORMER_BYTES", 1000)
-    with pytest.raises(LogDamaged, match="its events have more than"):
-        stored(log.store)
 
 
 async def test_a_directory_that_cannot_be_written_is_unreachable(tmp_path: Path) -> None:
@@ -631,4 +616,4 @@ def test_a_time_that_is_none_is_told_at_once(seconds: float) -> None:
 
 def test_retention_says_that_nothing_is_gone(log: TieredLog) -> None:
     fill(log.store, 30)
-    assert log.store.retain(Retention(max_bytes=1), now=LATE) == 0
+    assert log.store.retainer.retain(Retention(max_bytes=1), now=LATE) == 0

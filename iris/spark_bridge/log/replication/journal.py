@@ -20,7 +20,9 @@ import msgspec
 
 from iris.kernel.config import KIB
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.checked_table import Journaled
+
+Journaled = tuple[str, bytes, bytes | None]
+"""Table, key and value with its checksum; None: the record was deleted."""
 
 
 @final
@@ -143,6 +145,10 @@ class Journal:
         if self._size >= _EARLY:
             self._is_begun = True
             self._hand_on(0, ())
+
+    def note(self, record: Journaled, *, is_own: bool) -> None:
+        """Note a record that was written or deleted."""
+        (self.own if is_own else self.records).append(record)
 
     @contextlib.contextmanager
     def part(self) -> Generator[None]:

@@ -15,33 +15,35 @@ After each of these changes a copy has all events below what it has, so that it 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Final, Literal, final
+from itertools import chain
+from typing import Any, Final, final
 
 import msgspec
 
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.checked_table import Journaled
 from iris.spark_bridge.log.chunk import decode_frames
-from iris.spark_bridge.log.index import (
+from iris.spark_bridge.log.open_log import OpenLog
+from iris.spark_bridge.log.records import (
+    CHUNKS,
     IN_TIER,
-    NO_END,
     REPLACED,
-    Index,
-    IndexView,
+    REPLICATION,
+    SEGMENTS,
+    SHARDS,
+    TABLES,
+    TIERED,
     SegmentRecord,
     ShardRecord,
-    cleared_places,
-    journaled_chunk,
-    journaled_segment,
-    journaled_shard,
-    journaled_tiered,
+    all_shards,
+    pack_place,
+    segments_of,
+    spans,
 )
-from iris.spark_bridge.log.replication.journal import ChangeHead, Journal, LogChange, Write
-from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.replication.journal import ChangeHead, Journal, Journaled, LogChange, Write
 from iris.spark_bridge.log.topics.index import places_of
+from iris.spark_bridge.log.transaction import Table, Transaction
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 """Largest change while a copy catches up, in bytes: some 20 ms of a disk."""
@@ -49,10 +51,14 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 _REST_BYTES: Final = 32 * 1024 * 1024
 """Size of the tables that a copy gets in one transaction, in bytes."""
 
-_OF_EVENTS: Final[tuple[Literal["chunks", "segments"], ...]] = ("chunks", "segments")
+_OF_EVENTS: Final = (CHUNKS.name, SEGMENTS.name)
+_NO_END: Final = -1
 _STATE: Final = b"state"
 _POSITION: Final = b"position"
 _ALL: Final = (b"\0", b"\xff" * 512)
+
+Files = set[tuple[int, int, int]]
+"""Segment files: shard, first offset and revision."""
 
 
 @final
@@ -105,15 +111,13 @@ class Replication:
     """The part of a store that copies are made with.  Every call blocks.
 
     Args:
-        index: index of the log.
-        files: segments of the log.
-        writing: lock that the caller holds while it changes the log.
+        log: the log.
     """
 
-    def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock) -> None:
-        self._index = index
-        self._files = files
-        self._writing = writing
+    def __init__(self, log: OpenLog) -> None:
+        self._index = log.index
+        self._files = log.files
+        self._writing = log.writing
         self._unsynced: tuple[int, int] | None = None
         """Shard and segment that were written last and may not be on the disk. None: all is."""
         self._written: dict[tuple[int, int], str] = {}
@@ -124,7 +128,7 @@ class Replication:
     def state(self) -> bytes | None:
         """Return what ``put_state`` wrote last."""
         with self._index.read() as view:
-            return view.replication(_STATE)
+            return view.get(REPLICATION, _STATE)
 
     def put_state(self, state: bytes, *, position: Position | None = None) -> None:
         """Record this log's state, and its progress if that is given; both are on the disk when this returns.
@@ -133,14 +137,14 @@ class Replication:
             StoreFull: there is no room; it is what it was.
         """
         with self._writing, self._index.write() as view:
-            view.put_replication(_STATE, state)
+            view.put(REPLICATION, _STATE, state)
             if position is not None:
-                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+                view.put(REPLICATION, _POSITION, msgspec.msgpack.encode(position))
 
     def position(self) -> Position:
         """Return the progress of this log as a copy."""
         with self._index.read() as view:
-            record = view.replication(_POSITION)
+            record = view.get(REPLICATION, _POSITION)
         return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
 
     def held(self) -> list[HeldShard]:
@@ -152,10 +156,11 @@ class Replication:
                     epoch=shard.epoch,
                     next=shard.next,
                     segments=[
-                        HeldSegment(one.first, one.end, one.size, one.revision) for one in view.segments(shard.number)
+                        HeldSegment(one.first, one.end, one.size, one.revision)
+                        for one in segments_of(view, shard.number)
                     ],
                 )
-                for shard in view.shards()
+                for shard in all_shards(view)
             ]
 
     def number(self) -> int:
@@ -187,7 +192,7 @@ class Replication:
             ValueError: the copy is of another log, or has events that only this log could have given it.
         """
         with self._index.read() as view:
-            shards = {shard.number: shard for shard in view.shards()}
+            shards = {shard.number: shard for shard in all_shards(view)}
             others = {shard.number: shard for shard in held}
             for other in held:
                 own = shards.get(other.number)
@@ -207,14 +212,14 @@ class Replication:
             records: list[Journaled] = []
             for cut in cuts:
                 number, offset = cut.shard.number, cut.offset
-                earliest = min((segment.first for segment in view.segments(number)), default=offset)
+                earliest = min((segment.first for segment in segments_of(view, number)), default=offset)
                 for table in _OF_EVENTS:
-                    cleared.append(cleared_places(table, number, offset, NO_END))
-                    cleared.append(cleared_places(table, number, 0, min(earliest, offset)))
+                    cleared.append(_cleared(table, number, offset, _NO_END))
+                    cleared.append(_cleared(table, number, 0, min(earliest, offset)))
                 shard = dataclasses.replace(cut.shard, earliest=min(cut.shard.earliest, offset), next=offset)
-                records.append(journaled_shard(shard))
+                records.append(SHARDS.journaled(shard.number, shard))
                 if cut.segment is not None:
-                    records.append(journaled_segment(number, _without_topics(cut.segment)))
+                    records.append(_journaled(number, _without_topics(cut.segment)))
                 more, left = _left_to_tier(view, number, before=offset)
                 cleared += more
                 records += left
@@ -256,7 +261,7 @@ class Replication:
             records: list[Journaled] = []
             writes: list[Write] = []
             data: list[bytes | memoryview] = []
-            cleared: list[tuple[str, bytes, bytes]] = [(name, *_ALL) for name in REPLACED]
+            cleared: list[tuple[str, bytes, bytes]] = [(table.name, *_ALL) for table in REPLACED]
             if begin is not None:
                 cleared += begin.head.cleared
                 records += begin.head.records
@@ -269,18 +274,18 @@ class Replication:
                     records += piece.head.records
                     writes += piece.head.writes
                     data += piece.data
-            for shard in view.shards():
-                segments = view.segments(shard.number)
+            for shard in all_shards(view):
+                segments = segments_of(view, shard.number)
                 first = segments[0].first if segments else shard.next
-                cleared += [cleared_places(table, shard.number, 0, first) for table in _OF_EVENTS]
-                records += [journaled_segment(shard.number, segment) for segment in segments]
+                cleared += [_cleared(table, shard.number, 0, first) for table in _OF_EVENTS]
+                records += [_journaled(shard.number, segment) for segment in segments]
                 # Also what was left to the tier after its events had been sent.
                 more, left = _left_to_tier(view, shard.number, whole=True)
                 cleared += more
                 records += left
-                records.append(journaled_shard(shard))
+                records.append(SHARDS.journaled(shard.number, shard))
             size = 0
-            for record in view.small_records():
+            for record in chain.from_iterable(map(view.sealed, REPLACED)):
                 records.append(record)
                 size += len(record[1]) + len(record[2] or b"")
                 if size > _REST_BYTES:
@@ -288,17 +293,17 @@ class Replication:
                     cleared, records, writes, data, size = [], [], [], [], 0
             yield LogChange(ChangeHead(view.number, True, cleared, records, writes), data)
 
-    def _piece(self, view: IndexView, number: int, at: int) -> tuple[LogChange | None, int]:
+    def _piece(self, view: Transaction, number: int, at: int) -> tuple[LogChange | None, int]:
         """Return the chunks on this disk from the offset ``at``, of one segment; None: there are none."""
-        shard = view.shard(number)
-        local = (place for place in view.chunks(number, at) if place.revision != IN_TIER)
+        shard = view.get(SHARDS, number)
+        local = (place for place in spans(view, CHUNKS, number, at) if place.revision != IN_TIER)
         first = None if shard is None else next(local, None)
         if shard is None or first is None:
             return None, at
-        segment = next(one for one in view.segments(number) if one.first == first.segment)
+        segment = next(one for one in segments_of(view, number) if one.first == first.segment)
         places = [first]
         size = first.size
-        for place in view.chunks(number, first.end):
+        for place in spans(view, CHUNKS, number, first.end):
             if place.segment != first.segment or size + place.size > _PIECE_BYTES:
                 break
             places.append(place)
@@ -308,10 +313,10 @@ class Replication:
         reached = dataclasses.replace(segment, end=end, size=behind, last_timestamp=places[-1].timestamp)
         # What the tier alone has before it comes along, so that a copy has all below what it has.
         cleared, records = _left_to_tier(view, number, behind=at, before=segment.first)
-        records += [journaled_chunk(number, place) for place in places]
+        records += [CHUNKS.journaled((number, place.first), place) for place in places]
         records += [
-            journaled_segment(number, _without_topics(segment if segment.end == end else reached)),
-            journaled_shard(dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
+            _journaled(number, _without_topics(segment if segment.end == end else reached)),
+            SHARDS.journaled(number, dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
         ]
         write = Write(number, shard.epoch, segment.first, first.position, size, segment.revision)
         return LogChange(ChangeHead(view.number, False, cleared, records, [write]), [data]), end
@@ -342,14 +347,14 @@ class Replication:
         for change in changes:
             self._write(change)
         self._sync()
-        gone: set[tuple[int, int, int]] = set()
+        gone: Files = set()
         last = changes[-1].head
         position = Position(term, last.number, last.whole)
         with self._index.write() as view:
-            epochs = {shard.number: shard.epoch for shard in view.shards()}
+            epochs = {shard.number: shard.epoch for shard in all_shards(view)}
             for change in changes:
-                view.repeat(change.head, gone)
-            view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+                _repeat(view, change.head, gone)
+            view.put(REPLICATION, _POSITION, msgspec.msgpack.encode(position))
         written, self._written = self._written, {}
         self._tidy(gone, written, epochs)
         return position
@@ -373,15 +378,13 @@ class Replication:
             self._files.sync(self._unsynced[0])
             self._unsynced = None
 
-    def _tidy(
-        self, gone: set[tuple[int, int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]
-    ) -> None:
+    def _tidy(self, gone: Files, written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]) -> None:
         """Remove segments that no record names any more, and free the room behind those that are full."""
         for number, first, revision in gone:
             if number in epochs:
                 self._files.remove(number, epochs[number], first, revision)
         with self._index.read() as view:
-            named = {number: view.segments(number) for number, _ in written}
+            named = {number: segments_of(view, number) for number, _ in written}
         for (number, first), epoch in written.items():
             for one in named[number][:-1]:
                 if one.first == first:
@@ -389,8 +392,63 @@ class Replication:
                         self._files.finish(number, epoch, first, one.size, one.revision)
 
 
-def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int | None) -> Cut:
-    segments = view.segments(shard.number)
+def _cleared(table: str, shard: int, first: int, end: int) -> tuple[str, bytes, bytes]:
+    """Return the range of a shard's records of a table that begin at offsets ``first`` up to but not including ``end``.
+
+    An ``end`` of ``_NO_END`` is behind all of them.
+    """
+    return table, pack_place((shard, first)), pack_place((shard + 1, 0) if end == _NO_END else (shard, end))
+
+
+def _journaled(shard: int, segment: SegmentRecord) -> Journaled:
+    return SEGMENTS.journaled((shard, segment.first), segment)
+
+
+def _repeat(view: Transaction, head: ChangeHead, gone: Files) -> None:
+    """Take over what another log has changed; ``gone`` gets the segment files that no record names any more.
+
+    Raises:
+        LogDamaged: a table or a checksum is not right.
+    """
+    for name, first, end in head.cleared:
+        table = _copied(name)
+        if table is SEGMENTS:
+            for place, segment in view.items_from(SEGMENTS, SEGMENTS.unpack_key(first)):
+                if pack_place(place) >= end:
+                    break
+                gone |= _files_of(place[0], segment)
+        view.clear(table, first, end)
+    for name, key, sealed in head.records:
+        table = _copied(name)
+        if table is SEGMENTS:
+            gone |= _named(view, key)
+        if sealed is None:
+            view.delete_packed(table, key)
+            continue
+        view.put_sealed(table, key, sealed)
+        if table is SEGMENTS:
+            gone -= _named(view, key)
+
+
+def _copied(name: str) -> Table[Any, Any]:
+    table = TABLES.get(name)
+    if table is None or table.is_own:
+        raise LogDamaged(f"a change that the primary sent is of a table {name!r}, which a copy has not")
+    return table
+
+
+def _named(view: Transaction, key: bytes) -> Files:
+    place = SEGMENTS.unpack_key(key)
+    segment = view.get(SEGMENTS, place)
+    return set() if segment is None else _files_of(place[0], segment)
+
+
+def _files_of(shard: int, segment: SegmentRecord) -> Files:
+    return set() if segment.revision == IN_TIER else {(shard, segment.first, segment.revision)}
+
+
+def _cut(view: Transaction, shard: ShardRecord, other: HeldShard | None, fork: int | None) -> Cut:
+    segments = segments_of(view, shard.number)
     begin = segments[0].first if segments else shard.next
     if other is None:
         other = HeldShard(shard.number, shard.epoch, begin, ())
@@ -424,7 +482,7 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
 
 
 def _left_to_tier(
-    view: IndexView, number: int, *, behind: int = 0, before: int | None = None, whole: bool = False
+    view: Transaction, number: int, *, behind: int = 0, before: int | None = None, whole: bool = False
 ) -> tuple[list[tuple[str, bytes, bytes]], list[Journaled]]:
     """Return the records of a shard's segments that only a tier has, and the ranges that they replace.
 
@@ -439,16 +497,16 @@ def _left_to_tier(
     records: list[Journaled] = []
     segments = [
         segment
-        for segment in view.segments(number)
+        for segment in segments_of(view, number)
         if segment.revision == IN_TIER and segment.end > behind and (before is None or segment.first < before)
     ]
-    objects = {first: record for shard, first, record in view.tiered() if shard == number} if segments else {}
+    objects = {first: record for (shard, first), record in view.items(TIERED) if shard == number} if segments else {}
     for segment in segments:
-        cleared += [cleared_places(table, number, segment.first, segment.end) for table in _OF_EVENTS]
-        records += [journaled_chunk(number, place) for place in places_of(view, number, segment)]
-        records.append(journaled_segment(number, segment if whole else _without_topics(segment)))
+        cleared += [_cleared(table, number, segment.first, segment.end) for table in _OF_EVENTS]
+        records += [CHUNKS.journaled((number, place.first), place) for place in places_of(view, number, segment)]
+        records.append(_journaled(number, segment if whole else _without_topics(segment)))
         if segment.first in objects and not whole:
-            records.append(journaled_tiered(number, segment.first, objects[segment.first]))
+            records.append(TIERED.journaled((number, segment.first), objects[segment.first]))
     return cleared, records
 
 
@@ -457,22 +515,22 @@ def _without_topics(segment: SegmentRecord) -> SegmentRecord:
     return dataclasses.replace(segment, topics=None)
 
 
-def _size_upto(view: IndexView, shard: int, segment: SegmentRecord, offset: int) -> int | None:
+def _size_upto(view: Transaction, shard: int, segment: SegmentRecord, offset: int) -> int | None:
     """Return the bytes of a segment's chunks below an offset; None: it is in the middle of a chunk."""
     if offset == segment.end:
         return segment.size
-    place = next(view.chunks(shard, offset), None)
+    place = next(spans(view, CHUNKS, shard, offset), None)
     return place.position if place is not None and place.first == offset else None
 
 
-def _bytes_from(view: IndexView, shard: int, offset: int) -> int:
+def _bytes_from(view: Transaction, shard: int, offset: int) -> int:
     size = 0
-    for segment in view.segments(shard):
+    for segment in segments_of(view, shard):
         if segment.revision == IN_TIER:
             continue
         if segment.first >= offset:
             size += segment.size
         elif segment.end > offset:
-            place = next(view.chunks(shard, offset), None)
+            place = next(spans(view, CHUNKS, shard, offset), None)
             size += segment.size - (segment.size if place is None else place.position)
     return size

@@ -21,7 +21,6 @@ import dataclasses
 import hashlib
 import logging
 import math
-import threading
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final, Protocol, final
 
@@ -32,7 +31,22 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.index import Index
+from iris.spark_bridge.log.open_log import OpenLog
+from iris.spark_bridge.log.records import (
+    CHUNKS,
+    SEGMENTS,
+    SHARDS,
+    ChunkPlace,
+    SegmentRecord,
+    ShardRecord,
+    chunk_from,
+    delete_chunks,
+    delete_topics,
+    last_segment,
+    segment_at,
+    segments_of,
+)
 from iris.spark_bridge.log.retention import SegmentShares, TopicRetention, TopicRules, choose_rules
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.topics.filter import TopicFilter, empty_chunk, with_events
@@ -281,30 +295,17 @@ class LogCleaner:
     """Applies the rules of topics to a log.  One thread at a time may call it.
 
     Args:
-        index: index of the log.
-        files: segments of the log.
-        writing: lock held by the thread that changes the index.
         log: the log.
-        ended: shards whose last segment is not to grow any more; it adds to them.
-        topics: topics of the segments that are appended to, by shard; those that have changed are removed.
+        trimming: removes whole segments.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        files: SegmentFiles,
-        writing: threading.Lock,
-        *,
-        log: Trimming,
-        ended: set[int],
-        topics: dict[int, SegmentTopics],
-    ) -> None:
-        self._index = index
-        self._files = files
-        self._writing = writing
-        self._log = log
-        self._ended = ended
-        self._topics = topics
+    def __init__(self, log: OpenLog, trimming: Trimming) -> None:
+        self._index = log.index
+        self._files = log.files
+        self._writing = log.writing
+        self._trimming = trimming
+        self._ended = log.tails.ended
+        self._topics = log.tails.topics
         self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
         """Shares of each rule in segments that do not grow any more."""
         self._cleaned: dict[int, int] = {}
@@ -324,9 +325,9 @@ class LogCleaner:
         """
         self._end_segment(number, rules.span, now)
         with self._index.read() as view:
-            shard = view.shard(number)
+            shard = view.get(SHARDS, number)
             assert shard is not None
-            segments = [segment for segment in view.segments(number) if segment.end > shard.earliest]
+            segments = [segment for segment in segments_of(view, number) if segment.end > shard.earliest]
             try:
                 shares = {
                     segment.first: self._shares.get((number, segment, rules.rules))
@@ -371,7 +372,7 @@ class LogCleaner:
             is_first = is_first and cleaned == held
             before = segment.end if is_first else before
         if before > shard.earliest:
-            self._log.trim(number, before)
+            self._trimming.trim(number, before)
         if newest is not None:
             upto = self._cleaned[number] = min(newest.end, closed[-1].end)
             found = (at for key, at in newest.tombstones.items() if newest.offsets[key] < upto)
@@ -385,8 +386,8 @@ class LogCleaner:
     def _end_segment(self, number: int, span: float, now: int) -> None:
         """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
         with self._writing, self._index.read() as view:
-            segment = view.last_segment(number)
-            first = None if segment is None else view.chunk_from(number, segment.first)
+            segment = last_segment(view, number)
+            first = None if segment is None else chunk_from(view, number, segment.first)
             if first is not None and first.timestamp < now - span * 1_000_000:
                 self._ended.add(number)
 
@@ -414,7 +415,7 @@ class LogCleaner:
     def _places_of(self, shard: ShardRecord, segment: SegmentRecord) -> Sequence[ChunkPlace] | None:
         """Return where the chunks of a segment are; None: it was trimmed meanwhile."""
         with self._index.read() as view:
-            if next(view.segments_from(shard.number, segment.first), None) != segment:
+            if segment_at(view, shard.number, segment.first) != segment:
                 return None
             return places_of(view, shard.number, segment)
 
@@ -455,21 +456,21 @@ class LogCleaner:
         number = shard.number
         size = sum(chunk.place.size for chunk in kept)
         with self._writing, self._index.write() as view:
-            record = view.shard(number)
-            if record is None or next(view.segments_from(number, segment.first), None) != segment:
+            record = view.get(SHARDS, number)
+            if record is None or segment_at(view, number, segment.first) != segment:
                 return False
-            for place in before:
-                view.delete_chunk(number, place.first)
-            view.delete_topics(number, segment.first)
+            delete_chunks(view, number, before)
+            delete_topics(view, number, segment.first)
             topics = SegmentTopics(segment.first, [])
             for chunk in kept:
-                view.put_chunk(number, chunk.place)
+                view.put(CHUNKS, (number, chunk.place.first), chunk.place)
                 topics.note(view, number, chunk.place.first, chunk.topics)
-            view.put_segment(
-                number,
+            view.put(
+                SEGMENTS,
+                (number, segment.first),
                 dataclasses.replace(segment, size=size, revision=segment.revision + 1, topics=len(topics)),
             )
-            view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
+            view.put(SHARDS, number, dataclasses.replace(record, size=record.size - segment.size + size))
             self._topics.pop(number, None)
         return True
 

@@ -4,8 +4,8 @@ Each segment numbers its topics as they come, and each chunk's record lists the 
 events.  So one append of a thousand topics writes one record of 8 KB, not a thousand records; and what is known of a
 topic goes with the segments that hold it, also where publishers take a new topic for each event.
 
-A chunk names its topics itself, in its column.  The index repeats that, and can be made from chunks.  Of chunks that
-logs of former formats hold nothing is noted: they count as holding whatever is looked for, and are read.
+A chunk names its topics itself, in its column.  The index repeats that, and can be made from chunks.  A copy that is
+promoted by force may not have got that of its last chunks: they count as holding whatever is looked for, and are read.
 
 Rejected: a record for each topic and chunk.  With 10,000 topics of unlike rates each append changes pages all over such
 a table; to commit them took longer than to write the events.
@@ -18,9 +18,20 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, final
 
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.index import ChunkPlace, Contents, IndexView, SegmentRecord
+from iris.spark_bridge.log.records import (
+    CHUNKS,
+    CONTENTS,
+    SEGMENTS,
+    ChunkPlace,
+    Contents,
+    SegmentRecord,
+    put_topics,
+    read_topics,
+    spans,
+)
 from iris.spark_bridge.log.retention import SegmentShares, TopicRules
 from iris.spark_bridge.log.topics.filter import TopicFilter, WantedTopics
+from iris.spark_bridge.log.transaction import Transaction
 
 
 @final
@@ -39,18 +50,18 @@ class SegmentTopics:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def note(self, view: IndexView, shard: int, first: int, counts: Mapping[str, int]) -> None:
+    def note(self, view: Transaction, shard: int, first: int, counts: Mapping[str, int]) -> None:
         """Write which topics the chunk at ``first`` holds, each with its number of events."""
         numbers = self._numbers
         new = [topic for topic in counts if topic not in numbers]
         if new:
             at = len(numbers)
             numbers.update(zip(new, range(at, at + len(new)), strict=True))
-            view.put_topics(shard, self.segment, at, new)
+            put_topics(view, shard, self.segment, at, new)
         contents = Contents(
-            topics=[numbers[topic] for topic in counts], counts=list(counts.values()), held=sum(counts.values())
+            topics=[*map(numbers.__getitem__, counts)], counts=[*counts.values()], held=sum(counts.values())
         )
-        view.put_contents(shard, first, contents)
+        view.put(CONTENTS, (shard, first), contents)
 
 
 class Found(NamedTuple):
@@ -58,14 +69,16 @@ class Found(NamedTuple):
 
     place: ChunkPlace
     wanted: int
-    """Number of wanted events; of a chunk of a former format, number of all."""
+    """Number of wanted events; of all, if the topics of the chunk are not known."""
     held: int
     """Number of all events of the chunk."""
     is_known: bool
     """True if these numbers are exact."""
 
 
-def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int) -> Iterator[Found]:
+def find_chunks(
+    view: Transaction, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int
+) -> Iterator[Found]:
     """Yield the chunks with wanted events, in order, from the one that holds ``start`` to the last one before ``end``.
 
     A segment without wanted topics is passed over in one step.
@@ -74,7 +87,7 @@ def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: Top
         LogDamaged: the index leaves something out, or contradicts itself.
     """
     at = start
-    for segment in view.segments_from(shard, start):
+    for segment in spans(view, SEGMENTS, shard, start):
         if segment.first >= end:
             break
         _check(shard, at, segment.first)
@@ -83,12 +96,12 @@ def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: Top
             at = segment.end
             continue
         upto = min(segment.end, end)
-        for place in view.chunks(shard, at):
+        for place in spans(view, CHUNKS, shard, at):
             if place.first >= upto:
                 break
             _check(shard, at, place.first)
             at = place.end
-            contents = view.contents(shard, place.first)
+            contents = view.get(CONTENTS, (shard, place.first))
             if contents is None:
                 yield Found(place, place.count, place.count, is_known=wanted.is_everything)
                 continue
@@ -105,7 +118,7 @@ def _check(shard: int, at: int, following: int) -> None:
         raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 
 
-def _wanted_ids(view: IndexView, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter) -> bytes | None:
+def _wanted_ids(view: Transaction, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter) -> bytes | None:
     """Return which of a segment's topics are wanted, as ``WantedTopics`` has it; None: its topics were not noted."""
     if segment.topics is None:
         return None
@@ -115,7 +128,7 @@ def _wanted_ids(view: IndexView, shard: int, epoch: str, segment: SegmentRecord,
     known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=b"")
     if known.known >= segment.topics:
         return known.ids
-    topics = view.topics(shard, segment, known.known)
+    topics = read_topics(view, shard, segment, known.known)
     chosen = set(wanted.choose(topics))
     ids = known.ids
     if chosen:
@@ -132,18 +145,18 @@ def _count(contents: Contents, ids: bytes) -> int:
     )
 
 
-def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
+def topics_of(view: Transaction, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
     """Return the topics of a segment's chunks that begin below ``before``, each with the end of its last one.
 
     None: they are not known.
     """
     last: dict[int, int] = {}
     try:
-        names = view.topics(shard, segment)
+        names = read_topics(view, shard, segment)
         for place in places_of(view, shard, segment):
             if place.first >= before:
                 break
-            contents = view.contents(shard, place.first)
+            contents = view.get(CONTENTS, (shard, place.first))
             if contents is None:
                 return None
             last.update(dict.fromkeys(contents.topics, min(place.end, before)))
@@ -152,15 +165,15 @@ def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) 
         return None  # it is to go, whatever was in it
 
 
-def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
+def share_of(view: Transaction, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
     """Return what a segment holds of each rule's topics; raise LogDamaged if the index leaves something out."""
-    names = view.topics(shard, segment)
+    names = read_topics(view, shard, segment)
     numbers = rules.of(names)
     of_topic = [numbers[name] for name in names]
     events = [0] * len(rules.rules)
     sizes = [0] * len(rules.rules)
     for place in places_of(view, shard, segment):
-        contents = view.contents(shard, place.first)
+        contents = view.get(CONTENTS, (shard, place.first))
         if contents is None:
             everything = [0] * (len(rules.rules) - 1)
             return SegmentShares(
@@ -172,9 +185,11 @@ def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRu
     return SegmentShares(events=events, bytes=sizes)
 
 
-def places_of(view: IndexView, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
+def places_of(view: Transaction, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
     """Return all chunks of a segment; raise LogDamaged if the index leaves one out."""
-    places = list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))
+    places = list(
+        itertools.takewhile(lambda place: place.first < segment.end, spans(view, CHUNKS, shard, segment.first))
+    )
     at = segment.first
     for place in places:
         _check(shard, at, place.first)

@@ -156,7 +156,7 @@ class Newcomer:
                 windows = await client.ask(address, ReadWindows(begin=begin))
                 if not windows:
                     break
-                await run_in_thread(partial(store.merge_windows, windows, now=now()))
+                await run_in_thread(partial(store.appender.merge_windows, windows, now=now()))
                 following = int(windows[-1][0], 16) + 1
                 if following >= 2**128:
                     break

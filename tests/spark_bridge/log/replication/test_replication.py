@@ -13,7 +13,7 @@ import pytest
 from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk_io import ShardAppend
-from iris.spark_bridge.log.index import IndexView
+from iris.spark_bridge.log.records import CURSORS, REPLICATION, TABLES, Cursor
 from iris.spark_bridge.log.replication.journal import (
     ABANDONED,
     ChangeHead,
@@ -25,6 +25,7 @@ from iris.spark_bridge.log.replication.journal import (
 from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.transaction import Transaction
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
 from tests.support.power_cut import TornDisk
 from tests.support.replicas import catch_up, travelled
@@ -58,14 +59,14 @@ def open_copy(tmp_path: Path) -> Iterator[Callable[[], Store]]:
 def contents(store: Store) -> object:
     """All that two logs have in common if one is a whole copy of the other."""
     with store.read_transaction() as view:
-        tables = [(name, [*table.records()]) for name, table in view.tables().items() if name != "replication"]
+        tables = [[*view.sealed(table)] for table in TABLES.values() if not table.is_own]
     return tables, stored(store)
 
 
 def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[], Store]) -> None:
     fill(primary, 50)
-    primary.append({0: numbered(1, 20)}, now=50_000)
-    primary.move_cursor("group", {"0@x": 7}, now=1)
+    primary.appender.append({0: numbered(1, 20)}, now=50_000)
+    primary.cursors.move("group", {"0@x": 7}, now=1)
     copy = open_copy()
     catch_up(primary, copy)
     assert contents(copy) == contents(primary)
@@ -81,7 +82,7 @@ def test_a_copy_that_is_not_whole_can_be_written(primary: Store, open_copy: Call
     (shard,) = copy.shards()
     assert 0 < shard.next < 500
     copy = open_copy()
-    copy.append({0: numbered(1, 20)}, now=50_000)
+    copy.appender.append({0: numbered(1, 20)}, now=50_000)
     assert stored(copy) == events[: shard.next] + [b"%d" % number for number in range(1, 21)]
 
 
@@ -91,10 +92,10 @@ def test_a_copy_of_large_tables_gets_them_in_several_transactions_and_is_whole_a
     monkeypatch.setattr("iris.spark_bridge.log.replication.replication._REST_BYTES", 1000)
     fill(primary, 50)
     for number in range(100):
-        primary.move_cursor(f"group {number}", {"0@x": number}, now=1)
+        primary.cursors.move(f"group {number}", {"0@x": number}, now=1)
     copy = open_copy()
     catch_up(primary, copy)
-    primary.drop_cursor("group 7")
+    primary.cursors.drop("group 7")
     rest = list(primary.replication.rest({0: 500}, None))
     assert len(rest) > 5
     for change in rest:
@@ -114,11 +115,11 @@ def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[],
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     for turn in range(30):  # over the ends of several segments
-        primary.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
-        primary.move_cursor("group", {"0@x": turn}, now=turn)
-    primary.trim(0, 100)
-    primary.retain(Retention(max_bytes=SEGMENT), now=31)
-    primary.drop_cursor("group")
+        primary.appender.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
+        primary.cursors.move("group", {"0@x": turn}, now=turn)
+    primary.retainer.trim(0, 100)
+    primary.retainer.retain(Retention(max_bytes=SEGMENT), now=31)
+    primary.cursors.drop("group")
     copy.replication.repeat([travelled(change) for change in changes[:7]], term=1)
     for change in changes[7:]:
         copy.replication.repeat([travelled(change)], term=1)
@@ -126,20 +127,20 @@ def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[],
     assert copy.replication.position() == Position(1, primary.replication.number(), True)
     assert segments(tmp_path / "copy") == segments(tmp_path / "primary")
     # A repeat that reaches the copy is one there, too.
-    assert open_copy().append({0: numbered(295, 300)}, now=40).repeats == 6
+    assert open_copy().appender.append({0: numbered(295, 300)}, now=40).repeats == 6
 
 
 def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
 
-    def fail(view: IndexView) -> NoReturn:
-        view.put_cursor(b"group", b"{}")
+    def fail(view: Transaction) -> NoReturn:
+        view.put(CURSORS, "group", Cursor(group="group", start={}, offsets={}, timestamp=1))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        primary.append({}, now=1, change=fail)
-    primary.append({0: [fake_event(b"a")]}, now=1)
+        primary.appender.append({}, now=1, change=fail)
+    primary.appender.append({0: [fake_event(b"a")]}, now=1)
     (change,) = changes
     assert "cursors" not in {table for table, _, _ in change.head.records}
 
@@ -156,7 +157,7 @@ def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_co
     before = contents(copy)
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
-    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    primary.appender.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     numbers = [change.head.number for change in changes]
     assert numbers == [0, 0, primary.replication.number()]
     for change in changes[:2]:
@@ -184,10 +185,10 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     with monkeypatch.context() as patch:
         patch.setattr(ShardAppend, "finish", _fail)
         with pytest.raises(ZeroDivisionError):
-            primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+            primary.appender.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     assert [change.head.number for change in changes] == [0, 0, 0]
     assert changes[-1] is ABANDONED
-    primary.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
+    primary.appender.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
     for change in changes:
         copy.replication.repeat([travelled(change)], term=1)
     assert contents(copy) == contents(primary)
@@ -201,11 +202,11 @@ def test_chunks_that_come_early_are_not_removed_with_a_former_file_of_their_name
     catch_up(primary, copy)
     fork = copy.replication.held()[0].next
     copy = open_copy()
-    copy.append({0: [fake_event(LARGE)]}, now=1)
+    copy.appender.append({0: [fake_event(LARGE)]}, now=1)
     cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
     changes = list(primary.replication.rest({0: fork}, primary.replication.begin(cuts)))
     primary.replication.listen(changes.append)
-    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    primary.appender.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     assert [segment.first for segment in primary.replication.held()[0].segments][1] == fork
     copy.replication.repeat([travelled(change) for change in changes[:-1]], term=1)
     copy.replication.repeat([travelled(changes[-1])], term=1)
@@ -218,23 +219,23 @@ def test_of_a_part_that_fails_nothing_is_kept_or_repeated(primary: Store, open_c
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
 
-    def write(view: IndexView, name: bytes, *, fails: bool = False) -> None:
+    def write(view: Transaction, name: str, *, fails: bool = False) -> None:
         with view.part() as part:
-            part.put_cursor(name, b"{}")
-            part.put_replication(b"of this log", name)
+            part.put(CURSORS, name, Cursor(group=name, start={}, offsets={}, timestamp=1))
+            part.put(REPLICATION, b"of this log", name.encode())
             if fails:
                 raise ZeroDivisionError
 
-    def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
-        write(view, b"first")
+    def change(view: Transaction) -> Mapping[int, Sequence[EventRun]]:
+        write(view, "first")
         with pytest.raises(ZeroDivisionError):
-            write(view, b"second", fails=True)
-        write(view, b"third")
+            write(view, "second", fails=True)
+        write(view, "third")
         return {}
 
-    primary.append({}, now=1, change=change)
+    primary.appender.append({}, now=1, change=change)
     with primary.read_transaction() as view:
-        assert view.cursors().keys() == {b"first", b"third"}
+        assert [name for name, _ in view.items(CURSORS)] == ["first", "third"]
     copy.replication.repeat([travelled(change) for change in changes], term=1)
     assert contents(copy) == contents(primary)
 
@@ -243,10 +244,10 @@ def test_each_change_has_a_number_of_its_own(primary: Store) -> None:
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     primary.keep_subscribers([])  # changes nothing
-    primary.drop_cursor("none")
-    primary.move_cursor("group", {"0@x": 1}, now=1)
+    primary.cursors.drop("none")
+    primary.cursors.move("group", {"0@x": 1}, now=1)
     primary.replication.put_state(b"{}")  # concerns no copy, and has a number that copies have to reach
-    assert primary.drop_cursor("group")
+    assert primary.cursors.drop("group")
     numbers = [change.head.number for change in changes]
     assert len(numbers) == 3
     assert numbers == sorted(set(numbers))
@@ -259,7 +260,7 @@ def test_a_copy_that_was_away_catches_up(primary: Store, open_copy: Callable[[],
     copy = open_copy()
     catch_up(primary, copy)
     fill(primary, 40)
-    primary.trim(0, 200)
+    primary.retainer.trim(0, 200)
     catch_up(primary, copy)
     assert contents(copy) == contents(primary)
 
@@ -288,8 +289,8 @@ def test_an_end_that_is_not_the_primarys_is_cut_off(primary: Store, open_copy: C
         catch_up(primary, copy)
         fork = copy.replication.held()[0].next
         copy = open_copy()
-        copy.append({0: [fake_event(b"lost %d" % n) for n in range(10)] * own}, now=10**9)
-        copy.append({0: numbered(1, 5)}, now=10**9)
+        copy.appender.append({0: [fake_event(b"lost %d" % n) for n in range(10)] * own}, now=10**9)
+        copy.appender.append({0: numbered(1, 5)}, now=10**9)
         fill(primary, 25)
         cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
         assert copy.replication.held()[0].next > fork
@@ -308,7 +309,7 @@ def test_a_copy_of_another_log_is_refused(tmp_path: Path, primary: Store) -> Non
 def test_a_primary_that_was_put_back_is_noticed(primary: Store, open_copy: Callable[[], Store]) -> None:
     copy = open_copy()
     catch_up(primary, copy)
-    copy.append({0: [fake_event()]}, now=1)
+    copy.appender.append({0: [fake_event()]}, now=1)
     with pytest.raises(ValueError, match=r"up to 1, and the primary only up to 0: .* put back"):
         primary.replication.cuts(copy.replication.held(), {})
 
@@ -319,7 +320,7 @@ def test_damage_on_the_way_is_noticed(primary: Store, open_copy: Callable[[], St
     before = contents(copy)
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
-    primary.append({0: [fake_event(b"a" * 100)]}, now=1)
+    primary.appender.append({0: [fake_event(b"a" * 100)]}, now=1)
     change = travelled(changes[0])
     flipped = bytearray(change.data[0])
     flipped[-1] ^= 1

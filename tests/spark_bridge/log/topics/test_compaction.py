@@ -19,6 +19,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.wire import encode_payload
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import decode_events
+from iris.spark_bridge.log.records import last_segment, segments_of
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
@@ -44,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def append(store: Store, rows: Sequence[Row], *, now: int = 0) -> None:
-    store.append({0: [fake_event(payload, topic=topic, key=key) for topic, key, payload in rows]}, now=now)
+    store.appender.append({0: [fake_event(payload, topic=topic, key=key) for topic, key, payload in rows]}, now=now)
 
 
 def rows_of(store: Store, start: int | None = None, *patterns: str) -> dict[int, Row]:
@@ -53,7 +54,9 @@ def rows_of(store: Store, start: int | None = None, *patterns: str) -> dict[int,
     found: dict[int, Row] = {}
     at = state.earliest if start is None else start
     while at < state.next:
-        chunks = store.read(0, state.epoch, at, state.next, max_bytes=3000, wanted=TopicFilter(patterns), exact=True)
+        chunks = store.reader.read(
+            0, state.epoch, at, state.next, max_bytes=3000, wanted=TopicFilter(patterns), exact=True
+        )
         for chunk in chunks:
             assert chunk.first <= at < chunk.end, "a gap between chunks"
             for row in decode_events(chunk.data).to_pylist():
@@ -91,21 +94,21 @@ def segment_files(directory: Path) -> list[str]:
 def test_of_each_key_the_last_value_stays_and_offsets_do(store: Store) -> None:
     every = fill(store, 60)
     before = store.shards()[0]
-    assert store.retain(LAST, now=0) > 300
+    assert store.retainer.retain(LAST, now=0) > 300
     left = rows_of(store)
     assert left.items() <= every.items(), "an event has another offset or other contents"
     assert [left[at] for at in range(472, 480)] == changes(60)[-1]
     after = store.shards()[0]
     assert (after.epoch, after.next) == (before.epoch, before.next)
     assert after.size < before.size / 2
-    assert store.retain(LAST, now=0) == 0
-    assert not [damage for _, _, damage in store.verify() if damage]
+    assert store.retainer.retain(LAST, now=0) == 0
+    assert not [damage for _, _, damage in store.reader.verify() if damage]
 
 
 def test_a_key_that_has_not_changed_for_long_keeps_its_value(store: Store) -> None:
     append(store, [("state.x", "old", b"precious"), ("state.y", None, b"alone"), ("state.y", "k", b"another")])
     fill(store, 60)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     assert [rows_of(store)[at][2] for at in range(3)] == [b"precious", b"alone", b"another"]
 
 
@@ -114,7 +117,7 @@ def test_a_value_in_the_segment_that_grows_supersedes_and_stays(store: Store, tm
     count = len(segment_files(tmp_path))
     append(store, [("state.x", f"k{key}", b"new") for key in range(8)])
     assert len(segment_files(tmp_path)) == count, "it is not the only one of its segment"
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     left = rows_of(store)
     assert [left[at][2] for at in range(240, 248)] == [b"new"] * 8
     with_growing = make_growing(store)
@@ -124,7 +127,7 @@ def test_a_value_in_the_segment_that_grows_supersedes_and_stays(store: Store, tm
 def make_growing(store: Store) -> range:
     """Return the offsets of the segment that is appended to."""
     with store.read_transaction() as view:
-        segment = view.last_segment(0)
+        segment = last_segment(view, 0)
     assert segment is not None
     return range(segment.first, segment.end)
 
@@ -135,7 +138,7 @@ def test_topics_without_the_rule_keep_everything(store: Store) -> None:
         rows.insert(4, ("log.x", "k", b"line %d" % turn))
         every |= dict(enumerate(rows, len(every)))
         append(store, rows)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     logs = {at: row for at, row in every.items() if row[0] == "log.x"}
     assert {at: row for at, row in rows_of(store).items() if row[0] == "log.x"} == logs
     assert rows_of(store, 0, "log.>") == logs
@@ -143,11 +146,11 @@ def test_topics_without_the_rule_keep_everything(store: Store) -> None:
 
 def test_reading_from_an_offset_that_was_compacted_goes_on_at_the_next_event(store: Store) -> None:
     fill(store, 60)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     left = rows_of(store, 0)
     for start in range(0, 480, 7):
         assert rows_of(store, start) == {at: row for at, row in left.items() if at >= start}
-        found = store.look(0, start, TopicFilter(["state.x"]), limit=3)
+        found = store.reader.look(0, start, TopicFilter(["state.x"]), limit=3)
         assert [at for at in left if start <= at < found.upto] == [at for at in left if at >= start][:3]
 
 
@@ -156,7 +159,7 @@ def test_few_superseded_events_are_no_reason_to_write_a_segment_anew(store: Stor
     append(store, [("log", None, bytes(SMALL_SEGMENT))])
     append(store, [("state.x", "k", b"new")])
     before = segment_files(tmp_path)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     assert segment_files(tmp_path) == before
 
 
@@ -164,7 +167,7 @@ def test_a_full_map_of_keys_ends_a_run_and_the_next_goes_on(store: Store, monkey
     monkeypatch.setattr(compaction, "MOST_KEYS", 10)
     every = fill(store, 40, keys=16)
     for _ in range(60):
-        store.retain(LAST, now=0)
+        store.retainer.retain(LAST, now=0)
     left = rows_of(store)
     assert len(left) < 300
     assert left.items() <= every.items()
@@ -190,7 +193,7 @@ def test_each_topic_is_kept_for_as_long_as_its_rule_says(store: Store) -> None:
     kept = Retention(
         max_age=120, rules=(TopicRetention(pattern="short.>", max_age=30), TopicRetention(pattern="long.*"))
     )
-    store.retain(kept, now=200 * SECOND)
+    store.retainer.retain(kept, now=200 * SECOND)
     assert oldest(store, "long.x") == 0
     assert 75 < oldest(store, "other") <= 80
     assert 165 < oldest(store, "short.x") <= 170
@@ -201,7 +204,7 @@ def test_each_topic_is_kept_up_to_its_size(store: Store) -> None:
     timed(store, 100)
     each = store.shards()[0].size / 1500
     rule = TopicRetention(pattern="short.>", max_bytes=50_000)
-    store.retain(Retention(rules=(rule,)), now=0)
+    store.retainer.retain(Retention(rules=(rule,)), now=0)
     left = sum(row[0] == "short.x" for row in rows_of(store).values())
     assert 50_000 <= left * each < 50_000 + SMALL_SEGMENT
     assert oldest(store, "other") == 0
@@ -212,14 +215,14 @@ def test_segments_in_which_everything_is_to_go_are_not_written_anew(store: Store
     kept = Retention(max_age=20, rules=(TopicRetention(pattern="short.>", max_age=20),))
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(SegmentFiles, "rewrite")
-        assert store.retain(kept, now=150 * SECOND) > 1000
+        assert store.retainer.retain(kept, now=150 * SECOND) > 1000
     assert store.shards()[0].earliest > 1000
 
 
 def test_the_first_rule_that_matches_counts(store: Store) -> None:
     timed(store, 100)
     rules = (TopicRetention(pattern="short.x"), TopicRetention(pattern="short.>", max_age=1))
-    assert store.retain(Retention(rules=rules), now=200 * SECOND) == 0
+    assert store.retainer.retain(Retention(rules=rules), now=200 * SECOND) == 0
 
 
 def test_a_segment_that_grows_slowly_is_ended_when_its_age_matters(tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def test_a_segment_that_grows_slowly_is_ended_when_its_age_matters(tmp_path: Pat
     kept = Retention(rules=(TopicRetention(pattern="short", max_age=400),))
     for now in range(0, 1000, 50):
         append(store, [("short", None, b"s"), ("other", None, b"o")], now=now * SECOND)
-        store.retain(kept, now=now * SECOND)
+        store.retainer.retain(kept, now=now * SECOND)
     left = rows_of(store)
     assert [row[0] for row in left.values()].count("other") == 20
     assert 8 <= [row[0] for row in left.values()].count("short") <= 14
@@ -237,8 +240,8 @@ def test_a_segment_that_grows_slowly_is_ended_when_its_age_matters(tmp_path: Pat
 def test_what_a_group_has_not_read_stays_if_that_is_wanted(store: Store) -> None:
     every = fill(store, 60)
     state = store.shards()[0]
-    store.pin_cursor("g", {state.id: 200}, now=0)
-    store.retain(Retention(rules=LAST.rules, keep_unread=True), now=0)
+    store.cursors.pin("g", {state.id: 200}, now=0)
+    store.retainer.retain(Retention(rules=LAST.rules, keep_unread=True), now=0)
     left = rows_of(store, 0)
     assert {at: row for at, row in left.items() if at >= 200} == {at: row for at, row in every.items() if at >= 200}
     assert len(left) < 400
@@ -248,7 +251,7 @@ def test_what_a_rule_removes_with_its_segment_is_known_to_be_gone(store: Store) 
     timed(store, 100)
     append(store, [("silent", None, b"x")], now=0)
     kept = Retention(max_age=20, rules=(TopicRetention(pattern="short.>", max_age=20),))
-    store.retain(kept, now=150 * SECOND)
+    store.retainer.retain(kept, now=150 * SECOND)
     with pytest.raises(DataLost):
         rows_of(store, 0, "other")
     assert list(rows_of(store, 0, "silent")) == [1500]
@@ -283,15 +286,15 @@ def test_a_segment_that_is_trimmed_meanwhile_stays_trimmed(
     real = SegmentFiles.rewrite
 
     def trim_first(files: SegmentFiles, *where: object, **options: object) -> None:
-        store.trim(0, 300)
+        store.retainer.trim(0, 300)
         real(files, *where, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SegmentFiles, "rewrite", trim_first)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     assert min(rows_of(store)) >= 300
     assert rows_of(store).items() <= every.items()
     with store.read_transaction() as view:
-        assert len(segment_files(tmp_path)) == len(view.segments(0))
+        assert len(segment_files(tmp_path)) == len(segments_of(view, 0))
 
 
 def test_a_reader_whose_segment_is_written_anew_meanwhile_reads_the_new_one(
@@ -304,7 +307,7 @@ def test_a_reader_whose_segment_is_written_anew_meanwhile_reads_the_new_one(
         nonlocal compacted
         if not compacted:
             compacted = True
-            store.retain(LAST, now=0)
+            store.retainer.retain(LAST, now=0)
         return real(files, *where, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SegmentFiles, "read", compact_first)
@@ -320,7 +323,7 @@ def test_a_full_disk_leaves_everything_as_it_is(store: Store, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(SegmentFiles, "rewrite", full)
-        assert store.retain(LAST, now=0) == 0
+        assert store.retainer.retain(LAST, now=0) == 0
     assert (segment_files(tmp_path), rows_of(store)) == (before, every)
 
 
@@ -331,7 +334,7 @@ def test_a_damaged_segment_stays_and_is_said(store: Store, caplog: pytest.LogCap
     data[500] ^= 1
     path.write_bytes(data)
     for _ in range(2):
-        store.retain(LAST, now=0)
+        store.retainer.retain(LAST, now=0)
     assert path.read_bytes() == bytes(data)
     assert sum("keeps events that are to go" in record.getMessage() for record in caplog.records) == 1
     with pytest.raises(LogDamaged):
@@ -348,18 +351,18 @@ def test_a_power_cut_in_the_middle_loses_nothing(tmp_path: Path, operation: int)
     every = fill(store, 40)
     disk.stop_at = disk.operations + operation
     with pytest.raises(PowerCut):
-        store.retain(LAST, now=0)
+        store.retainer.retain(LAST, now=0)
     store.close()
     disk.lose()
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     left = rows_of(store)
     assert left.items() <= every.items()
     assert [left[at] for at in range(312, 320)] == changes(40)[-1]
-    assert not [damage for _, _, damage in store.verify() if damage]
-    store.retain(LAST, now=0)
+    assert not [damage for _, _, damage in store.reader.verify() if damage]
+    store.retainer.retain(LAST, now=0)
     assert rows_of(store).items() <= left.items()
     with store.read_transaction() as view:
-        assert len(segment_files(tmp_path)) == len(view.segments(0))
+        assert len(segment_files(tmp_path)) == len(segments_of(view, 0))
     store.close()
 
 
@@ -371,7 +374,7 @@ store = make_store(Path(sys.argv[1]), segment_bytes=SMALL_SEGMENT)
 compacted = threading.Event()
 def compact():
     while True:
-        store.retain(LAST, now=0)
+        store.retainer.retain(LAST, now=0)
         compacted.set()
 threading.Thread(target=compact, daemon=True).start()
 at = store.shards()[0].next
@@ -407,7 +410,7 @@ def test_one_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path, kill
         assert all(row == ("state.x", f"k{at % 32}", b"%d" % at + bytes(100)) for at, row in left.items())
         assert all(at in left for at in range(max(0, state.next - 32), state.next)), "a key has lost its last value"
         assert len(left) < state.next, "it has not compacted at all"
-        assert not [damage for _, _, damage in store.verify() if damage]
+        assert not [damage for _, _, damage in store.reader.verify() if damage]
         store.close()
 
 
@@ -437,9 +440,9 @@ def test_a_log_that_compacts_never_loses_the_last_value_of_a_key(
                 append(store, rows)
                 model += rows
             case int():
-                store.trim(0, step)
+                store.retainer.trim(0, step)
             case "retain":
-                store.retain(LAST, now=0)
+                store.retainer.retain(LAST, now=0)
             case _:
                 store.close()
                 store = make_store(directory, segment_bytes=4096)
@@ -474,15 +477,15 @@ def test_a_null_value_forgets_its_key_and_is_itself_forgotten_a_day_later(store:
     end_segment(store)
     forget(store, "gone")
     end_segment(store)
-    store.retain(LAST, now=0)
+    store.retainer.retain(LAST, now=0)
     assert values_of(store, "gone") == [None], "readers learn of it"
     for turn in range(3):
-        store.retain(LAST, now=DAY - SECOND)
+        store.retainer.retain(LAST, now=DAY - SECOND)
         assert values_of(store, "gone") == [None], turn
-    store.retain(LAST, now=DAY + SECOND)
+    store.retainer.retain(LAST, now=DAY + SECOND)
     assert values_of(store, "gone") == []
     assert values_of(store, "stays") == [b"2"]
-    assert store.retain(LAST, now=2 * DAY) == 0
+    assert store.retainer.retain(LAST, now=2 * DAY) == 0
 
 
 def test_a_log_that_was_opened_again_forgets_as_well_and_never_the_tombstone_first(tmp_path: Path) -> None:
@@ -493,9 +496,9 @@ def test_a_log_that_was_opened_again_forgets_as_well_and_never_the_tombstone_fir
             end_segment(store)
             forget(store, "gone")
             end_segment(store)
-        store.retain(LAST, now=3 * DAY)
+        store.retainer.retain(LAST, now=3 * DAY)
         assert values_of(store, "gone") in ([None], []), turn
-        store.retain(LAST, now=3 * DAY)
+        store.retainer.retain(LAST, now=3 * DAY)
         assert values_of(store, "gone") == []
         store.close()
 
@@ -507,7 +510,7 @@ def test_a_key_that_comes_back_stays(store: Store) -> None:
     append(store, [("state.x", "k", b"2")])
     end_segment(store)
     for day in range(4):
-        store.retain(LAST, now=day * DAY)
+        store.retainer.retain(LAST, now=day * DAY)
     assert values_of(store, "k") == [b"2"]
 
 
@@ -522,11 +525,11 @@ def test_a_tombstone_stays_while_what_it_supersedes_cannot_go(store: Store, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(SegmentFiles, "rewrite", refuse)
-        store.retain(LAST, now=0)
+        store.retainer.retain(LAST, now=0)
     for day in range(1, 4):
-        store.retain(LAST, now=day * DAY)
+        store.retainer.retain(LAST, now=day * DAY)
         assert values_of(store, "gone")[-1:] == [None], "without it the former value would be the last one"
-    store.retain(LAST.without_ages(), now=9 * DAY)
+    store.retainer.retain(LAST.without_ages(), now=9 * DAY)
     assert values_of(store, "gone")[-1:] == [None]
 
 
@@ -534,5 +537,5 @@ def test_other_topics_keep_events_without_a_value(store: Store) -> None:
     append(store, [("other", "k", b"1"), ("other", "k", cast("bytes", encode_payload(None, 16)))])
     end_segment(store)
     for day in range(3):
-        store.retain(LAST, now=day * DAY)
+        store.retainer.retain(LAST, now=day * DAY)
     assert values_of(store, "k") == [b"1", None]

@@ -21,7 +21,7 @@ from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.filter import TopicFilter
-from tests.support.arrivals import fake_event, make_former, make_store
+from tests.support.arrivals import fake_event, make_store
 
 SMALL_SEGMENT = 16_384
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def append(store: Store, *topics: str, now: int = 0) -> None:
-    store.append({0: [fake_event(topic.encode(), topic=topic) for topic in topics]}, now=now)
+    store.appender.append({0: [fake_event(topic.encode(), topic=topic) for topic in topics]}, now=now)
 
 
 def offsets(chunks: Sequence[Chunk]) -> list[int]:
@@ -48,7 +48,7 @@ def read(store: Store, *patterns: str, start: int = 0, exact: bool = True) -> li
     found: list[int] = []
     at = start
     while at < state.next:
-        chunks = store.read(0, state.epoch, at, state.next, max_bytes=5000, wanted=wanted, exact=exact)
+        chunks = store.reader.read(0, state.epoch, at, state.next, max_bytes=5000, wanted=wanted, exact=exact)
         for chunk in chunks:
             assert chunk.first <= at < chunk.end, "a gap between chunks"
             at = chunk.end
@@ -57,7 +57,7 @@ def read(store: Store, *patterns: str, start: int = 0, exact: bool = True) -> li
 
 
 def first(store: Store, *patterns: str, start: int = 0) -> int:
-    return store.look(0, start, TopicFilter(patterns)).first
+    return store.reader.look(0, start, TopicFilter(patterns)).first
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ def test_files_are_named_for_wanted_chunks_alone(store: Store) -> None:
     at = turns = 0
     while at < state.next:
         turns += 1
-        file = store.locate(0, state.epoch, at, state.next, max_bytes=1 << 20, wanted=TopicFilter(["rare"]))
+        file = store.reader.locate(0, state.epoch, at, state.next, max_bytes=1 << 20, wanted=TopicFilter(["rare"]))
         found += offsets(list(read_file_range(file)))
         at = file.end
     assert [offset for offset in found if offset in (60, 261)] == [60, 261]
     assert len(found) == 22, "two whole chunks"
     assert turns == 2
-    silent = store.locate(0, state.epoch, 0, state.next, max_bytes=1 << 20, wanted=TopicFilter(["silent"]))
+    silent = store.reader.locate(0, state.epoch, 0, state.next, max_bytes=1 << 20, wanted=TopicFilter(["silent"]))
     assert (silent.end, list(read_file_range(silent))) == (state.next, [])
 
 
@@ -137,13 +137,17 @@ def test_a_silent_topic_has_no_news_whatever_else_is_appended(store: Store) -> N
 def test_a_limit_counts_wanted_events_and_ends_behind_the_last_of_them(store: Store) -> None:
     for _ in range(10):
         append(store, "a", "b", "b", "a", "c")
-    found = store.look(0, 0, TopicFilter(["a"]), limit=5)
+    found = store.reader.look(0, 0, TopicFilter(["a"]), limit=5)
     assert (found.first, found.count, found.upto) == (0, 5, 11)
-    assert store.look(0, 11, TopicFilter(["a"]), limit=5).upto == 25, "behind the chunk, as nothing of it is left"
-    assert store.look(0, 0, TopicFilter(["c"]), limit=50) == store.look(0, 0, TopicFilter(["c"]), limit=11)
-    assert store.look(0, 0, TopicFilter(["c"]), limit=50).upto == 50
-    assert store.look(0, 3, TopicFilter(), limit=20).upto == 23
-    assert store.look(0, 50, TopicFilter(["c"]), limit=5).count == 0
+    assert store.reader.look(0, 11, TopicFilter(["a"]), limit=5).upto == 25, (
+        "behind the chunk, as nothing of it is left"
+    )
+    assert store.reader.look(0, 0, TopicFilter(["c"]), limit=50) == store.reader.look(
+        0, 0, TopicFilter(["c"]), limit=11
+    )
+    assert store.reader.look(0, 0, TopicFilter(["c"]), limit=50).upto == 50
+    assert store.reader.look(0, 3, TopicFilter(), limit=20).upto == 23
+    assert store.reader.look(0, 50, TopicFilter(["c"]), limit=5).count == 0
 
 
 def test_topics_of_an_append_that_failed_are_not_taken_for_written(
@@ -160,7 +164,7 @@ def test_topics_of_an_append_that_failed_are_not_taken_for_written(
             append(store, "b", "c")
         rows = pa.RecordBatch.from_pylist([{"value": b"", "topic": "d"}], schema=SINK_SCHEMA)
         with pytest.raises(StoreFull):
-            store.append_batch("q", 1, [rows], sender="s", split=lambda rows: {0: rows}, now=1)
+            store.appender.append_batch("q", 1, [rows], sender="s", split=lambda rows: {0: rows}, now=1)
     append(store, "c", "b")
     assert [read(store, topic) for topic in "abcd"] == [[0], [2], [1], []]
 
@@ -174,24 +178,26 @@ def test_topics_are_known_after_the_log_was_opened_again(tmp_path: Path) -> None
         store.close()
 
 
-def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) -> None:
+def test_events_whose_topics_a_promoted_copy_did_not_get_are_all_looked_at(tmp_path: Path) -> None:
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     append(store, "a", "b")
     append(store, "c")
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        segments = environment.open_db(b"segments")
+        segments, topics, contents = (environment.open_db(name) for name in (b"segments", b"topics", b"contents"))
         with environment.begin(write=True) as transaction:
             for key, value in list(transaction.cursor(segments).iternext()):
-                former = value[:-12]  # without what it says of topics, and the checksum
-                transaction.put(key, former + crc32(former, crc32(key)).to_bytes(4), db=segments)
-    make_former(tmp_path, 4)
+                bare = value[:-12]  # without what it says of topics, and the checksum
+                transaction.put(key, bare + crc32(bare, crc32(key)).to_bytes(4), db=segments)
+            for table in (topics, contents):
+                transaction.drop(table, delete=False)
+    (tmp_path / "index" / "witness").unlink()
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     append(store, "a", "d")
     assert [read(store, topic) for topic in "abcd"] == [[0, 3], [1], [2], [4]]
     assert [first(store, topic) for topic in "abcd"] == [0, 0, 2, 3]
     assert first(store, "b", start=2) == 5, "the chunks themselves name their topics"
-    store.trim(0, 2)
+    store.retainer.trim(0, 2)
     with pytest.raises(DataLost):
         read(store, "d")  # of which topics those were is not known
     store.close()
@@ -245,8 +251,8 @@ def test_who_reads_other_topics_has_lost_nothing(store: Store) -> None:
     append(store, "silent", "noise")
     for _ in range(40):
         append(store, *["noise"] * 10)
-    store.trim(0, 300)
-    assert store.look(0, 1, TopicFilter(["silent"])).earliest == 2, "the chunk with its last event"
+    store.retainer.trim(0, 300)
+    assert store.reader.look(0, 1, TopicFilter(["silent"])).earliest == 2, "the chunk with its last event"
     assert read(store, "silent", start=2) == []
     assert read(store, "none", start=0) == []
     for lost in (["silent"], ["noise"], ["si*", "silent"], [">"]):
@@ -261,7 +267,7 @@ def test_what_was_removed_is_known_after_the_log_was_opened_again(tmp_path: Path
     store = make_store(tmp_path)
     append(store, "a")
     append(store, "b")
-    store.trim(0, 1)
+    store.retainer.trim(0, 1)
     store.close()
     store = make_store(tmp_path)
     assert read(store, "b") == [1]
@@ -274,7 +280,7 @@ def test_of_many_topics_those_that_went_first_are_put_together(store: Store, mon
     monkeypatch.setattr(retention, "MAX_REMOVALS", 8)
     for number in range(12):
         append(store, f"t.{number}")
-    store.trim(0, 12)
+    store.retainer.trim(0, 12)
     append(store, "end")
     assert read(store, "t.11", start=12) == []
     assert read(store, "unheard", start=6) == []
@@ -304,7 +310,7 @@ def test_filtered_reading_is_reading_and_filtering(
                 append(store, *topics)
                 model += topics
             case int():
-                store.trim(0, step)
+                store.retainer.trim(0, step)
             case _:
                 store.close()
                 store = make_store(directory, segment_bytes=4096)
@@ -314,10 +320,10 @@ def test_filtered_reading_is_reading_and_filtering(
             assert read(store, *patterns, start=state.earliest) == expected
         for start in range(state.earliest, state.next + 1):
             left = [at for at in expected if at >= start]
-            found = store.look(0, start, wanted)
+            found = store.reader.look(0, start, wanted)
             assert (found.first < found.next) == bool(left)
             assert not left or found.first <= left[0]
-            limited = store.look(0, start, wanted, limit=3)
+            limited = store.reader.look(0, start, wanted, limit=3)
             assert limited.count == min(3, len(left))
             assert [at for at in left if at < limited.upto] == left[:3]
     store.close()

@@ -24,13 +24,13 @@ from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable, NotCopied, StoreFull
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log import Store
+from iris.spark_bridge.log.appender import Appender
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
 from tests.support import growing_bridges
-from tests.support.arrivals import make_former
 from tests.support.bridge_requests import ask_raw
 from tests.support.copies import open_follower
 from tests.support.growing_bridges import check_once_and_in_order, read_all
@@ -347,7 +347,7 @@ async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same
                 while member.statistics().stored != 2:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.1)
         state = next(iter(member.states.values()))
-        (chunk,) = member.store.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
+        (chunk,) = member.store.reader.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
         (row,) = decode_events(chunk.data).to_pylist()
         assert (row["topic"], row["key"], row["value"]) == ("t.dead", key.encode(), b"1")
 
@@ -544,9 +544,9 @@ async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
 
             with monkeypatch.context() as patch:
                 if step == "merge_windows":
-                    patch.setattr(Store, step, die)
+                    patch.setattr(Appender if step == "merge_windows" else Store, step, die)
                 await ask_raw(client, "divide", {"of": 2}, "bridge.0")
-                patch.setattr(Store, step, die)
+                patch.setattr(Appender if step == "merge_windows" else Store, step, die)
                 await dies.wait()
             await nursery.start(run_member, network, tmp_path, 1, 2)
         await publish(publisher, range(LAST, 2 * LAST))
@@ -600,17 +600,3 @@ async def test_a_copy_that_is_promoted_without_the_mark_of_its_primary_gets_one_
                 while sum(map(len, (found := await read_all(client)).values())) < 2 * LAST:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             check_once_and_in_order(flat(found), 2 * LAST)
-
-
-async def test_a_log_of_a_former_format_with_events_is_no_new_one_and_waits_for_nobody(tmp_path: Path) -> None:
-    async with scene() as (network, client, publisher, nursery):
-        async with open_member(network, tmp_path, 0, 2), open_member(network, tmp_path, 1, 2):
-            await publish(publisher, range(LAST))
-        with trio.fail_after(60):
-            for shard in (1, 0):
-                make_former(tmp_path / str(shard), 7)
-                await nursery.start(run_member, network, tmp_path, shard, 2)
-        await wait_newcomer(nursery, network, tmp_path, 2, 3)
-        await grow(client, 3)
-        await publish(publisher, range(LAST, 2 * LAST))
-        check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
