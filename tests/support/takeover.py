@@ -96,7 +96,7 @@ class Shown:
 
     acknowledged: list[str] = dataclasses.field(default_factory=list[str])
     served: list[tuple[Fault, float]] = dataclasses.field(default_factory=list[tuple[Fault, float]])
-    """For each turn, the seconds from the fault to the first event after it that was acknowledged."""
+    """For each turn, the longest time in seconds in which no event was acknowledged."""
     holders: list[str] = dataclasses.field(default_factory=list[str])
     leases: int = 0
 
@@ -128,6 +128,9 @@ class Stage:
         self.shown = Shown()
         self._number = 0
         self._acknowledged = trio.Event()
+        self._last = 0.0
+        self._gap = 0.0
+        """Longest time between two acknowledgements in this turn, in seconds."""
 
     def _child(self, name: str, *options: str, ready: str) -> Child:
         url = self._url.format(port=self._gates[name].port)
@@ -170,6 +173,7 @@ class Stage:
             await node.publish_confirmed("events", value, timeout=_PATIENCE)
             self.shown.acknowledged.append(value)
             self._acknowledged.set()
+            self._gap, self._last = max(self._gap, trio.current_time() - self._last), trio.current_time()
             await trio.sleep(0.01)
 
     async def hold(self, node: iris.Node) -> None:
@@ -189,7 +193,8 @@ class Stage:
     async def turn(self, fault: Fault) -> None:
         """Let something happen to the primary, and wait until another one is, and all are back."""
         former, child = self.primary, self.children[self.primary]
-        began = trio.current_time()
+        began = self._last = trio.current_time()
+        self._gap = 0.0
         match fault:
             case "killed":
                 child.end(signal.SIGKILL)
@@ -205,7 +210,7 @@ class Stage:
         self._acknowledged = trio.Event()
         with trio.fail_after(_PATIENCE):
             await self._acknowledged.wait()
-        self.shown.served.append((fault, trio.current_time() - began))
+        self.shown.served.append((fault, self._gap))
         if fault == "stopped":
             await trio.sleep_until(began + _STOPPED)
             child.send(signal.SIGCONT)
