@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from functools import partial
 from pathlib import Path
@@ -148,6 +149,11 @@ MIB = 1024 * 1024
     help="Be a copy of the log that has this shard, until it is promoted; with --data alone.",
 )
 @click.option("--copy", "copy", metavar="NAME", help="Tells the copies of one log apart (copy).")
+@click.option(
+    "--election",
+    metavar="URL",
+    help="Let etcd://HOST:PORT,... or postgresql://... decide when a copy takes over; the same at primary and copies.",
+)
 @metrics_option
 @connected
 @click.pass_context
@@ -174,6 +180,7 @@ def bridge(
     min_copies: int,
     followed: str | None,
     copy: str | None,
+    election: str | None,
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
@@ -193,9 +200,12 @@ def bridge(
         raise click.UsageError("--copy names a copy: give --follow NAME/SHARD, too")
     if tier is None and tier_minutes is not None:
         raise click.UsageError("--tier-minutes says how soon events go to a tier: give --tier, too")
+    if election is not None and followed is None and not min_copies:
+        raise click.UsageError("a copy that takes over needs all that was confirmed: give --min-copies 1, too")
     if followed is not None:
-        return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib))
+        return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib, election))
     with needing_bridge():
+        from iris.spark_bridge.election import open_election
         from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
         from iris.spark_bridge.tier import Tier
@@ -211,7 +221,11 @@ def bridge(
     destination = None if tier is None else Tier(url=tier, **sealing)
 
     async def store(interruption: Interruption) -> None:
+        electing = (
+            contextlib.nullcontext() if election is None else open_election(election, bridge=name, shard=min(shards))
+        )
         async with (
+            electing as elected,
             connection.open(name, _with_staged(BRIDGE_CONFIG, staged_mib), member=True) as node,
             open_bridge(
                 node,
@@ -226,6 +240,7 @@ def bridge(
                 retention=retention,
                 min_copies=min_copies,
                 tier=destination,
+                election=elected,
                 waiting=note,
             ) as opened,
         ):
@@ -243,19 +258,22 @@ async def _follow(
     copy: str | None,
     directory: Path,
     staged_mib: float | None,
+    election: str | None,
     interruption: Interruption,
 ) -> None:
     """Be a copy, and when it is promoted the member whose log it has."""
     with needing_bridge():
         from iris.spark_bridge.copies import DEFAULT_COPY, split_followed
+        from iris.spark_bridge.election import open_election
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG
         from iris.spark_bridge.server.successor import follow, reopen
     name, shard = split_followed(followed)
     called = copy or DEFAULT_COPY
-    async with connection.open(name, _with_staged(BRIDGE_CONFIG, staged_mib)) as node:
+    electing = contextlib.nullcontext() if election is None else open_election(election, bridge=name, shard=shard)
+    async with electing as elected, connection.open(name, _with_staged(BRIDGE_CONFIG, staged_mib)) as node:
         follows = partial(note, f"{node.id} is the copy {called} of {followed}, in {directory}")
-        settings = await follow(node, name, shard, directory, called, follows)
-        async with reopen(node, name, directory, settings, waiting=note):
+        settings = await follow(node, name, shard, directory, called, follows, elected)
+        async with reopen(node, name, directory, settings, waiting=note, election=elected):
             stored = ", ".join((*settings.topics, *settings.clusters))
             note(f"{node.id} serves {name} and stores {stored} in {directory}")
             await interruption.wait()

@@ -87,6 +87,9 @@ class BridgeCopy:
         """Held by the task that changes what this copy is."""
         self._following: trio.CancelScope | None = None
         self._followed = 0
+        """Term of the primary that is followed now; 0 if none is."""
+        self._news = trio.Event()
+        """Set, and replaced, when another primary is followed."""
         self._promoted = trio.Event()
         self._problem = ""
         self._pending: list[LogChange] = []
@@ -111,6 +114,16 @@ class BridgeCopy:
     def problem(self) -> str:
         """Reason why the primary is not followed now; empty if it is."""
         return self._problem
+
+    @property
+    def follows(self) -> bool:
+        """True while a primary is followed."""
+        return self._followed > 0
+
+    async def wait_followed(self, term: int) -> None:
+        """Wait until a primary of a term is followed, or a later one, or this copy is promoted."""
+        while self._followed < term and not self._promoted.is_set():
+            await self._news.wait()
 
     async def wait_promoted(self) -> Settings:
         """Wait until this copy is promoted; return how the bridge was started.
@@ -184,6 +197,7 @@ class BridgeCopy:
             # From here on this log is the bridge's, whatever becomes of this process.
             await self._put(self._state.promoted(self._name, term, offsets, order.min_copies))
             self._promoted.set()
+            self._notify()
         return True
 
     async def _put(self, state: LogState) -> None:
@@ -222,7 +236,12 @@ class BridgeCopy:
                 self._note(f"the primary, or this copy, is damaged: {error}")
             finally:
                 self._following = None
+                self._followed = 0
             await trio.sleep(_PAUSE)
+
+    def _notify(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
 
     def _note(self, problem: str) -> None:
         if problem != self._problem:
@@ -244,6 +263,7 @@ class BridgeCopy:
                 await send_message(tunnel, FromCopy(promised=self._state.promised))
                 raise RemoteProtocolError(f"a primary of term {term}, which was promised not to be followed any more")
             self._followed = term
+            self._notify()
             await self._learn(answer.state, term)
             self._pending.clear()
             self._size = 0

@@ -21,6 +21,7 @@ from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
+from iris.spark_bridge.election import Election
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, existing_store, open_store
 from iris.spark_bridge.outcomes import OutcomeKeeper
@@ -68,6 +69,7 @@ async def open_bridge(
     retention: Retention | None = None,
     min_copies: int = 0,
     tier: Tier | None = None,
+    election: Election | None = None,
     waiting: Callable[[str], None] = lambda _: None,
     wall_clock: Callable[[], float] | None = None,
     entropy: Entropy | None = None,
@@ -104,6 +106,8 @@ async def open_bridge(
             when so many of them have met this member.
         tier: tier to which sealed segments go; retention then removes only what is there, from this disk alone, and
             from those of copies.  Only what enough copies have goes there.  Not together with rules for topics.
+        election: has a copy take over when this member is gone, and not before; needs ``min_copies``.  None: a person
+            promotes one.
         waiting: called with a reason when entering the block has to wait for copies.
         wall_clock: seconds since 1970; None: ``time.time``.
         entropy: makes the epochs of new shards; None: ``os.urandom``.
@@ -146,6 +150,10 @@ async def open_bridge(
     if least is None or least < 0:
         raise ConfigError(f"min_copies is {shown(min_copies)}: use a whole number, 0 or more")
     min_copies = least
+    if election is not None and not min_copies:
+        raise ConfigError(
+            "without min_copies a primary confirms what no copy has, and an election would lose that: give min_copies"
+        )
     state = await run_in_thread(read_state, Path(directory)) or LogState()
     if state.role == "copy":
         raise ConfigError(
@@ -217,6 +225,8 @@ async def open_bridge(
         stack.callback(copies.close)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(copies.watch)
+        if election is not None:
+            nursery.start_soon(election.keep)
         met = trio.Event()
         if copies.is_waiting():
             waiting(copies.describe())

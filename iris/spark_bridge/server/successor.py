@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
-from iris.kernel.tasks import run_in_thread
+from iris.kernel.tasks import open_background, run_in_thread
 from iris.node.node import Node
-from iris.spark_bridge.copies import Settings, later_term, open_copy, read_state
+from iris.spark_bridge.copies import Settings, later_term, open_copy, promote, read_state
+from iris.spark_bridge.election import Election
 from iris.spark_bridge.log import Retention
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 
 
 async def follow(
-    node: Node, bridge: str, shard: int, directory: Path, name: str, follows: Callable[[], None]
+    node: Node,
+    bridge: str,
+    shard: int,
+    directory: Path,
+    name: str,
+    follows: Callable[[], None],
+    election: Election | None = None,
 ) -> Settings:
     """Be a copy until it is promoted; return how the bridge was started.
 
@@ -29,6 +37,7 @@ async def follow(
         directory: directory of the log.
         name: name of the copy.
         follows: called when it is a copy.
+        election: has a copy promoted when the primary is gone. None: a person does.
 
     Raises:
         as ``open_copy``.
@@ -36,13 +45,24 @@ async def follow(
     state = await run_in_thread(read_state, directory)
     if state is not None and state.role == "primary" and await later_term(node, bridge, shard) <= state.term:
         return state.settings
-    async with open_copy(node, bridge=bridge, shard=shard, directory=directory, name=name) as copy:
+    async with (
+        open_copy(node, bridge=bridge, shard=shard, directory=directory, name=name) as copy,
+        open_background() as nursery,
+    ):
         follows()
+        if election is not None:
+            nursery.start_soon(election.stand, copy, partial(promote, node, bridge, shard))
         return await copy.wait_promoted()
 
 
 def reopen(
-    node: Node, bridge: str, directory: Path, settings: Settings, *, waiting: Callable[[str], None]
+    node: Node,
+    bridge: str,
+    directory: Path,
+    settings: Settings,
+    *,
+    waiting: Callable[[str], None],
+    election: Election | None = None,
 ) -> AbstractAsyncContextManager[BridgeMember]:
     """Open the bridge on a log that was promoted, as it was opened before on the former primary's."""
     return open_bridge(
@@ -64,4 +84,5 @@ def reopen(
         min_copies=settings.min_copies,
         tier=settings.tier,
         waiting=waiting,
+        election=election,
     )

@@ -1,0 +1,38 @@
+"""Engine of an election: one lease, which at most one process holds at a time by the engine's own clock."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+LEASE: Final = 3
+"""Seconds after which a lease that is not renewed ends: whole ones, since etcd counts so."""
+
+ANSWER: Final = 1.0
+"""Seconds that an engine has for an answer."""
+
+
+class EngineAway(Exception):
+    """The engine does not answer, or refuses to; the message says why.  Nobody knows then who holds the lease."""
+
+
+class Engine(Protocol):
+    """A lease for ``LEASE`` seconds.  The methods block; they are called by one thread at a time.
+
+    Each may raise ``EngineAway``, and may then have done what it was to do.
+    """
+
+    def is_free(self) -> bool:
+        """Return whether nobody holds the lease."""
+        ...
+
+    def take(self) -> bool:
+        """Take the lease if it is free, or renew it if it is held here; return whether it is held here now."""
+        ...
+
+    def release(self) -> None:
+        """Give the lease up, if it is held here."""
+        ...
+
+    def close(self) -> None:
+        """Close connections; raises nothing.  The lease ends by its time."""
+        ...

@@ -1,0 +1,96 @@
+"""Election by PostgreSQL: a row with holder, expiry and counter, by the server's clock."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import psycopg
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.election.engine import ANSWER, LEASE, EngineAway
+
+_MAKE: Final = """
+CREATE TABLE IF NOT EXISTS iris_elections (
+    name text PRIMARY KEY, holder text NOT NULL, expires timestamptz NOT NULL, turn bigint NOT NULL
+)"""
+
+_FREE: Final = "SELECT count(*) FROM iris_elections WHERE name = %(name)s AND expires > clock_timestamp()"
+
+_TAKE: Final = """
+INSERT INTO iris_elections AS row VALUES (%(name)s, %(holder)s, clock_timestamp() + %(lease)s * interval '1 s', 1)
+ON CONFLICT (name) DO UPDATE SET
+    holder = excluded.holder,
+    expires = clock_timestamp() + %(lease)s * interval '1 s',
+    turn = row.turn + (row.holder <> excluded.holder)::int
+WHERE row.holder = excluded.holder OR row.expires <= clock_timestamp()
+RETURNING turn"""
+
+_RELEASE: Final = """
+UPDATE iris_elections SET expires = clock_timestamp() WHERE name = %(name)s AND holder = %(holder)s"""
+
+
+@final
+class Postgres:
+    """The lease as a row of the table ``iris_elections``, which is made if it is not there.
+
+    Args:
+        url: ``postgresql://...``, as libpq reads it; what it leaves out comes from libpq's environment.
+        name: distinguishes the leases of one table.
+        holder: distinguishes the processes that want it.
+
+    Raises:
+        ConfigError: the URL cannot be read.
+    """
+
+    def __init__(self, url: str, name: str, holder: str) -> None:
+        try:
+            psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"the election's URL is not one of PostgreSQL: {error}") from None
+        self._url = url
+        self._values: Final = {"name": name, "holder": holder, "lease": LEASE}
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def is_free(self) -> bool:
+        """See ``Engine``."""
+        return self._ask(_FREE) == 0
+
+    def take(self) -> bool:
+        """See ``Engine``."""
+        return self._ask(_TAKE) is not None
+
+    def release(self) -> None:
+        """See ``Engine``."""
+        self._ask(_RELEASE)
+
+    def close(self) -> None:
+        """See ``Engine``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _ask(self, statement: str) -> object:
+        """Return the first column of the first row; None if there is no row."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement.encode(), self._values)
+                row = cursor.fetchone() if cursor.description else None
+        except psycopg.Error as error:
+            self.close()
+            raise EngineAway(f"PostgreSQL: {str(error).strip()}") from None
+        return None if row is None else row[0]
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        milliseconds = int(ANSWER * 1000)
+        connection = psycopg.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=2,  # the shortest of libpq
+            tcp_user_timeout=milliseconds,
+            options=f"-c statement_timeout={milliseconds}",
+            application_name="iris bridge",
+        )
+        connection.execute(_MAKE)
+        return connection

@@ -1,0 +1,125 @@
+"""When a copy takes a free lease, and when it leaves it to its primary; with an engine in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import pytest
+import trio
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies import promote
+from iris.spark_bridge.election import Election, open_election
+from iris.spark_bridge.election.engine import EngineAway
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.testing import open_network
+from tests.support.copies import open_follower, open_primary, wait_copies
+
+
+@final
+class Memory:
+    """A lease that never ends by itself, in a mapping that its candidates share."""
+
+    def __init__(self, leases: dict[str, str], holder: str) -> None:
+        self._leases = leases
+        self._holder = holder
+        self.away = False
+        self.looks = 0
+
+    def is_free(self) -> bool:
+        """Look."""
+        self.looks += 1
+        if self.away:
+            raise EngineAway("somebody has pulled the plug")
+        return not self._leases
+
+    def take(self) -> bool:
+        """Take it, or renew it."""
+        if self.away:
+            raise EngineAway("somebody has pulled the plug")
+        return self._leases.setdefault("lease", self._holder) == self._holder
+
+    def release(self) -> None:
+        """Give it up."""
+        if self._leases.get("lease") == self._holder:
+            del self._leases["lease"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def _wait_looks(engine: Memory, more: int) -> None:
+    wanted = engine.looks + more
+    with trio.fail_after(60):
+        while engine.looks < wanted:  # noqa: ASYNC110 -- there is no event
+            await trio.sleep(0.02)
+
+
+async def test_a_copy_leaves_a_free_lease_to_the_primary_that_it_follows(tmp_path: Path) -> None:
+    leases: dict[str, str] = {}
+    at_copy = Memory(leases, "copy")
+    at_primary = Election(Memory(leases, "primary"), "bridge/0")
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary", election=at_primary),
+        open_follower(network, tmp_path / "copy") as copy,
+        network.open_node("bridge") as node,
+        trio.open_nursery() as nursery,
+    ):
+        await wait_copies(BridgeClient(node, "bridge", patience=5), copy="in step")
+        nursery.start_soon(Election(at_copy, "bridge/0").stand, copy, partial(promote, node, "bridge", 0))
+        for _ in range(3):
+            await _wait_looks(at_copy, 2)
+            leases.clear()  # as an engine that was begun anew
+            while not at_primary.held or not leases:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        await _wait_looks(at_copy, 2)
+        assert leases == {"lease": "primary"}
+        assert copy.follows
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_followed(tmp_path: Path) -> None:
+    leases = {"lease": "primary"}
+    at_copy = Memory(leases, "copy")
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary"),
+        open_follower(network, tmp_path / "copy") as copy,
+        network.open_node("bridge") as node,
+    ):
+        await wait_copies(BridgeClient(node, "bridge", patience=5), copy="in step")
+        election = Election(at_copy, "bridge/0")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(election.stand, copy, partial(promote, node, "bridge", 0))
+            await _wait_looks(at_copy, 5)
+            assert copy.follows, "somebody has the lease"
+            at_copy.away = True
+            await _wait_looks(at_copy, 5)
+            assert election.problem == "somebody has pulled the plug"
+            leases.clear()
+            await _wait_looks(at_copy, 5)
+            assert copy.follows, "nobody takes over while the engine is away"
+            at_copy.away = False
+            with trio.fail_after(60):
+                assert (await copy.wait_promoted()).min_copies == 1
+            nursery.cancel_scope.cancel()
+        assert election.problem == ""
+
+
+async def test_an_election_without_copies_is_refused(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("bridge") as node:
+        election = Election(Memory({}, "primary"), "bridge/0")
+        with pytest.raises(ConfigError, match="without min_copies a primary confirms what no copy has"):
+            async with open_bridge(node, topics=[">"], directory=tmp_path, election=election):
+                raise AssertionError
+        assert not election.held
+
+
+async def test_an_engine_that_is_not_known_is_said() -> None:
+    with pytest.raises(ConfigError, match="'zookeeper://here' is no engine of an election: write etcd://"):
+        async with open_election("zookeeper://here", bridge="bridge", shard=0):
+            raise AssertionError

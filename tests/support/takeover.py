@@ -1,0 +1,335 @@
+"""Takeovers of a bridge by an election, with real processes: ``python -m tests.support.takeover --turns 100 ENGINE``.
+
+A primary and two copies; in each turn the primary is killed, stopped beyond its lease and continued, or cut off from
+the engine, and in half of the turns in which it is killed its directory is removed, too.  Publishers go on all the
+time, and so do two that want one lease of the bridge.  It ends with what was shown, and raises AssertionError if an
+acknowledged event is lost or doubled, if two had the lease, or if a former primary was not refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import random
+import shutil
+import signal
+import statistics
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Literal, assert_never, final
+
+import trio
+
+import iris
+from iris.spark_bridge.admin import read_status
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.events.schema import decode_events
+from tests.support.etcd import find_etcd, open_etcd
+from tests.support.postgres import find_server, open_postgres
+from tests.support.processes import Child, open_realm
+
+Fault = Literal["killed", "stopped", "cut off"]
+
+_PATIENCE: Final = 120.0
+_PUBLISHERS: Final = 4
+_STOPPED: Final = 10.0
+"""Seconds that a primary is stopped for at the least: more than its lease, and more than a failure detection takes."""
+
+
+@final
+class Gate:
+    """A port that leads to the engine until it is shut: a network that can be cut for one process."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        self._open = trio.Event()
+        self._open.set()
+        self._scopes: set[trio.CancelScope] = set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.port = listener.socket.getsockname()[1]
+        task_status.started()
+        await trio.serve_listeners(self._forward, [listener])
+
+    def shut(self) -> None:
+        """Let nothing through: connections are taken, and nothing answers."""
+        self._open = trio.Event()
+        for scope in self._scopes:
+            scope.cancel()
+
+    def open(self) -> None:
+        """Let everything through again."""
+        self._open.set()
+
+    async def _forward(self, client: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, OSError), trio.CancelScope() as scope:
+            await self._open.wait()
+            self._scopes.add(scope)
+            async with (
+                client,
+                await trio.open_tcp_stream("127.0.0.1", self._target) as server,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(_copy, client, server)
+                await _copy(server, client)
+                nursery.cancel_scope.cancel()
+        self._scopes.discard(scope)
+
+
+async def _copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+    with contextlib.suppress(trio.BrokenResourceError):
+        async for data in source:
+            await target.send_all(data)
+
+
+@dataclasses.dataclass
+class Shown:
+    """What a run has shown."""
+
+    acknowledged: list[str] = dataclasses.field(default_factory=list[str])
+    served: list[tuple[Fault, float]] = dataclasses.field(default_factory=list[tuple[Fault, float]])
+    """For each turn, the longest time in seconds in which no event was acknowledged."""
+    holders: list[str] = dataclasses.field(default_factory=list[str])
+    leases: int = 0
+
+    def __str__(self) -> str:
+        times = [seconds for _, seconds in self.served]
+        by_fault = {
+            fault: f"{statistics.median(some):.1f} s, at most {max(some):.1f} s"
+            for fault in ("killed", "stopped", "cut off")
+            if (some := [seconds for what, seconds in self.served if what == fault])
+        }
+        return (
+            f"{len(self.acknowledged)} events acknowledged, none lost, none doubled; {len(times)} takeovers, writers "
+            f"served again after {statistics.median(times):.1f} s, at most {max(times):.1f} s ({by_fault}); "
+            f"{self.leases} leases, never two holders"
+        )
+
+
+@final
+class Stage:
+    """A bridge of three processes, an engine, and those who use the bridge."""
+
+    def __init__(self, directory: Path, chance: random.Random, gates: dict[str, Gate], url: str) -> None:
+        self._directory = directory
+        self._chance = chance
+        self._gates = gates
+        self._url = url
+        self.children: dict[str, Child] = {}
+        self.primary = ""
+        self.shown = Shown()
+        self._number = 0
+        self._acknowledged = trio.Event()
+        self._last = 0.0
+        self._gap = 0.0
+        """Longest time between two acknowledgements in this turn, in seconds."""
+
+    def _child(self, name: str, *options: str, ready: str) -> Child:
+        url = self._url.format(port=self._gates[name].port)
+        command = [sys.executable, "-m", "iris", "bridge", "--data", str(self._directory / name), "--election", url]
+        return Child([*command, *options], ready=ready, log=self._directory / f"{name}.txt")
+
+    async def start(self) -> None:
+        """Start a primary and two copies."""
+        first, *others = self._gates
+        self.children[first] = self._child(first, "--topic", "events", "--min-copies", "1", ready="serves")
+        self.children[first].launch()
+        for name in others:
+            self._follow(name)
+        for name in self._gates:
+            await trio.to_thread.run_sync(self.children[name].wait_ready)
+        self.primary = first
+        await self.wait_in_step()
+
+    def _follow(self, name: str) -> None:
+        self.children[name] = self._child(name, "--follow", "bridge/0", "--copy", name, ready="is the copy")
+        self.children[name].launch()
+
+    async def wait_in_step(self) -> None:
+        """Wait until both copies take part in confirmations."""
+        async with iris.open_node("observer") as node:
+            client = BridgeClient(node, "bridge", patience=_PATIENCE)
+            with trio.fail_after(_PATIENCE):
+                while True:
+                    with contextlib.suppress(BridgeUnreachable):
+                        copies = (await read_status(client)).copies.get("bridge", ())
+                        if [copy.state for copy in copies if copy.name != self.primary].count("in step") >= 2:
+                            return
+                    await trio.sleep(0.05)
+
+    async def publish(self, node: iris.Node) -> None:
+        """Publish one event after the other, each acknowledged."""
+        while True:
+            self._number += 1
+            value = str(self._number)
+            await node.publish_confirmed("events", value, timeout=_PATIENCE)
+            self.shown.acknowledged.append(value)
+            self._acknowledged.set()
+            self._gap, self._last = max(self._gap, trio.current_time() - self._last), trio.current_time()
+            await trio.sleep(0.01)
+
+    async def hold(self, node: iris.Node) -> None:
+        """Have the lease again and again."""
+        holders = self.shown.holders
+        while True:
+            with contextlib.suppress(iris.IrisError):
+                async with node.bridge().lease("one", ttl=6):
+                    assert not holders, "two have the lease"
+                    holders.append(node.id)
+                    self.shown.leases += 1
+                    try:
+                        await trio.sleep(0.2)
+                    finally:
+                        holders.remove(node.id)
+
+    async def turn(self, fault: Fault) -> None:
+        """Let something happen to the primary, and wait until another one is, and all are back."""
+        former, child = self.primary, self.children[self.primary]
+        began = self._last = trio.current_time()
+        self._gap = 0.0
+        match fault:
+            case "killed":
+                child.end(signal.SIGKILL)
+                if self._chance.random() < 0.5:
+                    await trio.to_thread.run_sync(shutil.rmtree, self._directory / former)
+            case "stopped":
+                child.send(signal.SIGSTOP)
+            case "cut off":
+                self._gates[former].shut()
+            case _:
+                assert_never(fault)
+        await self._wait_taken(former)
+        self._acknowledged = trio.Event()
+        with trio.fail_after(_PATIENCE):
+            await self._acknowledged.wait()
+        self.shown.served.append((fault, self._gap))
+        if fault == "stopped":
+            await trio.sleep_until(began + _STOPPED)
+            child.send(signal.SIGCONT)
+        if fault != "killed":
+            said = await trio.to_thread.run_sync(child.wait_end)
+            assert "was promoted elsewhere" in said, said[-2000:]
+            self._gates[former].open()
+        self._follow(former)
+        await self.wait_in_step()
+
+    async def _wait_taken(self, former: str) -> None:
+        with trio.fail_after(_PATIENCE):
+            while True:
+                for name in self.children.keys() - {former}:
+                    if "serves" in (self._directory / f"{name}.txt").read_text().rpartition("is the copy")[2]:
+                        self.primary = name
+                        return
+                await trio.sleep(0.02)
+
+    async def check(self) -> None:
+        """Raise AssertionError if an acknowledged event is not in the log, or any is there twice."""
+        found: Counter[str] = Counter()
+        async with iris.open_node("reader") as node:
+            client = BridgeClient(node, "bridge", patience=_PATIENCE)
+            (shard,) = await client.shards()
+            async for chunks in client.read(shard.address, shard.id, shard.earliest, shard.next):
+                for chunk in chunks:
+                    found.update(value.decode() for value in decode_events(chunk.data).column("value").to_pylist())
+        lost = set(self.shown.acknowledged) - found.keys()
+        assert not lost, f"acknowledged and lost: {sorted(lost)[:10]}"
+        doubled = [value for value, count in found.items() if count > 1]
+        assert not doubled, f"stored twice: {doubled[:10]}"
+
+
+@contextlib.contextmanager
+def open_engine(kind: str) -> Iterator[tuple[str, int, object]]:
+    """Run an engine; yield its URL with {port} in the place of its port, the port, and the server."""
+    if kind == "etcd":
+        program = find_etcd()
+        assert program is not None, "etcd is not installed"
+        with open_etcd(program) as server:
+            yield "etcd://127.0.0.1:{port}", server.port, server
+    else:
+        programs = find_server()
+        assert programs is not None, "PostgreSQL is not installed"
+        with open_postgres(programs) as env:
+            yield f"postgresql://{env['PGUSER']}@127.0.0.1:{{port}}/{env['PGDATABASE']}", int(env["PGPORT"]), env
+
+
+@asynccontextmanager
+async def open_stage(url: str, port: int, chance: random.Random) -> AsyncIterator[Stage]:
+    """Start everything; the bridge's processes are killed in the end."""
+    with open_realm() as directory:
+        async with trio.open_nursery() as nursery:
+            gates = {name: Gate(port) for name in ("a", "b", "c")}
+            for gate in gates.values():
+                await nursery.start(gate.run)
+            stage = Stage(directory, chance, gates, url)
+            try:
+                await stage.start()
+                async with (
+                    iris.open_node("publishers") as publisher,
+                    iris.open_node("workers") as one,
+                    iris.open_node("workers") as two,
+                ):
+                    async with trio.open_nursery() as users:
+                        for _ in range(_PUBLISHERS):
+                            users.start_soon(stage.publish, publisher)
+                        users.start_soon(stage.hold, one)
+                        users.start_soon(stage.hold, two)
+                        yield stage
+                        users.cancel_scope.cancel()
+                    await stage.check()
+            finally:
+                for name, child in stage.children.items():
+                    if child.alive:
+                        with contextlib.suppress(ProcessLookupError):
+                            child.send(signal.SIGCONT)
+                    child.end(signal.SIGKILL)
+                    if sys.exc_info()[0] is not None:
+                        print(name, (directory / f"{name}.txt").read_text()[-3000:], file=sys.stderr)  # noqa: T201
+            nursery.cancel_scope.cancel()
+
+
+async def run_turns(kind: str, turns: int, seed: int = 1) -> Shown:
+    """Run turns, each with the next fault; return what was shown."""
+    chance = random.Random(seed)
+    faults: tuple[Fault, ...] = ("killed", "stopped", "cut off")
+    with open_engine(kind) as (url, port, _):
+        async with open_stage(url, port, chance) as stage:
+            for number in range(turns):
+                await stage.turn(faults[number % len(faults)])
+                print(number, *stage.shown.served[-1], flush=True)  # noqa: T201
+    return stage.shown
+
+
+async def run_away(seconds: float) -> int:
+    """Kill etcd for some seconds; return how many events were acknowledged meanwhile by the same primary."""
+    with open_engine("etcd") as (url, port, server):
+        async with open_stage(url, port, random.Random(1)) as stage:
+            primary = stage.primary
+            server.kill()  # type: ignore[attr-defined]
+            before = len(stage.shown.acknowledged)
+            await trio.sleep(seconds)
+            meanwhile = len(stage.shown.acknowledged) - before
+            await trio.to_thread.run_sync(server.start)  # type: ignore[attr-defined]
+            await trio.sleep(2 * 3.0)  # two leases: nobody takes over behind it either
+            for name in stage.children.keys() - {primary}:
+                assert "serves" not in (stage._directory / f"{name}.txt").read_text()
+    return meanwhile
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", choices=["etcd", "postgres"])
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--away", type=float, help="seconds that etcd is killed for, in the place of turns")
+    chosen = parser.parse_args()
+    if chosen.away:
+        print(trio.run(run_away, chosen.away), "events acknowledged while etcd was away, and nobody took over")  # noqa: T201
+    else:
+        print(trio.run(run_turns, chosen.engine, chosen.turns))  # noqa: T201
