@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, final
 
+from iris.patterns.service.signatures import python_signature
 from iris.testing.faults import CALM, Faults, Schedule
 from iris.testing.running import GRACE, Run, Test, run_once
 from iris.testing.shrinking import shrink
@@ -77,7 +78,7 @@ def simulate(
                 drawn = run_once(test, Schedule(seed=seed, seconds=hours * _HOUR), faults)
                 check_run(test, drawn, shrink_runs=shrink_runs)
 
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(python_signature(function).parameters.values())
         world = next(place for place, parameter in enumerate(parameters) if parameter.name != "self")
         del parameters[world]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from iris.spark_bridge.errors import StoreBusy
 from iris.spark_bridge.log import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.forks import forked
+from tests.support.forks import bare_fork, forked
 
 
 def test_the_log_of_a_bridge_is_free_when_it_has_ended_beside_a_child(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_child_that_ends_the_block_of_its_parent_closes_no_file_of_its_own(tmp
     mine: list[int] = []
     read, write = os.pipe()
     with locked(tmp_path / "lock", "lock"):
-        child = os.fork()
+        child = bare_fork()
         if child:
             os.waitpid(child, 0)
             assert os.read(read, 1) == b"\1"

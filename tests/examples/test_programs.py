@@ -70,7 +70,8 @@ def fetched(url: str, process: subprocess.Popen[bytes]) -> object:
             with urllib.request.urlopen(url, timeout=30) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
-            raise AssertionError(error.read()) from None
+            with error:
+                raise AssertionError(error.read()) from None
         except urllib.error.URLError:
             assert process.poll() is None
             assert time.monotonic() < ends

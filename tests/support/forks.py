@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
+def bare_fork() -> int:
+    """Fork as ``os.fork`` does, also beside threads, of which Python 3.12 and later warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
 def fork(work: Callable[[], bool]) -> int:
     """Fork; return the number of a child that does ``work`` and ends with 0 if that is true, else with 1."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads
-        child = os.fork()
+    child = bare_fork()
     if not child:
         status = 2
         try:

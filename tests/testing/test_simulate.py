@@ -91,6 +91,16 @@ def test_only_async_functions_are_simulated() -> None:
         simulate()(print)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations where they stand before 3.14")
+def test_a_world_that_only_type_checkers_see_is_no_trouble() -> None:
+    ran: list[World] = []
+    namespace: dict[str, Any] = {"simulate": simulate, "ran": ran}
+    source = "@simulate(seeds=1, hours=0.01)\nasync def test_it(world: hidden.World) -> None: ran.append(world)"
+    exec(compile(source, "<late>", "exec", dont_inherit=True), namespace)
+    namespace["test_it"]()
+    assert len(ran) == 1
+
+
 def test_a_program_that_fails_fails_the_test_and_one_that_is_restarted_does_not() -> None:
     async def fails() -> None:
         await trio.sleep(1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -143,6 +144,27 @@ class Signature(Struct, frozen=True):
         return partial(_with_names, handler, converters, required, self.request, only)
 
 
+def python_signature(function: Callable[..., object]) -> inspect.Signature:
+    """Return the signature of a function as Python reads it, whether its annotations can be evaluated or not.
+
+    Python 3.14 evaluates them only here, and a name that is imported for type checkers alone is not there.  Annotations
+    are their text then, as they are with ``from __future__ import annotations``.
+
+    Raises:
+        TypeError: it is no function, or a method that takes no self.
+        ValueError: it is a builtin without a signature.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        text = inspect.signature(function, annotation_format=Format.STRING)
+        try:
+            return inspect.signature(function)
+        except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
+            return text
+    return inspect.signature(function)
+
+
 def signature_of(handler: Callable[..., object], *, operation: bool = False) -> Signature:
     """Read the signature of a handler.
 
@@ -155,7 +177,7 @@ def signature_of(handler: Callable[..., object], *, operation: bool = False) -> 
         ConfigError: it can be none of a handler's, or a type cannot be resolved.
     """
     try:
-        found = inspect.signature(handler)
+        found = python_signature(handler)
     except (TypeError, ValueError):
         if inspect.ismethod(handler):
             text = f"{handler_name(handler)} is a method and takes no self: give it that parameter"
@@ -179,7 +201,7 @@ def needs_of(
     """
     if found is None:
         try:
-            found = inspect.signature(handler)
+            found = python_signature(handler)
         except (TypeError, ValueError):
             return {}, frozenset()
     needs: dict[str, Need] = {}

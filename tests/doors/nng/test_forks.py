@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import warnings
 from contextlib import suppress
 from pathlib import Path
 
 from tests.doors.nng.place import Place
 from tests.support.doors import Run
+from tests.support.forks import bare_fork
 
 
 def _open_at(addresses: set[str]) -> int:
@@ -25,9 +25,7 @@ def _open_at(addresses: set[str]) -> int:
 
 def _left_in_a_child(addresses: set[str]) -> int:
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads
-        child = os.fork()
+    child = bare_fork()
     if not child:
         os.write(writing, bytes((_open_at(addresses),)))
         os._exit(0)

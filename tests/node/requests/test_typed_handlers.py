@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -217,6 +218,17 @@ def test_types_that_only_type_checkers_see_are_no_trouble_for_the_request() -> N
     namespace: dict[str, Any] = {}
     exec("async def handler(request: 'hidden.Request'): ...", namespace)
     assert prepared(namespace["handler"]) is namespace["handler"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations where they stand before 3.14")
+def test_annotations_that_python_evaluates_late_are_no_trouble_either() -> None:
+    """Names that only type checkers see may stand in them without quotes and without a future import."""
+    source = "async def handler(request: hidden.Request): ...\nasync def adding(a: int, b: list[Nowhere]) -> int: ..."
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<late>", "exec", dont_inherit=True), namespace)
+    assert prepared(namespace["handler"]) is namespace["handler"]
+    with pytest.raises(iris.ConfigError, match=r"list\[Nowhere\] cannot be resolved"):
+        prepared(namespace["adding"])
 
 
 async def nothing() -> None: ...
