@@ -75,7 +75,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)} long" if isinstance(val, str | bytes) and len(val) > 100 else None
 
 
-SHARED = ("spark", "wheel", "databases", "iris_verb", "built_site", "wrong_options")
+SHARED = ("kafka", "spark", "wheel", "databases", "iris_verb", "built_site", "wrong_options")
 """Fixtures that take longer to set up than most of the tests that share them: a Spark session, a member, a bridge."""
 
 

@@ -29,6 +29,7 @@ from iris.spark_bridge.protocol import RequestHandlers
 from iris.spark_bridge.queues import Queues, read_date
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
+from iris.spark_bridge.server.dispatch import Dispatch
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
 from iris.spark_bridge.server.leases import Leases
@@ -287,12 +288,13 @@ async def open_bridge(
         stored = StoredTopics(bridge, node._parts.patterns.pubsub, subscriptions)
         handlers: RequestHandlers = {**leases.requests(), **outcomes.requests(), **stored.requests()}
         operations = Operations(bridge, intake, queues, handlers, permissions, config)
+        dispatch = Dispatch(operations, permissions, config)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
         nursery.start_soon(outcomes.run)
         for cluster in dict.fromkeys((address, name)):
-            await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+            await stack.enter_async_context(node.join(cluster, dispatch.service(cluster)))
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))

@@ -1,18 +1,16 @@
-"""Operations of a bridge: a service that answers the requests of ``iris.spark_bridge.protocol``."""
+"""Operations of a member with an embedded log: what answers the requests of ``iris.spark_bridge.protocol``."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, final
-from weakref import WeakValueDictionary
+from typing import Final, final
 
 import trio
 
 from iris.kernel.config import KIB, MIB, Config
-from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
+from iris.kernel.errors import RemoteError
 from iris.kernel.names import account_of
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.bridge_protocol import (
@@ -26,16 +24,12 @@ from iris.patterns.bridge_protocol import (
     RemoteShard,
     ShowQueue,
     TakeJobs,
-    as_fields,
-    read_request,
 )
-from iris.patterns.messages import Request, Sender
-from iris.patterns.service import Service
+from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.consumers import Consumers
-from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
-from iris.spark_bridge.log import MAX_REGEX, FileRange, ShardState, Store, TopicFilter, machine
+from iris.spark_bridge.log import MAX_REGEX, FileRange, ShardState, TopicFilter, machine
 from iris.spark_bridge.protocol import (
     Abort,
     Commit,
@@ -67,8 +61,9 @@ from iris.spark_bridge.protocol import (
     Trim,
 )
 from iris.spark_bridge.queues import Queues
+from iris.spark_bridge.server.dispatch import TunnelHandlers
 from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.permissions import Permissions, check_owner
+from iris.spark_bridge.server.permissions import Permissions
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging import StagedPart
 from iris.spark_bridge.tier import TierStatus
@@ -96,32 +91,6 @@ _COPYING: Final = 4.0
 
 _BLOCKS: Final = 2048
 """Blocks of publishers' windows in one answer: about 1 MiB."""
-
-TunnelHandler = Callable[[Tunnel, Any, Permit], Awaitable[None]]
-"""Handler, called with the tunnel of a caller that may open it, its first message, and the right to have more."""
-
-
-@final
-class _CallerPermit:
-    """See ``Permit``."""
-
-    def __init__(self, permissions: Permissions, store: Store, sender: Sender, asked: Ask[object]) -> None:
-        self._permissions = permissions
-        self._store = store
-        self._sender = sender
-        self._asked = asked
-
-    def check(self) -> None:
-        """See ``Permit``."""
-        asked, sender = self._asked, self._sender
-        self._permissions.check(asked.operation, sender)
-        self._permissions.check_named(asked, sender)
-        owned = asked.permission.owns
-        name = None if owned is None else getattr(asked, owned)
-        if owned is not None and name is not None:
-            owner = self._store.owners.owner(owned, name)  # one page of memory: 10 us
-            if owner is not None:
-                check_owner(owned, name, owner=owner, caller=sender.cluster)
 
 
 @final
@@ -153,14 +122,6 @@ class Operations:
         self._others = others
         self._permissions = permissions
         self._config = config
-        self._at_a_time = {
-            "read": config.bridge_reads_per_owner,
-            "stage": config.bridge_stagings_per_owner,
-            "take": config.bridge_workers_per_owner,
-            "consume": config.bridge_workers_per_owner,
-        }
-        self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
-        """Limits by tunnel's operation and cluster, as long as a tunnel is open: each needs memory or a file."""
         self._filters: dict[tuple[tuple[str, ...], str | None], TopicFilter] = {}
         """Filters of readers, the most recently used last."""
         self._polls: Counter[str] = Counter()
@@ -176,9 +137,9 @@ class Operations:
         for waiting in self._waiting:
             waiting.cancel()
 
-    def service(self, cluster: str) -> Service:
-        """Return the service for one of the clusters that the member joins."""
-        requests: RequestHandlers = {
+    def requests(self) -> RequestHandlers:
+        """See ``Engine``."""
+        requests: dict[type[Ask[object]], RequestHandler] = {
             ListShards: self._shards,
             PollOffsets: self._offsets,
             ListGaps: self._gaps,
@@ -203,57 +164,29 @@ class Operations:
             FindPosition: self._position,
             **self._others,
         }
-        tunnels: Mapping[type[Ask[object]], TunnelHandler] = {
+        return {kind: self._copied(one) if kind in _COPIED else one for kind, one in requests.items()}
+
+    def tunnels(self) -> TunnelHandlers:
+        """See ``Engine``."""
+        return {
             ReadLog: self._read,
             StagePart: self._stage,
             TakeJobs: self._queues.serve,
             Consume: self._consumers.consume,
         }
-        service = Service(cluster)
-        for kind, handler in requests.items():
-            service.request(kind.operation)(partial(self._answer, kind, handler))
-        for kind, tunnel_handler in tunnels.items():
-            service.tunnel(kind.operation)(partial(self._serve, kind, tunnel_handler))
-        return service
 
-    async def _answer(self, kind: type[Ask[object]], handler: RequestHandler, request: Request) -> object:
-        """Answer a request by its handler, once the caller's rights were checked."""
-        try:
-            self._permissions.check(kind.operation, request.sender)
-            asked = read_request(kind, request.payload)
-            await self._check_named(asked, request.sender)
-            answer = await handler(request.sender, asked)
-            if kind in _COPIED:
-                await self._member.copies.wait_copied(_COPYING)
-            return as_fields(answer)
-        except (RemoteError, LogDamaged):
-            raise
-        except IrisError as error:
-            # An answer: nothing has gone wrong here, so nothing is logged as if it had.
-            raise RemoteError(type(error).__name__, str(error)) from None
+    def _copied(self, handler: RequestHandler) -> RequestHandler:
+        """Have an answer wait until enough copies have what the handler has changed."""
 
-    async def _serve(self, kind: type[Ask[object]], handler: TunnelHandler, tunnel: Tunnel) -> None:
-        """Have a handler serve a tunnel that was opened here, likewise; its first message is the ``Ask``."""
-        async with _answering(tunnel):
-            self._permissions.check(kind.operation, tunnel.sender)
-            account = account_of(tunnel.sender.cluster)
-            turns = self._turns.setdefault((kind.operation, account), trio.Semaphore(self._at_a_time[kind.operation]))
-            async with turns:
-                try:
-                    asked = read_request(kind, await tunnel.receive())
-                except trio.EndOfChannel:
-                    raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
-                await self._check_named(asked, tunnel.sender)
-                permit = _CallerPermit(self._permissions, self._member.store, tunnel.sender, asked)
-                await handler(tunnel, asked, permit)
+        async def answer(sender: Sender, asked: Ask[object]) -> object:
+            found = await handler(sender, asked)
+            await self._member.copies.wait_copied(_COPYING)
+            return found
 
-    async def _check_named(self, asked: Ask[object], sender: Sender) -> None:
-        """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
-        self._permissions.check_named(asked, sender)
-        kind = asked.permission.owns
-        name: str | None = None if kind is None else getattr(asked, kind)
-        if kind is None or name is None:
-            return
+        return answer
+
+    async def claim(self, kind: Kind, name: str, cluster: str) -> str:
+        """See ``Engine``."""
         config = self._config
         store = self._member.store
         if kind == "group":
@@ -262,8 +195,12 @@ class Operations:
         else:
             most, most_of_owner = config.bridge_queries, config.bridge_queries_per_owner
             claim_name = partial(store.owners.claim, kind, name)
-        claim = partial(claim_name, sender.cluster, most=most, most_of_owner=most_of_owner, now=self._member.now())
-        check_owner(kind, name, owner=await run_in_thread(claim), caller=sender.cluster)
+        claim = partial(claim_name, cluster, most=most, most_of_owner=most_of_owner, now=self._member.now())
+        return await run_in_thread(claim)
+
+    def owner(self, kind: Kind, name: str) -> str | None:
+        """See ``Engine``."""
+        return self._member.store.owners.owner(kind, name)
 
     # -- requests -------------------------------------------------------------------------------------------
 
@@ -514,22 +451,6 @@ class Operations:
 
     async def _abort(self, _sender: Sender, asked: Abort) -> None:
         await self._intake.abort(asked.query, asked.batch)
-
-
-@asynccontextmanager
-async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
-    """Send an error and the end of file to the other end of a tunnel."""
-    try:
-        yield
-    except RemoteError as error:
-        await tunnel.send({"error": error.code, "message": error.message})
-    except ValueError as error:
-        await tunnel.send({"error": "bad_request", "message": str(error)})
-    except TunnelBroken:
-        raise
-    except IrisError as error:
-        await tunnel.send({"error": type(error).__name__, "message": str(error)})
-    await tunnel.send_eof()
 
 
 def _check_end(state: ShardState, end: int) -> None:

@@ -61,6 +61,22 @@ class _Subscriber(NamedTuple):
 
 
 @final
+class _Holder:
+    """The member of a group that has unconfirmed events with a key: further ones go there, too, or might be first.
+
+    Attributes:
+        node: the member.
+        runs: runs with the key that it was sent and that are not over.
+    """
+
+    __slots__ = ("node", "runs")
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self.runs = 0
+
+
+@final
 class Unconfirmed:
     """Unacknowledged run: consecutive events of one topic, the nodes that have yet to confirm, and those that have.
 
@@ -80,6 +96,7 @@ class Unconfirmed:
         "everything",
         "first",
         "headers",
+        "held",
         "is_confirmed",
         "key",
         "milestones",
@@ -110,6 +127,8 @@ class Unconfirmed:
         self.asked: dict[_Key, NodeId] = {}
         self.attempts: Counter[_Key] = Counter()
         self.confirmed: set[_Key] = set()
+        self.held: dict[_Key, _Holder] | None = None
+        """Members of groups that were sent it by its key.  None: there are none."""
         self.is_confirmed = False
         self.sent_withdrawn: tuple[tuple[int, int], ...] | None = None
         self.news = trio.Event()
@@ -171,6 +190,8 @@ class Acknowledgements:
         """Runs that wait for a durable subscriber to come, by topic."""
         self._changed: set[str] = set()
         """Patterns of durable subscriptions that have begun or ended since those were last looked for."""
+        self._holders: dict[tuple[_Key, str], _Holder] = {}
+        """Members by group and key, as long as events are with them."""
         self._delays: dict[NodeId, str] = {}
         """Reasons that nodes report for not confirming."""
         mesh.register(kinds.Confirmed, self._receive_confirmed)
@@ -262,6 +283,9 @@ class Acknowledgements:
     def forget(self, run: Unconfirmed) -> None:
         """Stop waiting for these events."""
         self._note_absent(run, absent=False)
+        if run.held is not None:
+            for name, holder in run.held.items():
+                self._let_go(name, run, holder)
         if self._waiting.pop(run.first, None) is not None:
             for node in run.pending:
                 owing = self._owing[node]
@@ -333,12 +357,43 @@ class Acknowledgements:
                 continue
             member = run.asked.get(name)
             if members and (member not in run.pending or member not in members):
-                member = _choose(members, run.key, run.first + run.attempts[name])
+                member = self._choose(members, name, run)
                 run.attempts[name] += 1
                 message = run.message(REPEATED if group is None else group)
                 if self._publishing.post_to(member, message, run.size, len(run.payloads)):
                     run.asked[name] = member
                     self._expect(run, member)
+                    if run.key is not None and group is not None:
+                        self._hold(name, run, member)
+
+    def _choose(self, members: list[NodeId], name: _Key, run: Unconfirmed) -> NodeId:
+        """Return the member that is sent a run: in turns, or by key, and where there are others of that key already."""
+        if run.key is None:
+            return members[(run.first + run.attempts[name]) % len(members)]
+        # Another member that comes and that the key belongs to could have a later event written before an earlier one.
+        holder = self._holders.get((name, run.key))
+        if holder is not None and holder.node in members:
+            return holder.node
+        return max(members, key=lambda member: stable_hash(f"{run.key}\0{member}"))
+
+    def _hold(self, name: _Key, run: Unconfirmed, member: NodeId) -> None:
+        """Note that a member has a run by its key."""
+        assert run.key is not None
+        holder = self._holders.get((name, run.key))
+        if holder is None or holder.node != member:
+            holder = self._holders[name, run.key] = _Holder(member)
+        held = run.held = {} if run.held is None else run.held
+        before = held.get(name)
+        if before is not holder:
+            holder.runs += 1
+            held[name] = holder
+            if before is not None:
+                self._let_go(name, run, before)
+
+    def _let_go(self, name: _Key, run: Unconfirmed, holder: _Holder) -> None:
+        holder.runs -= 1
+        if not holder.runs and run.key is not None and self._holders.get((name, run.key)) is holder:
+            del self._holders[name, run.key]
 
     def _note_absent(self, run: Unconfirmed, *, absent: bool) -> None:
         runs = self._for_absent.get(run.topic, set())
@@ -493,9 +548,3 @@ class Acknowledgements:
 def _place(record: DurableRecord) -> _Key:
     """Return the key of the node or group that stores for a durable subscriber."""
     return ("node", record.node) if record.group is None else ("group", record.id[0], record.group)
-
-
-def _choose(members: list[NodeId], key: str | None, number: int) -> NodeId:
-    if key is None:
-        return members[number % len(members)]
-    return max(members, key=lambda member: stable_hash(f"{key}\0{member}"))

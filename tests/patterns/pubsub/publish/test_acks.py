@@ -421,3 +421,26 @@ async def test_what_is_to_be_confirmed_goes_to_those_of_a_group_who_can(autojump
             assert sum(received) == 8
             assert received[0] > 0
             nursery.cancel_scope.cancel()
+
+
+async def test_events_of_a_key_stay_with_a_member_as_long_as_one_is_unconfirmed(autojump_clock: MockClock) -> None:
+    keys = [f"k{number}" for number in range(20)]
+    async with open_meshes("a", "b", "c") as fleet, open_store(fleet["b"], group="g") as first:
+        first.delay = 1.0
+        async with trio.open_nursery() as nursery:
+            for key in keys:
+                nursery.start_soon(lambda key: confirm(fleet["a"], "t", "early", key=key), key)
+            await trio.sleep(0.1)
+            async with open_store(fleet["c"], group="g") as second:
+                # A part of the keys belongs to the newcomer, which would store what is late before the other one has
+                # stored what was early.
+                for key in keys:
+                    nursery.start_soon(lambda key: confirm(fleet["a"], "t", "late", key=key), key)
+                await trio.sleep(4.0)
+                assert first.payloads == ["early"] * 20 + ["late"] * 20
+                assert second.payloads == []
+                # Then each key is with the member to which it belongs.
+                for key in keys:
+                    await confirm(fleet["a"], "t", "after", key=key)
+                assert 0 < len(second.payloads) < 20
+        assert not fleet["a"].pubsub.confirming._holders
