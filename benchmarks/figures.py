@@ -2,9 +2,9 @@
 
     python -m benchmarks.figures [WORD ...]
 
-A page of docs/explanation says ``<!-- figures: COMMAND -->``; what follows, up to ``<!-- end of the figures -->``, is what
-COMMAND printed as a table, with the date and the load of the machine.  With words, only the commands that have one of them
-run.  The pages of ``make bench`` and ``benchmarks.bridge rates`` are made by these, which refuse a busy machine.
+A page of docs/explanation says ``<!-- figures: COMMAND -->``; what follows, up to ``<!-- end of the figures -->``, is
+what COMMAND printed as a table, with the date and the load of the machine.  With words, only the commands that have one
+of them run.  The pages of ``make bench`` are made by that, which refuses a busy machine.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def places() -> Iterator[tuple[Path, str]]:
 
 def main(words: Sequence[str]) -> None:
     """Make the tables whose command has one of these words, or all."""
-    chosen = [(page, arguments) for page, arguments in places() if not words or any(word in arguments for word in words)]
+    every = list(places())
+    chosen = [place for place in every if not words or any(word in place[1] for word in words)]
     if not chosen:
-        sys.exit(f"no figures of {' '.join(words)}: {', '.join(arguments for _, arguments in places())}")
+        sys.exit(f"no figures of {' '.join(words)}: {', '.join(arguments for _, arguments in every)}")
     for page, arguments in chosen:
         made = run(arguments)
         text = page.read_text()

@@ -1,7 +1,4 @@
-"""How much there is to know before one can change something: counts from the syntax trees of this checkout, as a table.
-
-    python -m benchmarks.house
-"""
+"""How much there is to know before one can change something, counted from the syntax trees: ``benchmarks.house``."""
 
 from __future__ import annotations
 
@@ -52,7 +49,8 @@ def private_attributes(tree: ast.AST) -> Iterator[str]:
     """Yield private attributes of other objects that are touched."""
     for one in ast.walk(tree):
         if isinstance(one, ast.Attribute) and one.attr.startswith("_") and not one.attr.startswith("__"):
-            if not (isinstance(one.value, ast.Name) and one.value.id in {"self", "cls"}):
+            own = isinstance(one.value, ast.Name) and one.value.id in {"self", "cls"}
+            if not own:
                 yield one.attr
 
 
@@ -66,7 +64,8 @@ def main() -> None:
     functions = sum(
         "Callable" in ast.unparse(one.annotation) for given in arguments for one in given if one.annotation is not None
     )
-    fragments = sum(bool(FRAGMENT.match(line.strip().removeprefix('"""'))) for line in re.findall(r'^ *""".*', text, re.M))
+    docstrings = re.findall(r'^ *"""(.*)', text, re.MULTILINE)
+    fragments = sum(bool(FRAGMENT.match(docstring)) for docstring in docstrings)
     private = sum(len(list(private_attributes(ast.parse(path.read_text())))) for path in tests)
     print("| what | how many |\n|---|---|")
     for what, figure in (

@@ -61,8 +61,8 @@ TAIL = """\
 | `run` | `date`, `seconds` per trial, `rounds`, `quick`, `busy` (`--busy` was given), `load` of the minute before, \
 and `others`, `others_most`: what other programs took of the processors, 0 to 1, in the run and in the worst trial |
 | `systems` | list of `system`, `version`, `server` with its version, `encrypted`, `lacks` |
-| `results` | list of `case` with its figure (`request-1/p50`), `system`, `unit`, `better` (higher or lower), `median`, \
-`min`, `max`, `rounds`: what each round that did not fail found |
+| `results` | list of `case` with its figure (`request-1/p50`), `system`, `unit`, `better` (higher or lower), \
+`median`, `min`, `max`, `rounds`: what each round that did not fail found |
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
 | `processor` | list of `case`, `system`, `source`, `sinks`, `server`: microseconds for each message, or null |
 | `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
