@@ -20,7 +20,7 @@ HOURS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench faults simulate membership docs dist clean
+.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench figures faults simulate membership docs dist clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -31,6 +31,7 @@ help:
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
 	@echo "make bench     Iris beside its peers, written to docs/explanation/benchmarks.md"
+	@echo "make figures   the tables of docs/explanation that a command makes: ARGS=counts; and make bench"
 	@echo "make simulate  every pattern, two sites and a bridge under faults: SEEDS=20 HOURS=1"
 	@echo "make membership  membership under faults, thousands of nodes on one heap"
 	@echo "make faults    real faults between network namespaces (Linux, root)"
@@ -91,6 +92,11 @@ coverage: $(VENV)/.ready-test
 bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.bridge rates)
+
+# The tables that one word names, or all of them and those of make bench.
+figures: $(VENV)/.ready-bench
+	$(BIN)/python -m benchmarks.figures $(ARGS)
+	$(if $(ARGS),,$(MAKE) bench)
 
 faults: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m faults $(ARGS)

