@@ -40,6 +40,8 @@ SITE: Final = ROOT / "build" / "site"
 DOCTREES: Final = ROOT / "build" / "doctrees"
 CONNECTION: Final = {"credential", "seeds", "listen", "site", "prefer_site", "dial_only", "dial_networks"}
 """Options that all verbs have which open a node: the page has them once."""
+BAR: Final = r"\|"
+"""How a cell of a table has a bar."""
 SEVERAL: Final = 3
 """An option that so many verbs have in the same words stands once on the page."""
 OF_PAYLOADS: Final = re.compile(r"PAYLOAD is a text; @FILE\s+sends the bytes of a file, - those of standard input\.")
@@ -70,7 +72,7 @@ def command_reference() -> str:
 
 def _table(records: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "| option | what it does |\n|---|---|"
-    yield from (f"| `{option}` | {text} |" for option, text in records)
+    yield from (f"| `{option.replace('|', BAR)}` | {text} |" for option, text in records)
     yield ""
 
 
@@ -83,12 +85,17 @@ def _connection(context: click.Context) -> Iterator[tuple[str, str]]:
             yield record
 
 
+def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, str] | None:
+    """Return an option and what ``--help`` says of it; None of an argument."""
+    return parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+
+
 def _shared(context: click.Context) -> dict[str, tuple[str, str]]:
     """Return the options that several verbs have, by name, and what ``--help`` says of them most often."""
     counts: Counter[tuple[str, tuple[str, str]]] = Counter()
     for command, inner in _verbs(iris, context):
         for parameter in command.params:
-            record = parameter.get_help_record(inner)
+            record = _record(parameter, inner)
             if record and parameter.name not in CONNECTION:
                 counts[max(parameter.opts, key=len), record] += 1
     found: dict[str, tuple[str, str]] = {}
@@ -111,7 +118,7 @@ def _verbs(group: click.Group, context: click.Context) -> Iterator[tuple[click.C
 def _references(group: click.Group, context: click.Context, shared: dict[str, tuple[str, str]]) -> Iterator[str]:
     connection = set(_connection(context))
     for command, inner in _verbs(group, context):
-        records = [record for parameter in command.params if (record := parameter.get_help_record(inner))]
+        records = [record for parameter in command.params if (record := _record(parameter, inner))]
         own = [record for record in records if record not in connection and record not in shared.values()]
         also = [f"`{name}`" for name, record in shared.items() if record in records]
         if connection & set(records):
