@@ -140,9 +140,11 @@ def _help(command: click.Command, context: click.Context, records: list[tuple[st
     """Return arguments, help text and options of a verb; a group's own sections list its verbs."""
     context.terminal_width = context.max_content_width = 100
     formatter = context.make_formatter()
-    usage = [piece for piece in command.collect_usage_pieces(context) if piece not in ("[OPTIONS]", "COMMAND [ARGS]...")]
+    usage = [
+        piece for piece in command.collect_usage_pieces(context) if piece not in ("[OPTIONS]", "COMMAND [ARGS]...")
+    ]
     if usage:
-        formatter.write_usage(context.command_path, " ".join(usage), prefix="")
+        formatter.write_usage("", " ".join(usage), prefix="Arguments:")
     shown = copy.copy(command)
     shown.help = OF_PAYLOADS.sub("", command.help or "")
     shown.format_help_text(context, formatter)
@@ -150,7 +152,7 @@ def _help(command: click.Command, context: click.Context, records: list[tuple[st
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_dl(records)
-    return formatter.getvalue().strip("\n")
+    return re.sub(r"\n{3,}", "\n\n", formatter.getvalue()).strip("\n")
 
 
 def generated() -> dict[Path, str]:
