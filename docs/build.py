@@ -61,7 +61,7 @@ def command_reference() -> str:
         "## Options of several verbs\n",
         "A verb has those that stand behind *Also*. PAYLOAD is a text; `@FILE` sends the bytes of a file, `-` those of standard"
         " input.\n",
-        *_table(shared.values()),
+        *_table(shared),
         "## Connection\n",
         "Each verb that opens a node takes these, or [variables](environment.md) in their place:\n",
         *_table(_connection(context)),
@@ -90,19 +90,20 @@ def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, st
     return parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
 
 
-def _shared(context: click.Context) -> dict[str, tuple[str, str]]:
-    """Return the options that several verbs have, by name, and what ``--help`` says of them most often."""
+def _shared(context: click.Context) -> dict[tuple[str, str], str]:
+    """Return the options that several verbs have in the same words, and how a verb names each.
+
+    That is its name, or all before its text where two have one name.
+    """
     counts: Counter[tuple[str, tuple[str, str]]] = Counter()
     for command, inner in _verbs(iris, context):
         for parameter in command.params:
             record = _record(parameter, inner)
             if record and parameter.name not in CONNECTION:
                 counts[max(parameter.opts, key=len), record] += 1
-    found: dict[str, tuple[str, str]] = {}
-    for (name, record), count in counts.most_common():
-        if count >= SEVERAL:
-            found.setdefault(name, record)
-    return found
+    found = [key for key, count in counts.most_common() if count >= SEVERAL]
+    names = Counter(name for name, _ in found)
+    return {record: name if names[name] == 1 else record[0] for name, record in found}
 
 
 def _verbs(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
@@ -115,12 +116,12 @@ def _verbs(group: click.Group, context: click.Context) -> Iterator[tuple[click.C
             yield from _verbs(command, inner)
 
 
-def _references(group: click.Group, context: click.Context, shared: dict[str, tuple[str, str]]) -> Iterator[str]:
+def _references(group: click.Group, context: click.Context, shared: dict[tuple[str, str], str]) -> Iterator[str]:
     connection = set(_connection(context))
     for command, inner in _verbs(group, context):
         records = [record for parameter in command.params if (record := _record(parameter, inner))]
-        own = [record for record in records if record not in connection and record not in shared.values()]
-        also = [f"`{name}`" for name, record in shared.items() if record in records]
+        own = [record for record in records if record not in connection and record not in shared]
+        also = [f"`{label}`" for record, label in shared.items() if record in records]
         if connection & set(records):
             also.append("[connection](#connection)")
         yield f"## {inner.command_path}\n"
