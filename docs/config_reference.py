@@ -23,8 +23,8 @@ mine = iris.Config(max_payload=4 * 1024 * 1024, drain_timeout=20.0)
 async with iris.open_node("shop", config=mine): ...
 ```
 
-Sizes are bytes, times are seconds. A value that cannot work is a `ConfigError` that names the field. A limit holds for
-what arrives as well as for what is sent.
+Behind each name stands its default. Sizes are bytes, times are seconds. A value that cannot work is a `ConfigError` that
+names the field. A limit holds for what arrives as well as for what is sent.
 """
 _SECTION: Final = re.compile(r"^ +# -- ([\w/ ]+?) -+$")
 _UNITS: Final = (
@@ -72,5 +72,5 @@ def config_reference() -> str:
         shown = value(default) if kind == "bytes" else f"{default:,}" if isinstance(default, int) else f"{default:g}"
         what = {"bytes": f"{shown}" if "iB" in shown else f"{shown} bytes", "count": shown}.get(kind, f"{shown} {kind}")
         reason = " ".join(str(doc.value.value).split()).replace("``", "`")
-        parts.append(f"### {name}\n\nDefault: **{what}**.\n\n{reason}\n")
+        parts.append(f"### {name}\n\n**{what}**. {reason}\n")
     return "\n".join(parts)

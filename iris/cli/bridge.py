@@ -184,9 +184,8 @@ def bridge(
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
-    An event that was published with confirmation is on the disk when its publisher hears so. While the bridge is
-    stopped, confirmed events wait for it; "iris bridge forget" ends that. Spark reads the events with
-    spark.readStream.format("iris").
+    While the bridge is stopped, confirmed events wait for it; "iris bridge forget" ends that. Spark reads the events
+    with spark.readStream.format("iris").
     """
     if context.invoked_subcommand is not None:
         return 0

@@ -363,9 +363,8 @@ def drop(
 ) -> int:
     """Forget a group of readers, a query that writes, a shard or a copy, which does not come back.
 
-    For a group --keep-unread would keep events. A query that comes back all the same is a new one: the batch that it
-    repeats is stored once more. For a shard readers would wait, for a copy confirmations. A copy that was dropped must
-    not be promoted. The node must speak for the bridge's own cluster.
+    A query that comes back all the same is a new one: the batch that it repeats is stored once more. A copy that was
+    dropped must not be promoted. The node must speak for the bridge's own cluster.
     """
     if [group, query, shard, copy].count(None) != 3:
         raise click.UsageError("say which: --group NAME, --query NAME, --shard N or --copy NAME/SHARD")
@@ -457,9 +456,8 @@ def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies
 def grow(connection: NodeOptions, name: str, of: int, timeout: float) -> int:
     """Add shards to a bridge whose members were started with --of, while publishers and readers go on.
 
-    First start the new members, with --of N, and leave the others as they are: the new ones wait. Events of one key
-    stay in order, and confirmed ones are stored once. It can be repeated, and then finishes what was interrupted. The
-    node must speak for the bridge's own cluster.
+    First start the new members, with --of N, and leave the others as they are: the new ones wait. It can be repeated,
+    and then finishes what was interrupted. The node must speak for the bridge's own cluster.
     """
 
     async def do() -> None:

@@ -70,8 +70,8 @@ def run(
 
     An iris.aio.Service runs in an asyncio event loop (uvloop, where it is installed), an iris.Service in trio.
 
-    Ctrl-C and SIGTERM have it leave in order: it takes no new work, callers turn to other members, and what it has
-    begun is finished, within the drain time. A second one ends it at once.
+    Ctrl-C and SIGTERM have it leave in order: it takes no new work, and what it has begun is finished, within the drain
+    time. A second one ends it at once.
 
     Of N workers each has a port of its own from those of --metrics and --listen on; for --listen there are N + 1, as
     a new worker serves before the old one leaves.

@@ -24,8 +24,8 @@ from iris.demo.processes import ProcessFailed
 def demo(rows: int, as_json: bool) -> int:
     """See every pattern at work: an airport with the flights of New York City in 2013.
 
-    A dozen processes of a realm of their own ask, broadcast, survey, publish and fill an archive; one of them is
-    killed; Spark counts. At the end its numbers stand beside those of pandas. The exit status is 1 if anything differs.
+    One of a dozen processes is killed. At the end Spark's numbers stand beside those of pandas. The exit status is 1 if
+    anything differs.
     """
     check_installed()
     from rich.console import Console

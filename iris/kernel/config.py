@@ -26,73 +26,69 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # -- messages and links ------------------------------------------------------------------------------
     max_payload: int = MIB
-    """Largest payload of one message, sent or received.  1 MiB is what NATS, Kafka and Mangos allow; larger things go
-    by tunnel."""
+    """Largest payload of one message, sent or received: what NATS, Kafka and Mangos allow.  Larger things go by
+    tunnel."""
 
     max_headers: int = 8 * KIB
     """Largest sum of all header names and values of one message, sent or received."""
 
     batch_bytes: int = 256 * KIB
-    """A link seals its batch when that has this size, as happens while you send without pause.  Events take 5 to 25
-    % less processor time at either end than with 64 KiB, and 20 % less at each of four receivers."""
+    """A link seals its batch when that has this size.  Events take 5 to 25 % less processor time at either end than
+    with 64 KiB."""
 
     batch_messages: int = 512
-    """Limit on the messages of a batch.  Receivers accept no more in one: 10 us of work for each."""
+    """Messages of a batch at most.  Receivers accept no more in one: 10 us of work for each."""
 
     link_bytes: int = 16 * MIB
     """Messages waiting on one link.  Beyond it requests end in ``NotSent``; publishers wait or drop, and count it."""
 
     # -- security ----------------------------------------------------------------------------------------
     handshake_timeout: float = 5.0
-    """Seconds after which a handshake that has not finished is given up."""
+    """A handshake that has not finished is given up after so long."""
 
     session_lifetime: float = 120.0
     """A fresh handshake replaces a session of this age."""
 
     session_rejected: float = 180.0
-    """Frames of a session older than this are refused.  It is late enough for everything in flight at the change."""
+    """Frames of a session older than this are refused: late enough for everything in flight at the change."""
 
     half_open_handshakes: int = 1024
-    """Handshakes in progress at one time as the answering side, and connections that have not shown a genuine frame.
-    Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
+    """Handshakes in progress as the answering side, and connections that have not shown a genuine frame.  Beyond it the
+    oldest one is dropped and counted: an honest one is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """The limit of ``half_open_handshakes`` for one address, so that one attacker cannot take all places."""
+    """The limit of ``half_open_handshakes`` for one address."""
 
     dial_backs: int = 64
     """Dials at one time to the addresses that unauthenticated peers give, to answer them; half of
-    ``half_open_per_address`` for one address.  Each is to two addresses at most, so all of them are half of what a
-    transport dials at one time, and the node's own dials go on.  Beyond it the oldest one is dropped and counted: an
-    honest one is over within milliseconds."""
+    ``half_open_per_address`` for one address.  All of them are half of what a transport dials at one time.  Beyond it
+    the oldest one is dropped and counted."""
 
     failed_dials: int = 128
     """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, by the word of one cluster's
-    members or of one peer at another host.  A dial that finds a node does not count, so hundreds of nodes on one
-    host are linked as fast as ever.  A cluster that makes up thousands has each node dial an address of its choice
-    this often."""
+    members or of one peer at another host.  A dial that finds a node does not count."""
 
     failed_dial_rate: float = 2.0
-    """Further such dials per second in the long run.  A host that restarts is found again, and notices nothing of
-    it."""
+    """Further such dials per second in the long run, so a host that restarts is found again."""
 
     handshake_rate: float = 50.0
-    """First frames per second from one address in the long run.  Junk takes 20 us and an insider's frame 0.5 ms, so
-    one address can take at most 2.5 % of this node's time.  The nodes of another realm count as one address."""
+    """First frames per second from one address in the long run, at most 2.5 % of this node's time.  The nodes of
+    another realm count as one address."""
 
     handshake_burst: int = 100
-    """First frames from one address that are taken at once: enough for a machine full of nodes that start together."""
+    """First frames from one address that are taken at once: enough for a machine full of nodes."""
 
     frame_timeout: float = 10.0
-    """Seconds after which a connection without a whole frame is closed, if the peer has several.  The one by which the
-    last frame came stays."""
+    """A connection without a whole frame for so long is closed, if the peer has several.  The one by which the last
+    frame came stays."""
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5
-    """One random member is probed this often.  Enters the detection time linearly.  A gateway asks each of its
+    """One random member is probed this often: the detection time is proportional to it.  A gateway asks each of its
     neighbours half as often."""
 
     probe_timeout: float = 0.25
-    """After this time without an answer others are asked to probe.  Above any round trip, below the interval."""
+    """After this time without an answer others are asked to probe: above any round trip, below the interval."""
 
     gossip_interval: float = 0.1
     """Pending updates go to ``gossip_fanout`` random members this often, less often from a starved node."""
@@ -104,10 +100,10 @@ class Config(Struct, frozen=True, kw_only=True):
     """Members that are asked to probe one that did not answer.  With 5 % loss all three fail in 0.6 % of cases."""
 
     update_sends: int = 12
-    """Each member sends each update at least this often: all of n senders miss one given member with e**-12."""
+    """Each member sends each update this often: all of n senders miss one given member with e**-12."""
 
     update_bytes: int = 32 * KIB
-    """Updates in one gossip message: 46 whole records, or 340 renewals, of which a healed partition brings many."""
+    """Updates in one gossip message: 46 whole records, or 340 renewals."""
 
     suspicion_multiplier: float = 3.0
     """A suspect is declared dead after ``multiplier * max(1, log10(n)) * probe_interval`` with enough witnesses."""
@@ -116,7 +112,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Without further witnesses the suspicion lasts this many times longer (Lifeguard)."""
 
     suspicion_witnesses: int = 3
-    """Members that must have seen the same for the shortest suspicion.  As many would have to conspire."""
+    """Members that must have seen the same for the shortest suspicion."""
 
     refused_grace: float = 0.4
     """After enough witnesses were refused, the suspect has this long to show that it only lost its links."""
@@ -128,22 +124,22 @@ class Config(Struct, frozen=True, kw_only=True):
     """The whole state is compared with one random member this often (anti-entropy)."""
 
     state_bytes: int = 48 * KIB
-    """Records in one message of a state transfer; a whole state takes several."""
+    """Records in one message of a state transfer."""
 
     lost_interval: float = 1.0
     """A dead member is tried again this often, at most 16 per interval by all members together."""
 
     member_limit: int = 20_000
-    """Members that this node takes in.  Twice the largest realm simulated; a record costs about 3 KiB."""
+    """Members that this node takes in, at about 3 KiB each: twice the largest realm simulated."""
 
     records_per_cluster_key: int = 5_000
-    """Members of one cluster's key, dead and left ones included: anyone with that key can make up any number.  A
-    quarter of ``member_limit``, so the members of other clusters find room.  Beyond it the dead and left ones are
-    removed first; then, for a member that is linked, one that nobody could be linked to."""
+    """Members of one cluster's key, dead and left ones included: anyone with that key can make up any number.  Beyond
+    it the dead and left ones are removed first; then, for a member that is linked, one that nobody could be linked
+    to."""
 
     clients_per_cluster_key: int = 2_000
-    """Clients of one cluster's key that may be linked to this node: anyone with that key can start any number.  As many
-    nodes of one other realm may begin links to it.  A link to one takes 20 KiB."""
+    """Clients of one cluster's key that may be linked to this node, and nodes of one other realm that begin links to
+    it.  A link to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
@@ -156,33 +152,29 @@ class Config(Struct, frozen=True, kw_only=True):
     """Handlers of one service that run at the same time."""
 
     queue_delay_target: float = 0.02
-    """A request that would wait longer than this for a handler is refused, once the queue has stood for three times
-    as long.  If handlers take longer on average, that time counts instead."""
+    """A request that would wait longer than this for a handler is refused, once the queue has stood for three times as
+    long.  If handlers take longer on average, that time counts instead."""
 
     service_queue_bytes: int = 64 * MIB
-    """Payloads and headers of requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered
-    at once."""
+    """Payloads and headers of requests that wait for a handler of one service; then ``Overloaded``."""
 
     service_queue: int = 1024
-    """Requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered at once, first to the
-    cluster of which most waits."""
+    """Requests that wait for a handler of one service; then ``Overloaded``, first to the cluster of which most
+    waits."""
 
     # -- broadcasts --------------------------------------------------------------------------------------
     broadcast_window: int = 4 * MIB
     """Broadcasts of one sender on their way to a member and waiting there.  Each counts 4 KiB more than it has, so
-    1,024 small ones have room.  Members report at half of that: 100 of them cost the sender one message for five
-    broadcasts.  It is a sixteenth of ``service_queue_bytes``, which all senders share."""
+    1,024 small ones have room.  Members report at half of that."""
 
     broadcast_patience: float = 5.0
-    """Broadcasts pass over members of one owner for whose credit they have waited for so long in all since half of a
-    window was sent to them, until half of their window is free.  Events that are not confirmed pass over subscribers
-    with ``overflow="wait"`` in the same way, until they have room.  It is longer than a busy machine keeps a process
-    waiting, and a member that hangs costs its senders this much once."""
+    """Broadcasts pass over members of one owner for whose credit they have waited so long in all since half of a window
+    was sent to them, until half of their window is free.  Events that are not confirmed pass over subscribers with
+    ``overflow="wait"`` in the same way."""
 
     # -- relay trees -------------------------------------------------------------------------------------
     relay_above: int = 32
-    """Above this many receivers a message goes through others.  Up to here one frame each costs less than a second
-    hop."""
+    """Above this many receivers a message goes through others."""
 
     relay_fan_out: int = 10
     """Nodes to which each node hands a message on: 110 receivers are two hops away, 1,110 three."""
@@ -195,39 +187,38 @@ class Config(Struct, frozen=True, kw_only=True):
     """Events waiting for one subscriber, in bytes."""
 
     interest_bytes: int = 16 * MIB
-    """Memory that the patterns of one node may take at this one: about 26,000 of 20 bytes.  A node of another realm
-    has an eighth, and all nodes of that realm have it together.  Every publisher holds it, times the number of
-    nodes."""
+    """Memory that the patterns of one node may take at this one: about 26,000 of 20 bytes.  A node of another realm has
+    an eighth, and all nodes of that realm have it together."""
 
     published_topics: int = 65_536
-    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond
-    it the topic that was not published on for longest is forgotten, and begins anew with its next event."""
+    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond it
+    the topic that was not published on for longest is forgotten, and begins anew with its next event."""
 
     retained_events: int = 4096
     """Topics of which this node, as a publisher, keeps the last value for later subscribers."""
 
     retained_bytes: int = 4 * MIB
-    """All such values.  They go to a new subscriber at once, and take no more than half of a link's room."""
+    """All such values.  They take no more than half of a link's room."""
 
     durable_bytes: int = 2 * MIB
-    """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter.  So the 512
-    shards of a bridge may be at as many members.  Each node sends all records to each new peer."""
+    """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter, so the 512
+    shards of a bridge may be at as many members."""
 
     subscribe_timeout: float = 5.0
-    """Seconds after which a member that has not confirmed a new subscription is passed over, and counted."""
+    """A member that has not confirmed a new subscription by then is passed over, and counted."""
 
     # -- tunnels -----------------------------------------------------------------------------------------
     tunnel_window: int = MIB
-    """Limit on the bytes in flight in one direction of one tunnel: throughput <= window / round trip."""
+    """Bytes in flight in one direction of one tunnel: throughput <= window / round trip."""
 
     site_tunnel_window: int = 8 * MIB
-    """Limit for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
+    """The same for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
 
     tunnel_chunk: int = 256 * KIB
     """Tunnels send payloads in pieces of this size at most, so that other messages find gaps between them."""
 
     tunnel_retry: float = 1.0
-    """After this long without an acknowledgement the other end is asked how far it is.  Above any round trip."""
+    """After this long without an acknowledgement the other end is asked how far it is: above any round trip."""
 
     tunnel_keepalive: float = 15.0
     """A tunnel with nothing in progress asks this often whether the other end still has it."""
@@ -236,30 +227,29 @@ class Config(Struct, frozen=True, kw_only=True):
     """A tunnel whose other end answers nothing for this long is broken, though its node may be alive elsewhere."""
 
     tunnel_idle: float = 3600.0
-    """A tunnel in which nothing has moved for this long is closed at both ends, so forgotten ones do not pile up."""
+    """A tunnel in which nothing has moved for this long is closed at both ends."""
 
     tunnels_per_node: int = 4096
     """Tunnels that one node may have open to this one; the next is refused as ``Overloaded``."""
 
     # -- sites -------------------------------------------------------------------------------------------
     site_patience: float = 120.0
-    """A link to a node of another site waits this long for a route there.  It is below the age at which sessions are
-    refused, so that what is lost to a longer cut is known to be lost."""
+    """A link to a node of another site waits this long for a route there: below the age at which sessions are
+    refused."""
 
     site_settling: float = 10.0
-    """A gateway that came less than this ago may not know its site yet: what it does not name may be there all the
-    same.  Twice the longest pause after which a node dials its seeds again."""
+    """A gateway that came less than this ago may not know its site yet: what it does not name may be there.  Twice the
+    longest pause after which a node dials its seeds again."""
 
     # -- bridges -----------------------------------------------------------------------------------------
     bridge_groups: int = 1024
-    """Groups of readers that a member of a bridge remembers.  A look-up of one reads all: 2 ms."""
+    """Groups of readers that a member of a bridge remembers."""
 
     bridge_groups_per_owner: int = 128
-    """Groups of one cluster.  A group is a query that somebody runs for long."""
+    """Groups of one cluster."""
 
     bridge_queries: int = 65_536
-    """Queries whose last batch a member of a bridge remembers, so that it is stored once: 8 MiB of its index.  Twice
-    a minute all of them are read, to forget old ones, and nothing is appended meanwhile: 0.1 s."""
+    """Queries whose last batch a member of a bridge remembers, so that it is stored once: 8 MiB of its index."""
 
     bridge_queries_per_owner: int = 32_768
     """Queries of one cluster.  Batch jobs are forgotten after a day, so a cluster may start one each 2.6 s."""
@@ -268,26 +258,26 @@ class Config(Struct, frozen=True, kw_only=True):
     """Rows that Spark has left on the disk of a bridge's member, and not committed.  A file counts 64 KiB at least."""
 
     bridge_staged_bytes_per_owner: int = 4 * 1024 * MIB
-    """Such rows of one cluster: a batch of four million rows of 1 KB.  A batch is stored in one step, and
-    confirmations wait for it: 10 to 20 s for so much."""
+    """Such rows of one cluster: a batch of four million rows of 1 KB.  Confirmations wait while a batch is stored: 10
+    to 20 s for so much."""
 
     bridge_stagings_per_owner: int = 32
-    """Parts that one cluster stages at a member at a time, each an open file.  Others wait for their turn."""
+    """Parts that one cluster stages at a member at a time, each an open file.  Others wait."""
 
     bridge_reads_per_owner: int = 64
     """Ranges that one cluster reads from a member at a time, each of which takes up to 4 MiB there.  Others wait."""
 
     bridge_workers_per_owner: int = 256
-    """Workers of queues, and consumers, that one cluster may have at a member of a bridge; others wait their turn."""
+    """Workers of queues, and consumers, that one cluster may have at a member of a bridge; others wait."""
 
     bridge_polls_per_owner: int = 64
-    """Questions of one cluster that wait at a member for news.  Each idle query has one, and takes one of the places
-    for handlers (``service_concurrency``).  One more is answered at once."""
+    """Questions of one cluster that wait at a member for news, one for each idle query, in the places for handlers
+    (``service_concurrency``).  One more is answered at once."""
 
     # -- requests ----------------------------------------------------------------------------------------
     absence_patience: float = 10.0
-    """An idempotent request to a cluster whose last member went less than this ago waits for another one: a process
-    that is restarted is back within seconds.  Later it is ``NoSuchCluster`` at once."""
+    """An idempotent request to a cluster whose last member went less than this ago waits for another one.  Later it is
+    ``NoSuchCluster`` at once."""
 
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0

@@ -73,12 +73,13 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Yield each error of the page, with the messages of its tables and their remedies."""
+    """Yield each error of the page, with the messages of its tables and their remedies; a row may have several."""
     for name, section in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL):
         for row in re.findall(r"^\| (`.+) \|$", section, re.MULTILINE):
             cells = re.split(r" \| ", row)
             assert len(cells) == 3, row
-            yield name, cells[0].strip("`"), cells[2]
+            for message in cells[0].split("<br>"):
+                yield name, message.strip("`"), cells[2]
 
 
 def families() -> Iterator[tuple[str, str]]:

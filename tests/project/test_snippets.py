@@ -70,7 +70,7 @@ CONSOLES = {
     for name, page in PAGES.items()
     if name not in ELSEWHERE and any(block.language == "console" for block in page)
 }
-SPARK = ("answer", "database", "members", "read", "telemetry")
+SPARK = ("answer", "database", "late_data", "members", "read", "telemetry")
 LONG = {*(f"docs/howto/spark/{name}.md" for name in SPARK), "docs/howto/realms/media.md"}
 """Pages that start Spark once or twice each, as docs/tutorial/spark.md does, too; the program of read.md is also run in
 the session of tests/spark_bridge/test_spark_examples.py.  And one that starts eight programs."""

@@ -49,10 +49,9 @@ def output_file_option(verb: Verb) -> Verb:
 def keys() -> None:
     """Make and manage the keys of a realm.
 
-    A realm file holds the key that everything else comes from: keep it offline. A credential is what the nodes of one
-    cluster need. Files are private to their owner (mode 0600), or mounted as Kubernetes, Docker and systemd mount
-    secrets, and refused otherwise. With --passphrase a file is encrypted; IRIS_PASSPHRASE answers for the prompt.
-    IRIS_PASSPHRASE alone opens files and encrypts a new realm, but no new credential.
+    A realm file holds the key that everything else comes from: keep it offline. Files are private to their owner (mode
+    0600), or mounted as secrets, and refused otherwise. With --passphrase a file is encrypted; IRIS_PASSPHRASE answers
+    for the prompt. IRIS_PASSPHRASE alone opens files and encrypts a new realm, but no new credential.
     """
 
 

@@ -49,7 +49,7 @@ def bundle(
     """Write the bundle by which owners of other realms get to know REALM. It holds no secret.
 
     It says what nodes of other realms may reach, in place of all that was said before. Then refresh the credentials of
-    REALM, whose nodes keep to it as well, and send FILE to the other owners.
+    REALM, and send FILE to the other owners.
     """
     root, passphrase = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     root, issued = issue_realm_bundle(

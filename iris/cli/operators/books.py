@@ -34,10 +34,9 @@ def books(
 ) -> int:
     """Show what became of all that nodes have sent under topics and clusters that match PATTERN.
 
-    Every message is in one column: of a broadcast, survey or request one for each member that was asked, of an event
-    one for each subscription. What is in doubt went to receivers that have died with it in hand. With -o wide there is
-    a line for each sender and receiver. Needs the same right as 'iris top'. The exit status is 1 if no node answered,
-    or a receiver claims what it was not sent (a difference that is not 0).
+    What is in doubt went to receivers that have died with it in hand. With -o wide there is a line for each sender and
+    receiver. Needs the same right as 'iris top'. The exit status is 1 if no node answered, or a receiver claims what it
+    was not sent (a difference that is not 0).
     """
     matching(pattern)
 

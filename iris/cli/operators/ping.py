@@ -33,8 +33,7 @@ def ping(
 ) -> int:
     """Print round trip times to every member of CLUSTER, or to one NODE: its id, or how that begins (4 digits or more).
 
-    A round trip goes through link and event loop of the node, and through no handler of its programs. The exit status
-    is 1 if an answer is missing. Needs the same right as 'iris top'.
+    The exit status is 1 if an answer is missing. Needs the same right as 'iris top'.
     """
     if "/" in target:
         alias = split_address(check_address(target)).realm

@@ -43,7 +43,7 @@ def top(
     """Show all nodes and clusters of the realm, again and again, until Ctrl-C.
 
     A view comes from two surveys, INTERVAL apart: rates are those between them, and so are p50 and p99. With -o json
-    each view is one JSON object on a line of its own. On a pipe, tables follow each other.
+    each view is one JSON object.
 
     Needs a credential with the right to serve iris.nodes ('iris keys cluster REALM NAME --serve iris.nodes'), or the
     local realm. The exit status is 1 if no node answered.

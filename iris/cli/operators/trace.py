@@ -38,8 +38,8 @@ def trace(
     Without --operation and PAYLOAD the member is asked what it serves, which changes nothing. PAYLOAD is a text; @FILE
     sends the bytes of a file, - those of standard input.
 
-    The time of a hop is a round trip from here, the shortest of three; no two clocks are compared. How long the request
-    waited for a handler, and how long that took, the member measures. The exit status is 1 if no reply came.
+    The time of a hop is a round trip from here, the shortest of three. How long the request waited for a handler, and
+    how long that took, the member measures. The exit status is 1 if no reply came.
     """
     given = bool(payload or json_payload or operation)
     value = read_payload(payload, json_payload) if given else None

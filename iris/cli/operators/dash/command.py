@@ -55,9 +55,8 @@ def dash(
 ) -> int:
     """Show the realm on a page, live, until Ctrl-C: what 'iris top' shows, with charts and a graph.
 
-    Open the address that is printed: it holds a token, which the page keeps for its own tab. The page is for this
-    machine unless --listen says otherwise, and changes nothing unless --allow does: drain has a member take no new work
-    and work again; revoke puts a list in force that 'iris keys revoke' has written.
+    Open the address that is printed: it holds a token. The page changes nothing unless --allow says so: drain has a
+    member take no new work and work again; revoke puts a list in force that 'iris keys revoke' has written.
 
     Needs a credential with the right to serve iris.nodes, and iris.nodes.drain for --allow drain; or the local realm.
     """

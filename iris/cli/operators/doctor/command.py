@@ -51,9 +51,8 @@ def doctor(
 
     Give it the options of the node, or its COMMAND, such as: iris doctor run shop:prices --listen URL.
 
-    It looks at Python and the packages, the home and runtime directory, the credential, the addresses to listen at and
-    that of the metrics, and the seeds (by name, connection, and a handshake in both directions). It also looks at the
-    clock, the members' versions, the limit on open files, multicast DNS and the firewall. It changes nothing.
+    It looks at Python and the packages, directories, the credential, addresses, seeds, the clock, the members'
+    versions, the limit on open files, multicast DNS and the firewall. It changes nothing.
 
     The exit status is 1 if there is a problem; warnings do not count.
     """

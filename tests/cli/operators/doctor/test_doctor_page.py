@@ -12,6 +12,14 @@ from tests.support.doctor_page import PAGE, ROWS, fits
 
 def test_the_table_has_the_set_ups_that_are_rehearsed() -> None:
     assert [(row.symptom, row.code) for row in ROWS] == [(one.symptom, one.codes[0]) for one in SETUPS.values()]
+
+
+def test_the_page_has_each_of_them_with_its_finding() -> None:
+    shown = re.findall(
+        r"^\| `([a-z-]+)`( \(warning\))? \| ([^|]+) \|$", PAGE.partition("## Other findings")[0], re.MULTILINE
+    )
+    pairs = {(symptom, code, warning) for code, warning, symptoms in shown for symptom in symptoms.split("; or ")}
+    assert pairs == {(row.symptom, row.code, " (warning)" if row.level == "warning" else "") for row in ROWS}
     assert f"{len(SETUPS)} of {len(SETUPS)} on" in PAGE
 
 
