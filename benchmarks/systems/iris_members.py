@@ -71,6 +71,9 @@ class _Members:
     def picker(self, cluster: str) -> Balancer | None:
         return self._balancer if cluster == CLUSTER else None
 
+    def is_silent(self, cluster: str) -> bool:  # noqa: ARG002 -- nobody is
+        return False
+
     def had_members(self, cluster: str) -> bool:
         return cluster == CLUSTER
 

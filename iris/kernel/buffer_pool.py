@@ -39,6 +39,11 @@ def borrow(size: int) -> memoryview:
     return memoryview(memory)[:size]
 
 
+def pooled_bytes() -> int:
+    """Return the size of all pieces that are kept while nobody uses them, in bytes; for the whole process."""
+    return len(_free) * _SIZE
+
+
 def is_sparse(room: bytes | memoryview) -> bool:
     """Return whether most of a frame's buffer is not used: who keeps the frame copies it, and gives that back."""
     return type(room) is memoryview and room.obj is not None and len(room) * _SPARSE <= memoryview(room.obj).nbytes

@@ -7,6 +7,7 @@ from typing import Final, final
 
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
+from iris.kernel.buffer_pool import pooled_bytes
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.kernel.statistics import Statistics
@@ -69,6 +70,10 @@ class NodeStatistics(Statistics, frozen=True, kw_only=True):
     links: Mapping[NodeId, LinkStatistics]
     links_ended: LinkStatistics | None
     """Counters of the links that are no more, together; None: there was none."""
+    incomplete_bytes: int
+    """Bytes that have come of frames that are not complete.  Of each connection it is one frame at most."""
+    pooled_bytes: int
+    """Bytes that this process, with all its nodes, keeps for its next large frames."""
     blocked: tuple[BlockedStatistics, ...]
     """Handlers that have blocked the event loop of this node."""
     sessions: int
@@ -118,6 +123,8 @@ def gather_statistics(
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         links_ended=mesh.ended_links,
+        incomplete_bytes=counted.incomplete_bytes,
+        pooled_bytes=pooled_bytes(),
         blocked=blocked.statistics(),
         sessions=counted.sessions,
         handshakes=counted.handshakes,

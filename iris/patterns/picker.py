@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+import trio
+
 from iris.cluster.balancing import AtSite
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import NoSuchCluster
@@ -73,6 +75,10 @@ class MemberDirectory(Protocol):
         """Return whether a cluster had members a moment ago, see ``Config.absence_patience``, if it has none now."""
         ...
 
+    def is_silent(self, cluster: str) -> bool:
+        """Return whether a member of a cluster gets no work only because it has said nothing for a while."""
+        ...
+
     async def wait_news(self) -> None:
         """Wait until the members of some cluster may have changed."""
         ...
@@ -96,6 +102,19 @@ class MemberHealth(Protocol):
     def is_suspected(self, node: NodeId) -> bool:
         """Return whether a node is to get no new work for now.  Called for each event and broadcast; does not block."""
         ...
+
+
+async def wait_reachable(directory: MemberDirectory, cluster: str, deadline: float) -> Picker | None:
+    """Return the picker of a cluster, once a member can be asked if all are suspected; None if it has none.
+
+    It does not wait for members to which connections broke.  Others live perhaps, and are too slow to say so.
+    """
+    with trio.move_on_at(deadline):
+        while (picker := directory.picker(cluster)) is not None and not picker.has_other(()):
+            if not directory.is_silent(cluster):
+                break
+            await directory.wait_news()
+    return directory.picker(cluster)
 
 
 def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuchCluster:

@@ -15,6 +15,8 @@ from typing import Final, TypeVar, final
 
 import trio
 
+from iris.patterns.pubsub import PostedEvents
+
 T = TypeVar("T")
 
 _log: Final = logging.getLogger("iris")
@@ -30,8 +32,9 @@ class Line:
 
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         self._start: Final = start
-        self._behind: Final[deque[Callable[[], Awaitable[None]]]] = deque()
-        """What was posted and could not be published at once, in order.  The first one is being published."""
+        self._behind: Final[deque[tuple[Callable[[], Awaitable[None]], PostedEvents]]] = deque()
+        """What was posted and could not be published at once, in order, and where it counts.  The first one is being
+        published."""
         self._emptied = trio.Event()
 
     @property
@@ -43,15 +46,17 @@ class Line:
         """Publish an event by ``at_once`` unless others stand in line; return whether it is published."""
         return not self._behind and at_once()
 
-    def take(self, at_once: Callable[[], bool], publish: Callable[[], Awaitable[None]]) -> None:
-        """Publish an event that was posted, by ``publish`` in a task if it has to wait."""
+    def take(self, at_once: Callable[[], bool], publish: Callable[[], Awaitable[None]], posted: PostedEvents) -> None:
+        """Publish an event that was posted, by ``publish`` in a task if it has to wait; it is ``posted`` till then."""
         try:
             if self.goes_ahead(at_once):
+                posted.remove()
                 return
         except Exception as error:  # noqa: BLE001 -- nobody waits for it
+            posted.remove()
             _lost([error])
             return
-        self._behind.append(publish)
+        self._behind.append((publish, posted))
         if len(self._behind) == 1:
             self._start(self._work_off)
 
@@ -74,13 +79,16 @@ class Line:
         behind, errors = self._behind, list[Exception]()
         try:
             while behind:
+                publish, posted = behind[0]
                 try:
-                    await behind[0]()
+                    await publish()
                 except Exception as error:  # noqa: BLE001 -- nobody waits for it
                     errors.append(error)
                 behind.popleft()
+                posted.remove()
         finally:
-            behind.clear()
+            while behind:
+                behind.popleft()[1].remove()
             self._emptied.set()
             self._emptied = trio.Event()
             if errors:

@@ -115,7 +115,8 @@ class Node(Handle[TrioNode], OwnNode):
         publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
         plain = type(payload) is bytes and key is None and not headers and expires is None
         if plain and portal.has_room(len(payload)) and inner._surely_publishes(topic, len(payload)):
-            portal.post(partial(events.take, at_once, publish))
+            posted = inner._publishing.posted
+            portal.post(partial(events.take, at_once, publish, posted), posted, len(payload))
         else:
             portal.call(
                 partial(events.after, publish),

@@ -18,6 +18,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import AtOnce, CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
+from iris.patterns.pubsub import PostedEvents
 from iris.sync.line import Line
 
 T = TypeVar("T")
@@ -107,9 +108,13 @@ class Portal:
         """Begin a call, after ``check``; it may be over at once, because the run has ended."""
         self._add(call)
 
-    def post(self, function: Callable[[], None]) -> None:
-        """Have a function called in the run, in turn with the calls; not if it ends before.  It must not raise."""
+    def post(self, function: Callable[[], None], posted: PostedEvents, size: int) -> None:
+        """Have a function called in the run, in turn with the calls; not if it ends before.  It must not raise.
+
+        ``posted`` counts it, with so many bytes, until the function has it removed there.
+        """
         self.check()
+        posted.add(size)
         self._add(function)
 
     def has_room(self, size: int) -> bool:

@@ -119,7 +119,8 @@ def onlooking(cluster: str) -> Iterator[queue.SimpleQueue[str]]:
 
     async def watch() -> None:
         with trio.CancelScope() as scope:
-            stop.append(partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel))
+            token = trio.lowlevel.current_trio_token()
+            stop.append(lambda: token.run_sync_soon(scope.cancel))
             async with iris.open_node("onlooker") as node, node.watch(cluster) as changes:
                 began.set()
                 async for change in changes:

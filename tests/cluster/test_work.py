@@ -60,7 +60,7 @@ async def test_an_honest_mix_is_never_beyond_the_work_of_a_frame(autojump_clock:
     work = Work()
     for batch in way.batches:
         work.begin(is_frame=True)
-        for _, number in batch:
+        for number in [int(message[1]) for message in batch]:
             if sizes[number]:
                 work.may_copy(sizes[number])
             work.check(checks[number])

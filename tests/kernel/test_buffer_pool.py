@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from iris.kernel import buffer_pool
-from iris.kernel.buffer_pool import borrow, give_back, is_sparse
+from iris.kernel.buffer_pool import borrow, give_back, is_sparse, pooled_bytes
 from iris.kernel.config import KIB
 
 KEPT = 4
@@ -32,6 +32,13 @@ def test_what_was_given_back_is_used_again_and_nothing_else() -> None:
     four = borrow(50_000)
     assert four.obj is not one.obj
     assert four.obj is not two.obj
+
+
+def test_what_is_kept_while_nobody_uses_it_is_counted() -> None:
+    before = pooled_bytes()
+    room = borrow(40_000)
+    give_back(room)
+    assert (before, pooled_bytes()) == (0, 384 * KIB)
 
 
 def test_a_buffer_is_sparse_for_a_frame_that_goes_into_it_four_times() -> None:

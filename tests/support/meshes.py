@@ -91,6 +91,9 @@ class StaticDirectory:
         members = self._members.get(cluster)
         return self.pickers.setdefault(cluster, StaticPicker(members)) if members else None
 
+    def is_silent(self, cluster: str) -> bool:
+        return False
+
     def had_members(self, cluster: str) -> bool:
         return cluster in self._members
 

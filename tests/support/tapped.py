@@ -103,6 +103,10 @@ class TappedTransport:
     def observe(self, observer: ConnectionObserver) -> None:
         self._real.observe(observer)
 
+    @property
+    def held(self) -> int:
+        return self._real.held
+
     def source(self) -> int:
         return self._real.source()
 

@@ -111,6 +111,24 @@ def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
             publishing.result(30)
 
 
+def test_what_threads_have_posted_is_counted_until_it_is_published() -> None:
+    with open_reader(SMALL) as events, iris.sync.open_node("writer") as writer:
+        wait_linked(writer, "a.b", events)
+        count = 0
+        while not writer._portal.events._behind:
+            writer.publish("a.b", b"%01000d" % count)
+            count += 1
+            time.sleep(0.001)
+        publishing = writer.statistics().publishing
+        assert publishing.posted > 0
+        assert publishing.posted_bytes == 1000 * publishing.posted
+        assert len(payloads(events, count)) == count
+        ends = time.monotonic() + 30
+        while (publishing := writer.statistics().publishing).posted:
+            assert time.monotonic() < ends
+        assert publishing.posted_bytes == 0
+
+
 def test_a_thread_is_told_what_refuses_its_event() -> None:
     with open_reader() as events, iris.sync.open_node("writer", config=iris.Config(max_payload=2**16)) as writer:
         wait_linked(writer, "a.b", events)

@@ -128,6 +128,8 @@ class Membership(PeerObserver):
         self._remote_members: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
         self._closed_routes: set[NodeId] = set()
+        self._silent: set[NodeId] = set()
+        """Those of them to which no connection broke: they have said nothing for a while."""
         self._linking = Linking(mesh, nursery, self, ports.links)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._placed_listeners: list[Callable[[NodeId], None]] = []
@@ -164,6 +166,10 @@ class Membership(PeerObserver):
         emptied = self._emptied.get(cluster, -math.inf)
         recently = emptied + self._config.absence_patience > trio.current_time()
         return cluster in self._balancers or recently or self._swim.is_unanswered(cluster.partition("@")[0])
+
+    def is_silent(self, cluster: str) -> bool:
+        """See ``MemberDirectory.is_silent``."""
+        return not self._silent.isdisjoint(self.member_ids(cluster))
 
     def knows(self, node: NodeId) -> bool:
         """Return whether a node is held alive, so that it is dialled until it is linked."""
@@ -515,6 +521,7 @@ class Membership(PeerObserver):
         if gone:
             self._records.pop(node, None)
             self._closed_routes.discard(node)
+            self._silent.discard(node)
             self._remove(node)
             # Who leaves says goodbye on each link itself, after all else that it had to say.
             if changed.evidence == "expelled":
@@ -583,8 +590,11 @@ class Membership(PeerObserver):
     def _route(self, route: Routable) -> None:
         if route.open:
             self._closed_routes.discard(route.node)
+            self._silent.discard(route.node)
         else:
             self._closed_routes.add(route.node)
+            if route.evidence == "silent":
+                self._silent.add(route.node)
         for balancer in map(self._balancers.__getitem__, self._entered.of(route.node)):
             (balancer.resume if route.open else balancer.suspend)(route.node)
         if not route.open:

@@ -84,6 +84,8 @@ class MeshStatistics(Struct, frozen=True, kw_only=True):
     """Connections that others have opened."""
     unauthenticated: int
     """Inbound connections that have not shown a genuine frame yet."""
+    incomplete_bytes: int
+    """Bytes that have come of frames that are not complete."""
 
 
 @final
@@ -411,6 +413,7 @@ class Mesh:
             outbound=len(self._outbound),
             inbound=len(self._inbound),
             unauthenticated=len(self._inbound.unauthenticated),
+            incomplete_bytes=self._transport.held,
         )
 
     def sessions_of(self, peer: Peer) -> int:

@@ -350,6 +350,11 @@ class MemoryTransport:
         for incoming in sorted(self._inward, key=lambda way: way.number):
             observer.connection_opened(incoming.number, incoming.host)
 
+    @property
+    def held(self) -> int:
+        """See ``Transport.held``: frames come whole."""
+        return 0
+
     def source(self) -> int:
         """See ``Transport.source``."""
         return self._source

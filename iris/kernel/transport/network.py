@@ -313,6 +313,11 @@ class NetworkTransport:
         self._observer = observer
         self._notify()
 
+    @property
+    def held(self) -> int:
+        """See ``Transport.held``."""
+        return self._streams.held
+
     def source(self) -> int:
         """See ``Transport.source``."""
         self._notify()

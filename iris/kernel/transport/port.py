@@ -183,6 +183,11 @@ class Transport(Protocol):
         """Notify ``observer`` of the connections that others have opened and will open."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Size of what has come of incomplete frames, in bytes."""
+        ...
+
     def source(self) -> int:
         """Return which connection the frame came by that ``receive_nowait`` returned last.
 

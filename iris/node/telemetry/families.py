@@ -84,6 +84,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_link_messages_total": _counter("Messages given to links, by what became of them.", "outcome"),
     "iris_link_waiting_messages": _gauge("Messages that wait on links."),
     "iris_link_waiting_bytes": _gauge("Bytes that wait on links."),
+    "iris_link_incomplete_bytes": _gauge("Bytes that have come of frames that are not complete."),
+    "iris_link_pooled_bytes": _gauge("Bytes that this process keeps for its next large frames."),
     "iris_link_sent_frames_total": _counter("Frames sent."),
     "iris_link_sent_bytes_total": _counter("Bytes sent."),
     "iris_refusals_total": _counter("Frames and messages of peers that were refused.", "reason"),
@@ -139,6 +141,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_events_reported_total": _counter("Published events that subscribers report not to have taken.", "reason"),
     "iris_events_retained": _gauge("Last values that this node keeps."),
     "iris_events_retained_bytes": _gauge("Bytes of the last values that this node keeps."),
+    "iris_events_posted": _gauge("Events of threads that are not published yet."),
+    "iris_events_posted_bytes": _gauge("Bytes of the events of threads that are not published yet."),
     "iris_subscriptions": _gauge("Subscriptions of this node."),
     "iris_subscription_events_total": _counter("Events for them, by what became of them.", "outcome"),
     "iris_subscription_waiting_events": _gauge("Events that wait to be taken."),
@@ -302,6 +306,8 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
     links = [*statistics.links.values()]
     yield Sample("iris_link_waiting_messages", (), sum(link.waiting for link in links))
     yield Sample("iris_link_waiting_bytes", (), sum(link.bytes_waiting for link in links))
+    yield Sample("iris_link_incomplete_bytes", (), statistics.incomplete_bytes)
+    yield Sample("iris_link_pooled_bytes", (), statistics.pooled_bytes)
     if statistics.links_ended is not None:
         links.append(statistics.links_ended)
     for outcome in ("sent", "lost", "refused"):
@@ -387,6 +393,8 @@ def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
     yield Sample("iris_events_reported_total", ("refused",), publishing.refused)
     yield Sample("iris_events_retained", (), publishing.retained)
     yield Sample("iris_events_retained_bytes", (), publishing.retained_bytes)
+    yield Sample("iris_events_posted", (), publishing.posted)
+    yield Sample("iris_events_posted_bytes", (), publishing.posted_bytes)
     open_now = [one for listed in statistics.subscriptions.values() for one in listed]
     yield Sample("iris_subscriptions", (), len(open_now))
     yield Sample("iris_subscription_waiting_events", (), sum(one.waiting for one in open_now))

@@ -12,11 +12,12 @@ publishers down, for as long as they have patience with it; any other one drops 
 Not here: history.  Beyond retained values nothing is stored; a log that is read from the past is iris.spark_bridge.
 """
 
+from iris.patterns.pubsub.publish import PostedEvents
 from iris.patterns.pubsub.pubsub import Elsewhere, PubSub
 from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.sealed import SealedReceiver
 from iris.patterns.pubsub.subscribe import OpenSubscriptions
 
 __all__ = (
-    "Elsewhere", "OpenSubscriptions", "PubSub", "RemoteSubscribers", "SealedReceiver",
+    "Elsewhere", "OpenSubscriptions", "PostedEvents", "PubSub", "RemoteSubscribers", "SealedReceiver",
 )  # fmt: skip

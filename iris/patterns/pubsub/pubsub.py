@@ -253,6 +253,8 @@ class PubSub(PeerObserver):
             refused=self.losses.refused,
             retained=len(self.retention.events),
             retained_bytes=self.retention.events.bytes,
+            posted=len(self.publishing.posted),
+            posted_bytes=self.publishing.posted.bytes,
         )
 
     # -- subscribing ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ frames may be lost                      sent once more             ``Unknown`` i
 member given up                         another member             ``Unknown``
 deadline                                ``RequestTimeout``         ``RequestTimeout``
 no other member, or four were asked     a pause, then all again    what the last one came to
+all members have fallen silent          a pause, then all again    the same, as long as it was sent to none
 ======================================  =========================  ================================
 
 Where load was the only reason, an idempotent request ends as well: it raises ``Overloaded`` with ``retry_after``.
@@ -514,7 +515,10 @@ class Requests(PeerObserver):
                             self.not_repeated += 1
                             break
                     if choice is None:
-                        if call.only is not None or not call.idempotent:
+                        # What was sent to nobody may wait for a member that lives and is too slow to say so.
+                        if call.only is not None or not (
+                            call.idempotent or (failure is None and not tried and self._directory.is_silent(cluster))
+                        ):
                             break
                         if lost is None and isinstance(failure, Overloaded):
                             break
@@ -643,7 +647,7 @@ class Requests(PeerObserver):
             if picker is not None:
                 picker.finished(attempt.member, now - attempt.started, ok=replied, now=now)
             return
-        # The caller of a closed node may be a coroutine that is dropped after the run has ended, where there is no time.
+        # The caller of a closed node may be a coroutine that is dropped after the run has ended: there is no time then.
         now = self._ended = self._ended if self._is_closed else trio.current_time()
         if picker is not None:
             answered = False if outcome is None and now >= attempt.call.deadline else None

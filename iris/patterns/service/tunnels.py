@@ -23,7 +23,7 @@ from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
-from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
+from iris.patterns.picker import MemberDirectory, Picker, nobody_serves, wait_reachable
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
@@ -118,10 +118,10 @@ class Tunnels(PeerObserver):
         headers: wire.Headers,
         prefer: NodeId | AtSite | None,
     ) -> Tunnel:
-        picker = self._directory.picker(cluster)
+        deadline = trio.current_time() + timeout
+        picker = await wait_reachable(self._directory, cluster, deadline)
         if picker is None:
             raise nobody_serves(cluster, self._mesh, self._directory)
-        deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
         failure: IrisError | None = None
         for _ in range(_MAX_ATTEMPTS):

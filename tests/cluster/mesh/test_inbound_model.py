@@ -55,6 +55,10 @@ class Switchboard:
         if self.open.pop(connection, self) is not self:
             self._observer.connection_closed(connection)
 
+    @property
+    def held(self) -> int:
+        return 0
+
     def source(self) -> int:
         return self.current
 

@@ -15,6 +15,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
+from iris.kernel.transport.writer import StreamOutgoing
 from iris.kernel.wire import kinds
 from tests.support.admission import open_reading_mesh
 from tests.support.meshes import PeerLog
@@ -113,6 +114,17 @@ async def test_every_node_may_dial_every_other_at_the_same_time(tmp_path: Path) 
             assert {what for what, _ in node.log.entries} == {"up"}
             assert node.mesh.refusals == {}
             assert node.mesh.statistics().outbound == 4
+
+
+@pytest.mark.parametrize("url", SCHEMES[::2])
+async def test_the_part_of_a_frame_that_has_come_is_counted(url: str, tmp_path: Path) -> None:
+    async with open_nodes(2, url, tmp_path) as (a, b):
+        peer = await a.mesh.connect(b.mesh.listening)
+        outgoing = peer.link.outgoing
+        assert isinstance(outgoing, StreamOutgoing)
+        outgoing._socket.send(b"".join(outgoing._framing(bytes(700_000)))[:100_000])
+        while b.mesh.statistics().incomplete_bytes < 50_000:  # noqa: ASYNC110 -- there is no event
+            await trio.sleep(0.01)
 
 
 async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> None:

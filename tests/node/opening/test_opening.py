@@ -64,6 +64,10 @@ class Wires:
     def observe(self, observer: ConnectionObserver) -> None:
         self.inner.observe(observer)
 
+    @property
+    def held(self) -> int:
+        return self.inner.held
+
     def source(self) -> int:
         return self.inner.source()
 

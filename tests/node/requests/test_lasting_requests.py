@@ -103,6 +103,45 @@ async def test_one_that_begins_when_the_last_member_has_just_gone_waits_for_the_
         assert await outcome.wait() == "two"
 
 
+async def greeted(shop: iris.Node) -> object:
+    async with shop.open_tunnel("store", timeout=8) as tunnel:
+        return await tunnel.receive()
+
+
+ONCE: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
+    "request": lambda shop: shop.request("store", b"x", timeout=8),
+    "tunnel": greeted,
+}
+
+
+@pytest.mark.parametrize("ask", ONCE.values(), ids=ONCE)
+async def test_what_may_run_once_waits_for_an_only_member_that_is_too_slow_to_show_that_it_lives(
+    ask: Callable[[iris.Node], Awaitable[object]], autojump_clock: MockClock
+) -> None:
+    store = Store()
+    async with trio.open_nursery() as nursery, open_stage() as stage:
+        await stage.member(store.at("one"), "one")
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        for lives in (True, False):
+            stage.network.memory.partition(["shop"], ["one"])
+            async with shop.watch("store") as changes:
+                async for change in changes:
+                    if change.kind == "suspected":
+                        break
+            began = trio.current_time()
+            if lives:
+                outcome = Outcome(nursery, partial(ask, shop))
+                await trio.sleep(1)
+                stage.network.memory.heal()
+                assert await outcome.wait() == "one"
+                assert trio.current_time() - began < 3
+            else:
+                with pytest.raises(iris.NoSuchCluster):
+                    await ask(shop)
+                assert shop.members("store") == ()
+
+
 async def test_where_there_was_no_member_lately_there_is_none_at_once(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         shop = await stage.node("shop")

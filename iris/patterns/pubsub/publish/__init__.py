@@ -10,6 +10,7 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirm
 from iris.patterns.pubsub.publish.acks import REPEATED, Acknowledgements
 from iris.patterns.pubsub.publish.group_ledger import GroupReports
 from iris.patterns.pubsub.publish.loss_reports import LossReports, PublishStatistics, ReportedLosses
+from iris.patterns.pubsub.publish.posted import PostedEvents
 from iris.patterns.pubsub.publish.publisher import Publisher
 from iris.patterns.pubsub.publish.retained import RetainedSender, check_retained_untrusted
 from iris.patterns.pubsub.publish.retaining import RetainedPublishing
@@ -17,6 +18,6 @@ from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 
 __all__ = (
     "MAX_ROTATIONS", "REPEATED", "Acknowledgements", "ConfirmedEvents", "EventAccounts", "GroupReports", "LossReports",
-    "PublishStatistics", "Publisher", "ReportedLosses", "RetainedPublishing", "RetainedSender", "Rotation",
-    "check_retained_untrusted", "open_confirmed_events",
+    "PostedEvents", "PublishStatistics", "Publisher", "ReportedLosses", "RetainedPublishing", "RetainedSender",
+    "Rotation", "check_retained_untrusted", "open_confirmed_events",
 )  # fmt: skip

@@ -57,6 +57,10 @@ class PublishStatistics(Statistics, frozen=True, kw_only=True):
     retained: int
     """Last values that this node keeps."""
     retained_bytes: int
+    posted: int
+    """Events of threads that are not published yet: ``publish`` of ``iris.sync`` does not wait for that."""
+    posted_bytes: int
+    """Bytes of their payloads."""
 
 
 @final

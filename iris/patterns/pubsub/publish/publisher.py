@@ -50,6 +50,7 @@ from iris.patterns.pubsub.interest import (
 )
 from iris.patterns.pubsub.publish.accounts import EventAccounts, TopicRun, note_lost
 from iris.patterns.pubsub.publish.group_ledger import GroupBooks
+from iris.patterns.pubsub.publish.posted import PostedEvents
 from iris.patterns.pubsub.publish.retained import RetainedSender, envelope_size
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
 from iris.patterns.pubsub.sealed import SealedSender
@@ -302,6 +303,8 @@ class Publisher:
         self._ledger = accounts.ledger
         self.without_subscriber = 0
         """Events without a subscriber."""
+        self.posted: Final = PostedEvents()
+        """Events of threads that are not published yet."""
         self._mesh = mesh
         self._health = health
         self._interest = interest
