@@ -212,8 +212,8 @@ class Guest:
             raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
 
     def runs_here(self) -> bool:
-        """Return whether this is code of the loop, in its thread; see ``check`` for calls from elsewhere."""
-        return asyncio.get_running_loop() is self.loop
+        """Return whether this is code of the loop, and the run takes calls; ``check`` says why not."""
+        return self._calls is not None and asyncio.get_running_loop() is self.loop
 
     @property
     def deadline(self) -> float:
@@ -254,18 +254,20 @@ class Guest:
         result: T = call.result()
         return result
 
-    async def wait_woken(self, watch: Callable[[Callable[[], None]], Callable[[], None] | None]) -> None:
+    async def wait_woken(self, watch: Callable[[Callable[[], None]], Callable[[], None] | None]) -> bool:
         """Wait without a task of trio's until the function that ``watch`` is called with is called.
 
-        Not at all, if ``watch`` returns None in place of what ends the watch.
+        Return False, and do not wait at all, if ``watch`` returns None in place of what ends the watch.
         """
         waiter = Waiter(self.loop)
         end = watch(waiter.notify)
-        if end is not None:
-            try:
-                await waiter.wait()
-            finally:
-                end()
+        if end is None:
+            return False
+        try:
+            await waiter.wait()
+        finally:
+            end()
+        return True
 
     def advance(self, waiter: Waiter) -> None:
         """Let trio run here and now.  Most calls wait for nothing: they are over then, without a turn of the loop.

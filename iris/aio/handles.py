@@ -24,7 +24,7 @@ from iris.patterns.messages import Answer, Sender
 from iris.patterns.multicast import Answers as TrioAnswers
 from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
-from iris.patterns.pubsub.subscribe import Event, Overflow
+from iris.patterns.pubsub.subscribe import Event, Overflow, batch_size
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
 from iris.patterns.state import Saga as TrioSaga
@@ -123,16 +123,24 @@ class Subscription(Source[TrioSubscription, Event]):
 
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """See ``iris.Subscription.receive_batch``."""
-
-        async def fetch() -> None:
-            self._arrived.extend(await self._inner.receive_batch(max_events))
-
-        while not self._arrived:
-            await self._guest.call_even_closed(fetch)
-        return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
+        most = batch_size(max_events)
+        try:
+            batch = [await anext(self)]
+        except StopAsyncIteration:
+            raise trio.EndOfChannel from None
+        batch += (self._arrived.popleft() for _ in range(min(most - 1, len(self._arrived))))
+        return self._inner._filled(batch, most) if self._guest.runs_here() else batch
 
     async def __anext__(self) -> Event:
-        event = None if self._arrived else self._inner._pop_nowait()
+        inner, guest = self._inner, self._guest
+        event = None if self._arrived else inner._pop_nowait()
+        while event is None and not self._arrived and guest.runs_here():
+            event = inner._take_at_once()
+            if event is None and inner._is_turn_over():
+                await asyncio.sleep(0)
+                inner._begin_turn()
+            elif event is None and not await guest.wait_woken(inner._watch):
+                break
         return await super().__anext__() if event is None else event
 
 
@@ -215,7 +223,21 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
     __slots__ = ()
 
-    publish = awaited(TrioConfirmed.publish)
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> None:
+        """See ``iris.ConfirmedEvents.publish``."""
+        inner = self._inner
+        if not (self._guest.runs_here() and inner._publish_at_once(topic, payload, key, headers, expires)):
+            publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
+            await self._guest.call(publish, here=False)
+
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
     published = Shown[int]()
     confirmed = Shown[int]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
@@ -136,13 +137,26 @@ class Node(Handle[TrioNode], OwnNode):
         expires: float | None = None,
     ) -> None:
         """See ``iris.Node.publish``.  It lets other tasks run every 1,024 events or 256 KiB."""
-        node = self._inner
-        if not (self._guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires)):
-            publish = partial(node.publish, topic, payload, key=key, headers=headers, expires=expires)
-            await self._guest.call(publish, here=False)
+        node, guest = self._inner, self._guest
+        if guest.runs_here():
+            if node._publish_at_once(topic, payload, key, headers, expires):
+                return
+            if node._publishing.begin_turn():
+                await asyncio.sleep(0)
+                if guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires):
+                    return
+        await guest.call(partial(node.publish, topic, payload, key=key, headers=headers, expires=expires), here=False)
 
     publish_confirmed = awaited(TrioNode.publish_confirmed)
-    retain = awaited(TrioNode.retain)
+
+    async def retain(
+        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """See ``iris.Node.retain``."""
+        node, guest = self._inner, self._guest
+        if not (guest.runs_here() and node._publish_at_once(topic, payload, key, headers, retain=True)):
+            await guest.call(partial(node.retain, topic, payload, key=key, headers=headers), here=False)
+
     retain_confirmed = awaited(TrioNode.retain_confirmed)
     raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)

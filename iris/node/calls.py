@@ -228,10 +228,12 @@ class Calls:
         None if it has to wait for anything but a reply.
         See ``Requests.begin``.
         """
-        self._guard.check()
-        check_request(cluster, operation, key)
+        if get_ident() != self._guard.thread:
+            self._guard.check()
+        if operation is not None or key is not None or type(cluster) is not str:
+            check_request(cluster, operation, key)
         options = PLAIN if options is None else check_is(options, RequestOptions, "options")
-        if options.hedge is not None or options.prefer_site is not None:
+        if options is not PLAIN and (options.hedge is not None or options.prefer_site is not None):
             return None
         if self._reach is not None and self._reach.matters(cluster):
             return None
@@ -246,8 +248,8 @@ class Calls:
             operation=operation,
             key=key,
             headers=headers,
-            prefer=preference_of(options),
-            priority=check_priority(options.priority),
+            prefer=None if options is PLAIN else preference_of(options),
+            priority=None if options.priority is None else check_priority(options.priority),
             until=until,
             idempotency_key=options.idempotency_key,
         )

@@ -485,9 +485,11 @@ class Node(OwnNode):
         payload: object,
         key: str | None,
         headers: Mapping[str, str] | None,
-        expires: float | None,
+        expires: float | None = None,
+        *,
+        retain: bool = False,
     ) -> bool:
-        """Publish as ``publish`` does if nothing has to be waited for; return whether the event is published.
+        """Publish, or retain, if nothing has to be waited for; return whether the event is published.
 
         For any code of the node's thread, in a task of trio or not.
         """
@@ -498,9 +500,19 @@ class Node(OwnNode):
             or (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
         ):
             return False
+        if retain:
+            return self._pubsub.retain_at_once(topic, payload, key, headers)
         if expires is not None:
             headers = with_expiry(headers, expires)
         return self._publishing.publish_at_once(topic, payload, key, headers)
+
+    async def _publish_posted(self, topic: str, payload: bytes) -> None:
+        """Publish as ``publish`` does, but wait for no room after the event: if this raises anything, it is unsent."""
+        self._guard.check()
+        if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
+            with self._guard.waiting():
+                await self._remote_subscribers.reach(topic, within=None)
+        await self._publishing.publish_in_turn(topic, payload)
 
     def _surely_publishes(self, topic: str, size: int) -> bool:
         """Return whether nothing can refuse an event of so many bytes, without a key and headers.  For any thread."""

@@ -66,7 +66,7 @@ OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[OpenNode]]]] 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
 
-_GOODBYE: Final = 0.5
+GOODBYE: Final = 0.5
 """Seconds that leaving may take: peers that do not answer find out by themselves."""
 
 _GOODBYE_BOOK: Final = 2.0
@@ -368,12 +368,12 @@ async def open_parts(
                 place.leave()
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a final message and not of a death.
             with trio.CancelScope(shield=True):
-                with trio.move_on_after(_GOODBYE):
+                with trio.move_on_after(GOODBYE):
                     await pubsub.wait_copies_sent()
                 patterns.books.flush()
                 membership.leave()
-                await pubsub.publishing.trees.close(_GOODBYE)
-                await mesh.disconnect_all("the node was closed", _GOODBYE)
+                await pubsub.publishing.trees.close(GOODBYE)
+                await mesh.disconnect_all("the node was closed", GOODBYE)
 
 
 def _urls_of(environment: Environment, variable: str) -> tuple[str, ...]:

@@ -25,6 +25,11 @@ class Observed(AbstractContextManager[object], Protocol):
 class Observer(Protocol):
     """An observer of calls, handlers and events.  It raises nothing."""
 
+    @property
+    def is_within(self) -> bool:
+        """True if a call that the present task or thread made now would be recorded."""
+        ...
+
     def begin_call(
         self, pattern: Pattern, target: str, operation: str | None, headers: Mapping[str, str] | None
     ) -> tuple[Observed | None, Mapping[str, str] | None]:

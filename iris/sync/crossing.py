@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
+from threading import get_ident
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
 
@@ -71,7 +72,7 @@ class Source(Handle[T], Generic[T, V]):
             except IndexError:  # or another thread was quicker
                 try:
                     call = self._portal.call_even_closed if self._has_left else self._portal.call
-                    call(self._fetch, lambda _woken, _deadline: (None,) if self._fetch_at_once() else None)
+                    call(self._fetch, lambda _woken, _deadline: (None,) if self._fetch_at_once() else None, "none")
                 except (StopAsyncIteration, EndOfChannel):
                     raise StopIteration from None
 
@@ -86,12 +87,12 @@ def awaited(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Con
     return call
 
 
-def after_events(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method as ``awaited`` does, of what must not overtake the events of the same thread."""
+def publishing(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method as ``awaited`` does, of what must not overtake the events of any thread."""
 
     @wraps(method)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._portal.call(partial(self._portal.events.after, partial(method, self._inner, *args, **kwargs)))
+        return self._portal.call(partial(method, self._inner, *args, **kwargs), behind="all")
 
     return call
 
@@ -202,7 +203,7 @@ class Block(MustEnter, AbstractContextManager[W]):
             self._portal.cancel(self._call, self._ended)
         else:
             try:
-                if self._portal.do(self._leave, error):
+                if self._portal.do(self._leave, error, get_ident()):
                     self._ended.wait()
             except BaseException:
                 self._portal.cancel(self._call, self._ended)
@@ -212,6 +213,11 @@ class Block(MustEnter, AbstractContextManager[W]):
             raise came.error
         return isinstance(error, Exception) and isinstance(came, outcome.Value)
 
-    def _leave(self, error: Exception | None) -> None:
-        if not self._ended.notified:
+    def _leave(self, error: Exception | None, thread: int) -> None:
+        """Leave it once the events of the thread are published that stand in line: some may be the block's."""
+        if self._ended.notified:
+            return
+        if self._portal.events.holds("own", thread):
+            self._portal.events.call_emptied(partial(self._leave, error, thread))
+        else:
             self._held.leave(error)

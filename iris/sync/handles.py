@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSet, ValuesView
 from collections.abc import Set as AbstractSet
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final
 
@@ -22,7 +23,7 @@ from iris.patterns.messages import Answer, Sender
 from iris.patterns.multicast import Answers as TrioAnswers
 from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
-from iris.patterns.pubsub.subscribe import Event, Overflow
+from iris.patterns.pubsub.subscribe import Event, Overflow, batch_size
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
 from iris.patterns.state import Saga as TrioSaga
@@ -33,9 +34,14 @@ from iris.patterns.state import SharedState as TrioState
 from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
-from iris.sync.crossing import Handle, Source, after_events, awaited, direct, shared
+from iris.sync.crossing import Handle, Source, awaited, direct, shared
 
 _M = TypeVar("_M", bound=TrioMap)
+
+
+def _published(events: TrioConfirmed) -> int:
+    return events.published
+
 
 _AT_A_TIME: Final = 256
 """Events that cross to the thread that takes them at a time."""
@@ -117,12 +123,29 @@ class Subscription(Source[TrioSubscription, Event]):
             self._arrived.extend(await self._inner.receive_batch(max_events))
 
         while not self._arrived:
-            self._portal.call_even_closed(fetch)
+            self._portal.call_even_closed(
+                fetch, lambda _woken, _deadline: (None,) if self._take(batch_size(max_events)) else None, "none"
+            )
         return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
 
+    @property
+    def _most(self) -> int:
+        """Events to take at a time: what a member of a group has taken and not handled goes to another one."""
+        return 1 if self.group is not None else _AT_A_TIME
+
     async def _fetch(self) -> None:
-        # What a member of a group has taken and not handled goes to another one, so it takes one at a time.
-        self._arrived.extend(await self._inner.receive_batch(1 if self.group is not None else _AT_A_TIME))
+        self._arrived.extend(await self._inner.receive_batch(self._most))
+
+    def _fetch_at_once(self) -> bool:
+        return self._take(self._most)
+
+    def _take(self, most: int) -> bool:
+        """Take up to ``most`` events that are here already, in the trio run; return whether there was any."""
+        self._inner._begin_turn()  # each crossing is one
+        first = self._inner._take_at_once()
+        if first is not None:
+            self._arrived.extend(self._inner._filled([first], most))
+        return first is not None
 
 
 @final
@@ -265,14 +288,72 @@ class Lease(Handle[TrioLease]):
 
 
 @final
+class _ConfirmedEvent:
+    """An event to be confirmed; see ``PostedEvent``."""
+
+    __slots__ = ("_events", "_payload", "_topic", "thread")
+
+    def __init__(self, events: TrioConfirmed, topic: str, payload: bytes) -> None:
+        self.thread = get_ident()
+        self._events = events
+        self._topic = topic
+        self._payload = payload
+
+    def at_once(self) -> bool:
+        """See ``PostedEvent``."""
+        return self._events._publish_at_once(self._topic, self._payload, None, None, None)
+
+    async def publish(self) -> None:
+        """See ``PostedEvent``."""
+        await self._events.publish(self._topic, self._payload)
+
+    async def wait_room(self) -> None:
+        """See ``PostedEvent``: who publishes next waits for it."""
+
+    def lose(self) -> None:
+        """See ``PostedEvent``."""
+        self._events._lose(self._topic)
+
+
+_count_published = direct(_published)
+
+
+@final
 class ConfirmedEvents(Handle[TrioConfirmed]):
     """See ``iris.ConfirmedEvents``: publishes events that are all confirmed when the block ends."""
 
     __slots__ = ()
 
-    publish = after_events(TrioConfirmed.publish)
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
+    ) -> None:
+        """See ``iris.ConfirmedEvents.publish``."""
+        inner, portal = self._inner, self._portal
+        plain = type(payload) is bytes and key is None and not headers and expires is None
+        if plain and portal.has_room(len(payload)) and inner._surely_publishes(topic, len(payload)):
+            portal.post(_ConfirmedEvent(inner, topic, payload))
+        else:
+            portal.call(
+                partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires),
+                lambda _woken, _deadline: (
+                    (None,) if inner._publish_at_once(topic, payload, key, headers, expires) else None
+                ),
+                "all",
+            )
+
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
-    published = Shown[int]()
+
+    @property
+    def published(self) -> int:
+        """See ``iris.ConfirmedEvents.published``."""
+        return _count_published(self)
+
     confirmed = Shown[int]()
 
 

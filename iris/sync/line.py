@@ -2,29 +2,61 @@
 
 To wait for the run's thread takes longer than all that it does for an event.  So a thread *posts* what nothing can
 refuse any more, and goes on; the run takes all that was posted at one waking.  What then has to wait there, for room on
-a link, stands in line, and who comes meanwhile waits for the end of the line: slow subscribers slow threads as well.
+a link, stands in line.  Who publishes meanwhile waits for the end of the line, and so does whatever else a thread wants
+that has events in it: slow subscribers slow threads as well, and no request overtakes an event.
+
+Leaving a node waits for the line.  A node that is left by what ends a program, as ``sys.exit`` and Ctrl-C do, gives the
+line as long as its goodbye takes.  What is not published then is counted as lost, and logged.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar, final
+from math import inf
+from typing import Final, Literal, Protocol, TypeAlias, final
 
 import trio
 
-from iris.patterns.pubsub import PostedEvents
+from iris.node.open import GOODBYE
 
-T = TypeVar("T")
+Behind: TypeAlias = Literal["own", "all", "none"]
+"""Events that a call does not overtake: those of its thread, those of all threads, or none, as it sends nothing."""
 
 _log: Final = logging.getLogger("iris")
 
 
+class PostedEvent(Protocol):
+    """An event that its thread does not wait for.  All is called in the trio run, but for ``lose`` once that has ended.
+
+    Attributes:
+        thread: number of the thread that has posted it.
+    """
+
+    thread: int
+
+    def at_once(self) -> bool:
+        """Publish it if nothing has to be waited for; return whether it is published."""
+        ...
+
+    async def publish(self) -> None:
+        """Publish it; if this raises anything, it is not published."""
+        ...
+
+    async def wait_room(self) -> None:
+        """Wait, after it was published, until there is room for the next one."""
+        ...
+
+    def lose(self) -> None:
+        """Count it as lost: it is not published."""
+        ...
+
+
 @final
 class Line:
-    """The line of one node's events.  For use in its trio run, but for ``is_empty``.
+    """The line of one node's events.  For use in its trio run, but for ``is_empty`` and ``count``.
 
     Args:
         start: starts a task in the run.
@@ -32,71 +64,114 @@ class Line:
 
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         self._start: Final = start
-        self._behind: Final[deque[tuple[Callable[[], Awaitable[None]], PostedEvents]]] = deque()
-        """What was posted and could not be published at once, in order, and where it counts.  The first one is being
-        published."""
+        self._behind: Final[deque[PostedEvent]] = deque()
+        """What was posted and could not be published at once, in order, behind the one that is being published."""
+        self._is_moving = False
+        """True while a task publishes what stands in line."""
+        self._threads: Final[set[int]] = set()
+        """Numbers of the threads that have posted it."""
+        self._then: Final[list[Callable[[], None]]] = []
+        """Functions to call at its end."""
+        self._ends = inf
+        """Time at which what stands in line is given up, on trio's clock."""
+        self._scope = trio.CancelScope()
+        """Scope of the task: it ends by that time alone."""
         self._emptied = trio.Event()
 
     @property
     def is_empty(self) -> bool:
         """True if nothing that was posted waits for more than the run."""
-        return not self._behind
+        return not self._is_moving
 
-    def goes_ahead(self, at_once: Callable[[], bool]) -> bool:
-        """Publish an event by ``at_once`` unless others stand in line; return whether it is published."""
-        return not self._behind and at_once()
+    @property
+    def count(self) -> int:
+        """Number of events that stand in line."""
+        return len(self._behind) + self._is_moving
 
-    def take(self, at_once: Callable[[], bool], publish: Callable[[], Awaitable[None]], posted: PostedEvents) -> None:
-        """Publish an event that was posted, by ``publish`` in a task if it has to wait; it is ``posted`` till then."""
-        try:
-            if self.goes_ahead(at_once):
-                posted.remove()
+    def holds(self, behind: Behind, thread: int) -> bool:
+        """Return whether events stand in line that a call of a thread must not overtake, or stood before others."""
+        return self._is_moving and (behind == "all" or (behind == "own" and thread in self._threads))
+
+    def take(self, event: PostedEvent) -> None:
+        """Publish an event that was posted, in a task if it has to wait."""
+        if not self._is_moving:
+            try:
+                if event.at_once():
+                    return
+            except Exception as error:  # noqa: BLE001 -- nobody waits for it
+                lose([event], error)
                 return
-        except Exception as error:  # noqa: BLE001 -- nobody waits for it
-            posted.remove()
-            _lost([error])
-            return
-        self._behind.append((publish, posted))
-        if len(self._behind) == 1:
-            self._start(self._work_off)
+        self._behind.append(event)
+        self._threads.add(event.thread)
+        if not self._is_moving:
+            self._is_moving = True
+            self._scope = trio.CancelScope(deadline=self._ends, shield=True)
+            self._start(self._move)
 
-    async def after(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Do something once all is published that was posted before."""
-        if self._behind:
+    def call_emptied(self, function: Callable[[], None]) -> None:
+        """Call a function once all is published, or lost, that stands in line."""
+        self._then.append(function)
+
+    async def wait_emptied(self) -> None:
+        """Wait until all is published that was posted before."""
+        if self._is_moving:
             await self._emptied.wait()
-        return await function()
 
     @asynccontextmanager
     async def published(self) -> AsyncIterator[None]:
-        """Wait at the end of the block until all is published that was posted in it; not if it is cancelled."""
+        """Wait at the end of the block until all is published that was posted in it; cancelled, for ``GOODBYE`` s."""
         try:
             yield
         finally:
-            if self._behind:
-                await self._emptied.wait()
+            try:
+                await self.wait_emptied()
+            except trio.Cancelled:
+                self._end_at(trio.current_time() + GOODBYE)
+                with trio.CancelScope(shield=True):
+                    await self.wait_emptied()
+                raise
+            finally:
+                self._end_at(-inf)
 
-    async def _work_off(self) -> None:
-        behind, errors = self._behind, list[Exception]()
+    def _end_at(self, time: float) -> None:
+        self._ends = self._scope.deadline = time
+
+    async def _move(self) -> None:
+        behind, lost, errors = self._behind, list[PostedEvent](), list[Exception]()
+        unsent: PostedEvent | None = None
         try:
-            while behind:
-                publish, posted = behind[0]
-                try:
-                    await publish()
-                except Exception as error:  # noqa: BLE001 -- nobody waits for it
-                    errors.append(error)
-                behind.popleft()
-                posted.remove()
+            with self._scope:
+                while behind:
+                    event = unsent = behind.popleft()
+                    try:
+                        await event.publish()
+                        unsent = None
+                        await event.wait_room()
+                    except Exception as error:  # noqa: BLE001 -- nobody waits for it
+                        if unsent is not None:
+                            errors.append(error)
+                            lost.append(unsent)
+                            unsent = None
         finally:
-            while behind:
-                behind.popleft()[1].remove()
+            lost += () if unsent is None else (unsent,)
+            lost += behind
+            behind.clear()
+            self._threads.clear()
+            self._is_moving = False
             self._emptied.set()
             self._emptied = trio.Event()
-            if errors:
-                _lost(errors)
+            then = self._then[:]
+            self._then.clear()
+            if lost:
+                lose(lost, errors[0] if errors else TimeoutError("their node was left by then"))
+            for function in then:
+                function()
 
 
-def _lost(errors: list[Exception]) -> None:
-    error = errors[0]
+def lose(events: Sequence[PostedEvent], error: Exception) -> None:
+    """Count and log events that are not published, with the reason."""
+    for event in events:
+        event.lose()
     _log.error(
-        "%d events of threads were not published: %s", len(errors), error, extra={"reason": type(error).__name__}
+        "%d events of threads were not published: %s", len(events), error, extra={"reason": type(error).__name__}
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import MustEnter
@@ -20,7 +22,7 @@ from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Service, provided_to_threads
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, after_events, awaited, block, direct, shared
+from iris.sync.crossing import Block, Handle, awaited, block, direct, publishing, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
@@ -43,6 +45,56 @@ else:
     R = TypeVar("R")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("iris")
+
+
+def _publish_at_once(
+    node: TrioNode,
+    topic: str,
+    payload: Any,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    expires: float | None = None,
+) -> bool:
+    """Publish an event of a thread if nothing has to be waited for; each time that threads cross is a turn of its own."""
+    node._publishing.begin_turn()
+    return node._publish_at_once(topic, payload, key, headers, expires)
+
+
+@final
+class _Event:
+    """An event of a node; see ``PostedEvent``."""
+
+    __slots__ = ("_node", "_payload", "_topic", "thread")
+
+    def __init__(self, node: TrioNode, topic: str, payload: bytes) -> None:
+        self.thread = get_ident()
+        self._node = node
+        self._topic = topic
+        self._payload = payload
+        node._publishing.posted.add(len(payload))
+
+    def at_once(self) -> bool:
+        """See ``PostedEvent``."""
+        if not _publish_at_once(self._node, self._topic, self._payload):
+            return False
+        self._node._publishing.posted.remove()
+        return True
+
+    async def publish(self) -> None:
+        """See ``PostedEvent``."""
+        await self._node._publish_posted(self._topic, self._payload)
+        self._node._publishing.posted.remove()
+
+    async def wait_room(self) -> None:
+        """See ``PostedEvent``."""
+        await self._node._publishing.wait_crowded(self._topic)
+
+    def lose(self) -> None:
+        """See ``PostedEvent``."""
+        self._node._publishing.posted.remove()
+        self._node._publishing.lose_unsent(self._topic)
 
 
 @final
@@ -97,7 +149,18 @@ class Node(Handle[TrioNode], OwnNode):
         value: R = came
         return value
 
-    broadcast = awaited(TrioNode.broadcast)
+    def broadcast(
+        self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
+    ) -> None:
+        """See ``iris.Node.broadcast``."""
+        inner = self._inner
+        self._portal.call(
+            partial(inner.broadcast, cluster, payload, headers=headers, wait=wait),
+            lambda _woken, _deadline: (
+                (None,) if wait == 0 and inner._broadcast_at_once(cluster, payload, headers) else None
+            ),
+        )
+
     survey = block(TrioNode.survey, Answers)
 
     def publish(
@@ -110,22 +173,35 @@ class Node(Handle[TrioNode], OwnNode):
         expires: float | None = None,
     ) -> None:
         """See ``iris.Node.publish``.  Bytes on a topic that this node has published on are sent soon afterwards."""
-        inner, portal, events = self._inner, self._portal, self._portal.events
-        at_once = partial(inner._publish_at_once, topic, payload, key, headers, expires)
-        publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
+        inner, portal = self._inner, self._portal
         plain = type(payload) is bytes and key is None and not headers and expires is None
         if plain and portal.has_room(len(payload)) and inner._surely_publishes(topic, len(payload)):
-            posted = inner._publishing.posted
-            portal.post(partial(events.take, at_once, publish, posted), posted, len(payload))
+            portal.post(_Event(inner, topic, payload))
         else:
             portal.call(
-                partial(events.after, publish),
-                lambda _woken, _deadline: (None,) if events.goes_ahead(at_once) else None,
+                partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires),
+                lambda _woken, _deadline: (
+                    (None,) if _publish_at_once(inner, topic, payload, key, headers, expires) else None
+                ),
+                behind="all",
             )
 
-    publish_confirmed = after_events(TrioNode.publish_confirmed)
-    retain = after_events(TrioNode.retain)
-    retain_confirmed = after_events(TrioNode.retain_confirmed)
+    publish_confirmed = publishing(TrioNode.publish_confirmed)
+
+    def retain(
+        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """See ``iris.Node.retain``."""
+        inner = self._inner
+        self._portal.call(
+            partial(inner.retain, topic, payload, key=key, headers=headers),
+            lambda _woken, _deadline: (
+                (None,) if inner._publish_at_once(topic, payload, key, headers, retain=True) else None
+            ),
+            "all",
+        )
+
+    retain_confirmed = publishing(TrioNode.retain_confirmed)
     raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)
     confirming = block(TrioNode.confirming, ConfirmedEvents)
@@ -233,6 +309,8 @@ class _OpenNode(MustEnter, AbstractContextManager[Node]):
         try:
             suppressed = self._block.__exit__(kind, error, traceback)
         except KeyboardInterrupt:
+            if self._portal.posted:
+                _log.error("a node was left without a wait for %d events of its threads", self._portal.posted)
             self._portal.close(wait=False)
             raise
         except BaseException:

@@ -18,8 +18,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import AtOnce, CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
-from iris.patterns.pubsub import PostedEvents
-from iris.sync.line import Line
+from iris.sync.line import Behind, Line, PostedEvent, lose
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class Portal:
         """Number of the thread in which the run is.  None before it begins."""
         self.calls: CallTasks | None = None
         self.events: Final = Line(self._start)
-        self._due: Final[deque[OutsideCall | Callable[[], None]]] = deque()
+        self._due: Final[deque[tuple[OutsideCall, Behind, int] | PostedEvent]] = deque()
         """Calls that are to begin, and what was posted.  The thread of the run takes all of it at one waking."""
         self._is_woken = False
         """True if the run takes what is due without being woken again.  False in doubt."""
@@ -104,18 +103,14 @@ class Portal:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
         return OutsideCall(function, ended, thread_deadline.get(), at_once)
 
-    def begin(self, call: OutsideCall) -> None:
-        """Begin a call, after ``check``; it may be over at once, because the run has ended."""
-        self._add(call)
+    def begin(self, call: OutsideCall, behind: Behind = "own") -> None:
+        """Begin a call, after ``check``, behind events; it may be over at once, because the run has ended."""
+        self._add((call, behind, get_ident()))
 
-    def post(self, function: Callable[[], None], posted: PostedEvents, size: int) -> None:
-        """Have a function called in the run, in turn with the calls; not if it ends before.  It must not raise.
-
-        ``posted`` counts it, with so many bytes, until the function has it removed there.
-        """
+    def post(self, event: PostedEvent) -> None:
+        """Have an event published, in turn with the calls of its thread."""
         self.check()
-        posted.add(size)
-        self._add(function)
+        self._add(event)
 
     def has_room(self, size: int) -> bool:
         """Return whether an event of ``size`` bytes may be posted; if not, its thread has to wait for it."""
@@ -125,7 +120,7 @@ class Portal:
         assert self.calls is not None  # it is for what comes from ``_begin_due``
         self.calls.begin(OutsideCall(function, lambda: None, inf))
 
-    def _add(self, due: OutsideCall | Callable[[], None]) -> None:
+    def _add(self, due: tuple[OutsideCall, Behind, int] | PostedEvent) -> None:
         self._due.append(due)
         if not self._is_woken:
             self._is_woken = True  # before the run is: what comes in between must not wake it as well
@@ -143,24 +138,37 @@ class Portal:
             return
         ahead = trio.current_time() - time.monotonic()
         for due in self._take_due():
-            if isinstance(due, OutsideCall):
-                due.deadline += ahead
-                self.calls.begin(due)
+            if isinstance(due, tuple):
+                call, behind, thread = due
+                call.deadline += ahead
+                if self.events.holds(behind, thread):
+                    call.wait_first(self.events.wait_emptied)
+                self.calls.begin(call)
             else:
-                due()
+                self.events.take(due)
 
     def _drop_due(self) -> None:
+        lost: list[PostedEvent] = []
         for due in self._take_due():
-            if isinstance(due, OutsideCall):
-                due.drop()
+            if isinstance(due, tuple):
+                due[0].drop()
+            else:
+                lost.append(due)
+        if lost:
+            lose(lost, trio.ClosedResourceError("their node was closed"))
 
-    def _take_due(self) -> list[OutsideCall | Callable[[], None]]:
+    def _take_due(self) -> list[tuple[OutsideCall, Behind, int] | PostedEvent]:
         self._is_woken = False  # and then look: what comes after that look wakes the run
-        due: list[OutsideCall | Callable[[], None]] = []
+        due: list[tuple[OutsideCall, Behind, int] | PostedEvent] = []
         with suppress(IndexError):
             while True:
                 due.append(self._due.popleft())
         return due
+
+    @property
+    def posted(self) -> int:
+        """Number of events that are not published yet."""
+        return self.events.count + sum(not isinstance(due, tuple) for due in list(self._due))
 
     def _end_calls(self) -> None:
         """Take no calls any more: before the last of them ends, for then their nursery takes none."""
@@ -190,8 +198,8 @@ class Portal:
             return False
         return True
 
-    def call(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
-        """Do something in the trio run, without a task if ``at_once`` can, and return what comes of it.
+    def call(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None, behind: Behind = "own") -> T:
+        """Do something in the trio run, without a task if ``at_once`` can, and return what comes of it; see ``begin``.
 
         Ctrl-C cancels that and waits for its end; a second one does not wait.
         """
@@ -199,7 +207,7 @@ class Portal:
         ended = Waiter()
         call = self.new_call(function, ended.notify, at_once)
         try:
-            self.begin(call)
+            self.begin(call, behind)
             ended.wait()
         except BaseException:
             self.cancel(call, ended)
@@ -215,9 +223,11 @@ class Portal:
 
         return self.call(call_it, lambda _woken, _deadline: (function(),))
 
-    def call_even_closed(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
+    def call_even_closed(
+        self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None, behind: Behind = "own"
+    ) -> T:
         """Call as ``call`` does, for what a handle still holds."""
-        return self.call(function, at_once)
+        return self.call(function, at_once, behind)
 
 
 @final
@@ -274,10 +284,12 @@ class OwnRun(Portal):
         """True once the run has ended, in this process."""
         return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
 
-    def call_even_closed(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None) -> T:
+    def call_even_closed(
+        self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None, behind: Behind = "own"
+    ) -> T:
         """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
-            return self.call(function, at_once)
+            return self.call(function, at_once, behind)
         except trio.ClosedResourceError:
             if not self._is_closing and self.calls is not None:
                 raise

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +18,11 @@ from typing import Any
 
 import pytest
 import trio
-import uvloop
 
 import iris
 import iris.aio
 from iris.aio.guest import _here
-from tests.support.aio import open_guest_cast, use_virtual_clock
-
-RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+from tests.support.aio import RUNNERS, Runner, open_guest_cast, use_virtual_clock
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +31,9 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=RUNNERS)
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    return RUNNERS[request.param]
+def run(request: pytest.FixtureRequest) -> Runner:
+    chosen: Runner = request.param
+    return chosen
 
 
 @dataclass
@@ -101,7 +99,7 @@ async def open_pair(service: iris.Service) -> AsyncIterator[tuple[iris.aio.Node,
         yield member, client
 
 
-def test_every_pattern(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_every_pattern(run: Runner) -> None:
     heard: list[object] = []
 
     async def main() -> None:
@@ -349,10 +347,11 @@ def test_a_task_that_is_cancelled_twice_still_waits_for_the_end() -> None:
 
 
 def holds_something(source: Any) -> bool:
-    """Return whether something has come; a tunnel keeps it until its taker runs."""
-    return bool(source._arrived) or (
-        isinstance(source, iris.aio.Tunnel) and source._inner._end.machine.receiving.has_message
-    )
+    """Return whether something has come; it is kept where it came until its taker runs."""
+    if isinstance(source, iris.aio.Tunnel):
+        return source._inner._end.machine.receiving.has_message
+    assert isinstance(source, iris.aio.Subscription)
+    return bool(source._inner._runs)
 
 
 def test_what_comes_in_the_moment_of_cancelling_is_kept() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 import trio
-import uvloop
 
 import iris
 import iris.aio
 from iris.aio.guest import enter_guest
-
-RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+from tests.support.aio import RUNNERS, Runner
 
 ASKED = 100
 
@@ -34,8 +32,9 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=RUNNERS)
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    return RUNNERS[request.param]
+def run(request: pytest.FixtureRequest) -> Runner:
+    chosen: Runner = request.param
+    return chosen
 
 
 class Steps(trio.abc.Instrument):
@@ -70,7 +69,7 @@ def echo_service() -> iris.Service:
     return service
 
 
-def test_a_request_takes_no_step_of_trio_at_either_end(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_a_request_takes_no_step_of_trio_at_either_end(run: Runner) -> None:
     async def main() -> None:
         async with open_pair(echo_service()) as (_, client):
             await client.request("shop", b"first")
@@ -85,7 +84,7 @@ def test_a_request_takes_no_step_of_trio_at_either_end(run: Callable[[Coroutine[
 
 
 def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
-    run: Callable[[Coroutine[Any, Any, None]], None],
+    run: Runner,
 ) -> None:
     service, all_heard = echo_service(), asyncio.Event()
     heard: list[object] = []
@@ -111,18 +110,18 @@ def test_a_broadcast_that_waits_for_nothing_takes_no_step_of_trio(
 
 
 def test_a_call_that_waits_for_nothing_is_over_without_a_turn_of_the_loop_but_now_and_then(
-    run: Callable[[Coroutine[Any, Any, None]], None],
+    run: Runner,
 ) -> None:
     async def main() -> None:
         turns = [0]
-        async with iris.aio.open_node("shop") as node:
-            await node.retain("prices.tea", 0)
+        async with iris.aio.open_node("shop") as node, node.subscribe("prices.tea") as events:
+            await events.confirm([])
             asyncio.get_running_loop().call_soon(turns.append, 1)
-            for number in range(10):
-                await node.retain("prices.tea", number)
+            for _ in range(10):
+                await events.confirm([])
             assert turns == [0]
-            for number in range(200):
-                await node.retain("prices.tea", number)
+            for _ in range(200):
+                await events.confirm([])
             assert turns == [0, 1]
 
     run(main())
@@ -155,7 +154,7 @@ def test_a_call_within_trio_waits_for_its_turn() -> None:
     assert results == [1]
 
 
-def test_each_request_has_a_context_and_a_task_of_its_own(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_each_request_has_a_context_and_a_task_of_its_own(run: Runner) -> None:
     seen: list[str | None] = []
     tasks: list[asyncio.Task[Any] | None] = []
     variable: ContextVar[str | None] = ContextVar("variable", default=None)
@@ -180,7 +179,7 @@ def test_each_request_has_a_context_and_a_task_of_its_own(run: Callable[[Corouti
 
 
 def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_caller_and_frees_its_place(
-    run: Callable[[Coroutine[Any, Any, None]], None],
+    run: Runner,
 ) -> None:
     async def main() -> None:
         async with (
@@ -205,7 +204,7 @@ def test_a_task_that_is_cancelled_before_its_handler_begins_is_an_error_for_its_
 
 
 def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own(
-    run: Callable[[Coroutine[Any, Any, None]], None],
+    run: Runner,
 ) -> None:
     """As those of tools do that trace what a program does."""
 
@@ -239,7 +238,7 @@ def test_a_task_factory_may_await_what_it_is_given_in_a_coroutine_of_its_own(
 
 
 def test_a_membership_that_ends_waits_for_handlers_that_clean_up(
-    run: Callable[[Coroutine[Any, Any, None]], None],
+    run: Runner,
 ) -> None:
     service = iris.Service("shop")
     ended: list[float] = []

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -17,16 +16,16 @@ import uvloop
 import iris.aio
 from iris.aio import guest as guests
 from iris.aio.guest import enter_guest
+from tests.support.aio import RUNNERS, Runner
 
 TOGETHER = 0.02
 """Seconds between the ends of waits that a machine which is late ends at one time."""
 
-RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
-
 
 @pytest.fixture(params=RUNNERS)
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    return RUNNERS[request.param]
+def run(request: pytest.FixtureRequest) -> Runner:
+    chosen: Runner = request.param
+    return chosen
 
 
 def descriptors() -> int:
@@ -45,7 +44,7 @@ async def wait_for_nothing() -> None:
         await trio.sleep_forever()
 
 
-def test_no_thread_is_started_for_a_wait(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_no_thread_is_started_for_a_wait(run: Runner) -> None:
     async def main() -> None:
         guest = await enter_guest()
         before = set(threading.enumerate())
@@ -60,7 +59,7 @@ def test_no_thread_is_started_for_a_wait(run: Callable[[Coroutine[Any, Any, None
     run(main())
 
 
-def test_what_a_socket_brings_wakes_trio(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_what_a_socket_brings_wakes_trio(run: Runner) -> None:
     async def main() -> None:
         guest = await enter_guest()
         listeners = await guest.call(partial(trio.open_tcp_listeners, 0, host="127.0.0.1"))
@@ -77,7 +76,7 @@ def test_what_a_socket_brings_wakes_trio(run: Callable[[Coroutine[Any, Any, None
     run(main())
 
 
-def test_a_call_from_a_thread_wakes_trio(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_a_call_from_a_thread_wakes_trio(run: Runner) -> None:
     async def main() -> None:
         guest = await enter_guest()
         try:
@@ -88,7 +87,7 @@ def test_a_call_from_a_thread_wakes_trio(run: Callable[[Coroutine[Any, Any, None
     run(main())
 
 
-def test_a_wait_ends_neither_early_nor_late(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_a_wait_ends_neither_early_nor_late(run: Runner) -> None:
     """Also one that begins while the timer of a longer, and of a shorter one, is set."""
 
     async def main() -> None:
@@ -114,7 +113,7 @@ def test_a_wait_ends_neither_early_nor_late(run: Callable[[Coroutine[Any, Any, N
     run(main())
 
 
-def test_nothing_to_do_costs_no_time(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_nothing_to_do_costs_no_time(run: Runner) -> None:
     async def main() -> None:
         guest = await enter_guest()
         try:
@@ -128,7 +127,7 @@ def test_nothing_to_do_costs_no_time(run: Callable[[Coroutine[Any, Any, None]], 
     run(main())
 
 
-def test_no_descriptor_is_kept(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_no_descriptor_is_kept(run: Runner) -> None:
     async def main() -> None:
         async def come_and_go() -> None:
             guest = await enter_guest()
@@ -168,7 +167,7 @@ def test_no_descriptor_is_kept_of_a_loop_that_was_closed_too_early(
 
 
 def test_a_trio_that_is_made_otherwise_waits_by_its_thread(
-    run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(*_: object) -> None:
         raise AttributeError("_epoll")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
+import uvloop
 from trio.testing import MockClock
 
 import iris
@@ -18,6 +20,28 @@ from iris.aio.crossing import Block
 from iris.aio.guest import Guest, enter_guest
 from tests.support.operations import Cast, open_cast
 from tests.support.stages import Stage, open_stage
+
+Runner = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def run_eagerly(main: Coroutine[Any, Any, None]) -> None:
+    """Run it in an event loop whose tasks begin as they are made, not in the loop's next turn."""
+    factory: Any = vars(asyncio)["eager_task_factory"]  # there since Python 3.12
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_task_factory(factory)
+        runner.run(main)
+
+
+RUNNERS: Final = (
+    pytest.param(asyncio.run, id="asyncio"),
+    pytest.param(uvloop.run, id="uvloop"),
+    pytest.param(
+        run_eagerly,
+        id="eager",
+        marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks that begin at once came with Python 3.12"),
+    ),
+)
+"""Ways to run a program for asyncio."""
 
 
 def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
             nonlocal count
             with iris.sync.open_node("writer") as writer:
                 wait_linked(writer, "a.b", events)
-                while not writer._portal.events._behind:
+                while writer._portal.events.is_empty:
                     writer.publish("a.b", b"%d" % count)
                     count += 1
                     time.sleep(0.001)

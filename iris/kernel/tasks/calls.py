@@ -101,6 +101,16 @@ class OutsideCall:
         elif self._waits_in is not None:
             self._waits_in.abandon(self)
 
+    def wait_first(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Have it wait for something else before it does anything, in a task; before it begins."""
+        function = self._function
+
+        async def after() -> Any:
+            await wait()
+            return await function()
+
+        self._function, self._at_once = after, None
+
     def drop(self) -> None:
         """End it before it has begun, as the run has ended."""
         self.begun = True

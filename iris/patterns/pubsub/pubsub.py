@@ -240,6 +240,10 @@ class PubSub(PeerObserver):
         else:
             await self.publishing.publish(topic, payload, key=key, headers=headers)
 
+    def retain_at_once(self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None) -> bool:
+        """Retain an event if nothing has to be waited for; return whether it is published."""
+        return self._retaining.publish_at_once(topic, payload, key, headers)
+
     def statistics(self) -> PublishStatistics:
         """Return a snapshot of the counters of what this node publishes."""
         sent = self.publishing.tally.statistics()

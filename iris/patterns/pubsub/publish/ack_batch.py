@@ -15,7 +15,7 @@ import trio
 
 from iris.kernel import wire
 from iris.kernel.config import KIB, MIB, Config
-from iris.kernel.errors import IrisError
+from iris.kernel.errors import IrisError, NotSent
 from iris.kernel.names import check_key
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.patterns.books import WaitGuard
@@ -90,6 +90,10 @@ class ConfirmedEvents:
         self._runs_since_yield = 0
         self._changed = trio.lowlevel.ParkingLot()
         self._error: IrisError | trio.ClosedResourceError | None = None
+        self._is_over = False
+        """True once the block has ended."""
+        self._topic: str | None = None
+        """Topic of the last run.  None before the first one."""
         self.published = 0
         """Events given to ``publish``."""
         self.confirmed = 0
@@ -126,13 +130,71 @@ class ConfirmedEvents:
             if span is not None:
                 with span:  # once more, with the trace in its headers
                     return await self.publish(topic, payload, key=key, headers=headers)
+        headers = headers or None
+        body, size = self._encoded(payload)
+        run = self._run_for(topic, key, headers, size)
+        if run is None:
+            flat = self._checked(key, headers)
+            left = self._timeout
+            if self._is_over or not self._may_begin(topic, key):
+                left = await self._wait_run(topic, key)
+            run = self._begin_run(topic, key, headers, flat, left)
+        self._append(run, body, size)
+        return None
+
+    def _publish_at_once(
+        self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None, expires: float | None
+    ) -> bool:
+        """Publish as ``publish`` does if nothing has to be waited for; return whether the event is published.
+
+        For any code of the node's thread, in a task of trio or not.
+        """
+        if self._is_over or (self._observer is not None and self._observer.is_within):
+            return False
+        if expires is not None:
+            headers = with_expiry(headers, expires)
+        headers = headers or None
+        body, size = self._encoded(payload)
+        run = self._run_for(topic, key, headers, size)
+        if run is None:
+            flat = self._checked(key, headers)
+            if not self._may_begin(topic, key):
+                return False
+            run = self._begin_run(topic, key, headers, flat, self._timeout)
+        self._append(run, body, size)
+        return True
+
+    def _surely_publishes(self, topic: str, size: int) -> bool:
+        """Return whether nothing can refuse an event of so many bytes, without a key and headers.  For any thread."""
+        return (
+            topic == self._topic
+            and self._error is None
+            and not self._is_over
+            and not (self._observer is not None and self._observer.is_within)
+            and size <= self._config.max_payload
+            and self._bytes * 2 < _WINDOW_BYTES
+            and self._events * 2 < _WINDOW_EVENTS
+        )
+
+    def _lose(self, topic: str) -> None:
+        """Count an event as lost that its publisher does not wait for; what is waited for then raises ``NotSent``."""
+        self._confirming.lose_unsent(topic)
+        if self._error is None:
+            self._error = NotSent(f"an event on {topic!r} was not published")
+            self._changed.unpark_all()
+
+    def _encoded(self, payload: object) -> tuple[wire.Payload, int]:
+        """Return a payload as it travels, and its size; raise the error of what was published before."""
         if self._error is not None:
             raise self._error
-        headers = headers or None
         body = encoded(payload, self._config.max_payload) if type(payload) is not bytes else payload
         size = len(body) if type(body) is bytes else wire.payload_size(body)
         if size > self._config.max_payload:
             wire.encode_payload(payload, self._config.max_payload)  # says so
+        return body, size
+
+    def _run_for(self, topic: str, key: str | None, headers: Mapping[str, str] | None, size: int) -> _Open | None:
+        """Return the run that is open, if an event of so many bytes may go along with it."""
         run = self._open
         if (
             run is None
@@ -141,23 +203,43 @@ class ConfirmedEvents:
             or run.headers != headers
             or run.size + size > self._run_bytes
         ):
-            run = await self._begin_run(topic, key, headers)
+            return None
+        return run
+
+    def _append(self, run: _Open, body: wire.Payload, size: int) -> None:
         run.payloads.append(body)
         run.size += size
         self.published += 1
         if len(run.payloads) >= run.most or run.size >= self._run_bytes:
             self._post()
-        return None
 
-    async def _begin_run(self, topic: str, key: str | None, headers: Mapping[str, str] | None) -> _Open:
+    def _checked(self, key: str | None, headers: Mapping[str, str] | None) -> wire.Headers:
+        """Return headers encoded, and raise for a key that is none; the open run ends."""
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
         self._post()
-        self._runs_since_yield += 1
-        if self._runs_since_yield >= _YIELD_RUNS:
-            self._runs_since_yield = 0
+        return flat
+
+    def _may_begin(self, topic: str, key: str | None) -> bool:
+        """Return whether ``_wait_run`` would wait for nothing; raise what it would."""
+        return (
+            self._runs_since_yield + 1 < _YIELD_RUNS
+            and not self._is_full
+            and not (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
+            and self._confirming.has_route(topic, key)
+        )
+
+    @property
+    def _is_full(self) -> bool:
+        """True while too much is unconfirmed."""
+        return self._bytes >= _WINDOW_BYTES or self._events >= _WINDOW_EVENTS
+
+    async def _wait_run(self, topic: str, key: str | None) -> float:
+        """Wait until a run may begin; return the seconds that are left for its confirmation."""
+        if self._runs_since_yield + 1 >= _YIELD_RUNS:
+            self._runs_since_yield = -1
             await trio.lowlevel.checkpoint()
-        while self._error is None and (self._bytes >= _WINDOW_BYTES or self._events >= _WINDOW_EVENTS):
+        while self._error is None and self._is_full:
             await self._changed.park()
         if self._error is not None:
             raise self._error
@@ -167,6 +249,13 @@ class ConfirmedEvents:
                 left = await self._remote_subscribers.reach(topic, within=self._timeout)
             await self._confirming.wait_route(topic, key, trio.current_time() + left, self._timeout)
         self._post()  # of another task, which was faster
+        return left
+
+    def _begin_run(
+        self, topic: str, key: str | None, headers: Mapping[str, str] | None, flat: wire.Headers, left: float
+    ) -> _Open:
+        self._runs_since_yield += 1
+        self._topic = topic
         run = self._open = _Open(topic, key, headers, flat, trio.current_time() + left)
         self._opened.wake()
         return run
@@ -227,7 +316,8 @@ class ConfirmedEvents:
         return nullcontext() if self._guard is None else self._guard.waiting()
 
     def forget(self) -> None:
-        """Wait for nothing any more."""
+        """Wait for nothing any more: the block has ended."""
+        self._is_over = True
         for run, _ in self._window:
             self._confirming.forget(run)
         self._window.clear()

@@ -221,21 +221,13 @@ class Acknowledgements:
         """Wait until no receiver of an event with this key asks for a pause, and the links that move have room.
 
         Raises:
-            NotSent: there is no durable subscriber.
             RequestTimeout: the pause goes on beyond the deadline.
-            ConfigError, NotAllowed: see ``Publisher.resolve``.
+            NotSent, ConfigError, NotAllowed: see ``has_route``.
         """
+        if self.has_route(topic, key):
+            return
         publishing = self._publishing
         state = publishing.resolve(topic)
-        if not state.had_durable:
-            found = self._subscribers(topic, None)
-            if not found:
-                raise NotSent(
-                    f"there is no durable subscriber of {topic!r}: start a bridge for it ('iris bridge --topic {topic} "
-                    "--data DIR')"
-                )
-            # One that has a name is known for as long as it is to be waited for.
-            state.had_durable = any(one.record is None for one in found.values())
         if state.waits_for(key, confirm=True):
             with trio.move_on_at(deadline) as scope:
                 await publishing.wait_released(topic, key, confirm=True)
@@ -245,6 +237,31 @@ class Acknowledgements:
             while not link.has_room() and not link.is_stalled(STALLED) and trio.current_time() < deadline:
                 with trio.move_on_at(min(deadline, trio.current_time() + STALLED)):
                     await link.wait_room()
+
+    def has_route(self, topic: str, key: str | None) -> bool:
+        """Return whether ``wait_route`` would wait for nothing.
+
+        Raises:
+            NotSent: there is no durable subscriber.
+            ConfigError, NotAllowed: see ``Publisher.resolve``.
+        """
+        state = self._publishing.resolve(topic)
+        if not state.had_durable:
+            found = self._subscribers(topic, None)
+            if not found:
+                raise NotSent(
+                    f"there is no durable subscriber of {topic!r}: start a bridge for it ('iris bridge --topic {topic} "
+                    "--data DIR')"
+                )
+            # One that has a name is known for as long as it is to be waited for.
+            state.had_durable = any(one.record is None for one in found.values())
+        return not state.waits_for(key, confirm=True) and all(
+            link.has_room() or link.is_stalled(STALLED) for link in state.every
+        )
+
+    def lose_unsent(self, topic: str) -> None:
+        """See ``Publisher``."""
+        self._publishing.lose_unsent(topic)
 
     def post(self, run: Unconfirmed) -> Mapping[_Key, _Subscriber]:
         """Number events and send them out; they are waited for until ``forget``.

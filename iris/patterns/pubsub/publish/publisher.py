@@ -69,6 +69,9 @@ _HALF: Final = 4
 """Events that a publisher has to have sent to the patient subscribers of one owner until its patience with them counts
 anew: half of the smallest window.  How small a window is, only its subscriber knows."""
 
+_UNSENT: Final = "not published"
+"""Reason of the loss of events that their publisher did not wait for, and that were not published."""
+
 _PAST: Final = "subscriber asks to wait"
 """Reason of the loss of events that were published past a subscriber."""
 
@@ -446,6 +449,20 @@ class Publisher:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """See ``Node.publish``."""
+        if not self.publish_at_once(topic, payload, key, headers):  # most need no coroutine more
+            await self.publish_in_turn(topic, payload, key=key, headers=headers)
+        if self._crowded is not None:
+            await self.wait_crowded(topic)
+
+    async def publish_in_turn(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish an event once nothing has to be waited for before it.  If it is cancelled, the event is unsent."""
         while not self.publish_at_once(topic, payload, key, headers):
             if self._crowded is not None and self._waits_for_room(state := self.resolve(topic)):
                 await self._wait_crowded(state)
@@ -456,8 +473,22 @@ class Publisher:
                 await self._wait_room(self.resolve(topic))
             else:
                 await self.wait_released(topic, key)
+
+    def begin_turn(self) -> bool:
+        """Return whether others are to have a turn before the next event.  The caller gives it to them."""
+        is_due = self._since_yield >= _YIELD_BYTES
+        if is_due:
+            self._since_yield = 0
+        return is_due
+
+    async def wait_crowded(self, topic: str) -> None:
+        """Wait for room on the links of a topic, if the event before was of it and was posted to one without room."""
         if self._crowded is not None and self._crowded is (state := self.resolve(topic)):
             await self._wait_crowded(state)
+
+    def lose_unsent(self, topic: str) -> None:
+        """Count an event as lost that was given to this node and never published."""
+        self.accounts.lose(self._topics.get(topic), topic, _UNSENT)
 
     def _waits_for_room(self, state: Topic) -> bool:
         """Return whether an event waits for links, as one before it was posted to a link that had no room.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import final
 
 import trio
@@ -37,11 +38,8 @@ class RetainedPublishing:
         within: float | None,
     ) -> None:
         """See ``Node.retain``; ``within`` is the timeout of a confirmed event."""
-        body = encoded(payload, self._config.max_payload)
-        flat = wire.encode_headers(headers, self._config.max_headers)
-        check_key(key)
+        body, flat = self._checked(payload, key, headers)
         publishing = self._publishing
-        retained = publishing.retention.events
         deadline = math.inf if within is None else trio.current_time() + within
         confirm = within is not None
         if publishing.resolve(topic).waits_for(key, confirm=confirm):
@@ -49,6 +47,34 @@ class RetainedPublishing:
                 await publishing.wait_released(topic, key, confirm=confirm)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
+        with self._kept(topic, body, flat, key):
+            if within is None:
+                await publishing.publish(topic, payload, key=key, headers=headers)
+            else:
+                left = deadline - trio.current_time()
+                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
+
+    def publish_at_once(self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None) -> bool:
+        """Publish as ``publish`` does, unconfirmed, if nothing has to be waited for; return whether it is published."""
+        body, flat = self._checked(payload, key, headers)
+        if self._publishing.resolve(topic).waits_for(key):
+            return False
+        with self._kept(topic, body, flat, key):
+            return self._publishing.publish_at_once(topic, payload, key, headers)
+
+    def _checked(
+        self, payload: object, key: str | None, headers: Mapping[str, str] | None
+    ) -> tuple[wire.Payload, wire.Headers]:
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        check_key(key)
+        return body, flat
+
+    @contextmanager
+    def _kept(self, topic: str, body: wire.Payload, flat: wire.Headers, key: str | None) -> Iterator[None]:
+        """Keep a value that is published within the block; if it is not, the former one is restored."""
+        publishing = self._publishing
+        retained = publishing.retention.events
         size = wire.payload_size(body) + envelope_size(topic, flat, key)
         retained.check(topic, size)
         former, last = retained.get(topic), publishing.last_number(topic)
@@ -56,20 +82,10 @@ class RetainedPublishing:
         began = publishing.resolve(topic).milestones[:1]
         retained.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
         try:
-            if within is None:
-                await publishing.publish(topic, payload, key=key, headers=headers)
-            else:
-                left = deadline - trio.current_time()
-                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
-        except BaseException:
+            yield
+        finally:
             if publishing.last_number(topic) == last:
-                self._put_back(topic, former)
-            raise
-
-    def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
-        """Restore the former value: the event was not published."""
-        retained = self._publishing.retention.events
-        if former is None:
-            retained.forget(topic)
-        else:
-            retained.keep(former)
+                if former is None:
+                    retained.forget(topic)
+                else:
+                    retained.keep(former)

@@ -12,10 +12,11 @@ from iris.patterns.pubsub.subscribe.losses import AnnouncedLosses
 from iris.patterns.pubsub.subscribe.open_subscriptions import OpenSubscriptions
 from iris.patterns.pubsub.subscribe.subscription import (
     Overflow, QueueLimits, Subscription, SubscriptionLimits, SubscriptionOptions, SubscriptionStatistics, Upstream,
+    batch_size,
 )  # fmt: skip
 
 __all__ = (
     "EXPIRES", "Event", "EventRun", "OpenSubscriptions", "Overflow", "QueueLimits", "Subscription",
     "SubscriptionLimits", "SubscriptionOptions", "SubscriptionStatistics", "AnnouncedLosses", "Upstream",
-    "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "single_run", "with_expiry",
+    "batch_size", "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "single_run", "with_expiry",
 )  # fmt: skip

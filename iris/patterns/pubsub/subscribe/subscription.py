@@ -158,6 +158,14 @@ class QueueLimits(Struct, frozen=True):
     bytes: int
 
 
+def batch_size(max_events: int) -> int:
+    """Return how many events are to be taken at most; raise ConfigError if that is no whole number above 0."""
+    most = as_whole(max_events) or 0
+    if most < 1:
+        raise ConfigError(f"max_events is {shown(max_events)}: use a whole number above 0")
+    return most
+
+
 class Upstream(Protocol):
     """The route back from a subscription to the publishers of its events: ``PubSub``.  No method blocks.
 
@@ -539,12 +547,77 @@ class Subscription:
             self._skip_malformed(error)
             return None
 
+    def _take_at_once(self) -> Event | None:
+        """Return the next event as ``__anext__`` does if it is here, and others need no turn; else None.
+
+        For any code of the node's thread, in a task of trio or not.
+        """
+        while True:
+            event = self._pop_nowait()
+            if event is not None:
+                return event
+            if self._current is not None and operator.length_hint(self._payloads):
+                continue  # it was one of a run that could not be read
+            self._note_taken()
+            if self._settling:
+                self._settle()
+            if not self._runs or self._is_turn_over():
+                return None
+            self._begin_run()
+
+    def _watch(self, woken: Callable[[], None]) -> Callable[[], None] | None:
+        """Have ``woken`` called when an event comes, or none will; nobody else can wait for one meanwhile.
+
+        For code of the node's thread that is no task of trio's.
+
+        Returns:
+            What ends that.  None if there is nothing to wait for: ``__anext__`` says what it is.
+        """
+        unwatch = None if self._runs or self._closed else self._news.watch(woken)
+        if unwatch is None:
+            return None
+
+        def stop() -> None:
+            unwatch()
+            self._begin_turn()
+
+        return stop
+
+    def _is_turn_over(self) -> bool:
+        """Return whether others are to have a turn now; else begin to count anew."""
+        if self._turn_events < _TURN_EVENTS:
+            return False
+        if trio.current_time() - self._turn_began > _TURN:
+            return True
+        self._turn_events = 0
+        return False
+
+    def _begin_turn(self) -> None:
+        """Note that others have had a turn."""
+        self._turn_began = trio.current_time()
+        self._turn_events = 0
+
     async def _pass_turn(self) -> None:
         """Let other tasks run, and cancellation through, if this one has gone on for long."""
         self._turn_events = 0
         if trio.current_time() - self._turn_began > _TURN:
             await trio.lowlevel.checkpoint()
             self._turn_began = trio.current_time()
+
+    def _filled(self, batch: list[Event], most: int) -> list[Event]:
+        """Return a batch with what else is here, up to ``most`` events."""
+        while True:
+            try:
+                batch += itertools.islice(self._events, most - len(batch))
+            except RemoteProtocolError as error:  # those before it are in the batch
+                self._skip_malformed(error)
+                continue
+            if len(batch) >= most:
+                return batch
+            self._note_taken()
+            if not self._runs:
+                return batch
+            self._begin_run()
 
     def _note_taken(self) -> None:
         """Count the events that have been received since this was last called: nothing does while they are."""
@@ -656,26 +729,13 @@ class Subscription:
             trio.EndOfChannel: the subscription was closed.
             ConfigError: ``max_events`` is no whole number above 0; no event is taken.
         """
-        most = as_whole(max_events) or 0
-        if most < 1:
-            raise ConfigError(f"max_events is {shown(max_events)}: use a whole number above 0")
+        most = batch_size(max_events)
         await self._pass_turn()
         try:
             batch = [await self.__anext__()]
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
-        while True:
-            try:
-                batch += itertools.islice(self._events, most - len(batch))
-            except RemoteProtocolError as error:  # those before it are in the batch
-                self._skip_malformed(error)
-                continue
-            if len(batch) >= most:
-                return batch
-            self._note_taken()
-            if not self._runs:
-                return batch
-            self._begin_run()
+        return self._filled(batch, most)
 
     async def _receive_runs(self, max_events: int = 1024) -> list[EventRun]:
         """Do as ``receive_batch``, but return the runs in which the events came; at least one, of any length.
