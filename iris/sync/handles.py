@@ -291,10 +291,12 @@ class Lease(Handle[TrioLease]):
 class _ConfirmedEvent:
     """An event to be confirmed; see ``PostedEvent``."""
 
-    __slots__ = ("_events", "_payload", "_topic", "thread")
+    __slots__ = ("_events", "_payload", "_topic", "posted", "size", "thread")
 
     def __init__(self, events: TrioConfirmed, topic: str, payload: bytes) -> None:
         self.thread = get_ident()
+        self.size = len(payload)
+        self.posted = events._confirming.posted
         self._events = events
         self._topic = topic
         self._payload = payload

@@ -21,6 +21,7 @@ from typing import Final, Literal, Protocol, TypeAlias, final
 import trio
 
 from iris.node.open import GOODBYE
+from iris.patterns.pubsub import PostedEvents
 
 Behind: TypeAlias = Literal["own", "all", "none"]
 """Events that a call does not overtake: those of its thread, those of all threads, or none, as it sends nothing."""
@@ -33,9 +34,13 @@ class PostedEvent(Protocol):
 
     Attributes:
         thread: number of the thread that has posted it.
+        size: size of its payload, in bytes.
+        posted: where it counts, from when it is posted until it is published or lost.
     """
 
     thread: int
+    size: int
+    posted: PostedEvents
 
     def at_once(self) -> bool:
         """Publish it if nothing has to be waited for; return whether it is published."""
@@ -97,6 +102,7 @@ class Line:
         if not self._is_moving:
             try:
                 if event.at_once():
+                    event.posted.remove()
                     return
             except Exception as error:  # noqa: BLE001 -- nobody waits for it
                 lose([event], error)
@@ -146,6 +152,7 @@ class Line:
                     try:
                         await event.publish()
                         unsent = None
+                        event.posted.remove()
                         await event.wait_room()
                     except Exception as error:  # noqa: BLE001 -- nobody waits for it
                         if unsent is not None:
@@ -171,6 +178,7 @@ class Line:
 def lose(events: Sequence[PostedEvent], error: Exception) -> None:
     """Count and log events that are not published, with the reason."""
     for event in events:
+        event.posted.remove()
         event.lose()
     _log.error(
         "%d events of threads were not published: %s", len(events), error, extra={"reason": type(error).__name__}

@@ -57,7 +57,7 @@ def _publish_at_once(
     headers: Mapping[str, str] | None = None,
     expires: float | None = None,
 ) -> bool:
-    """Publish an event of a thread if nothing has to be waited for; each time that threads cross is a turn of its own."""
+    """Publish an event of a thread if nothing has to be waited for; each crossing of threads is a turn of its own."""
     node._publishing.begin_turn()
     return node._publish_at_once(topic, payload, key, headers, expires)
 
@@ -66,26 +66,23 @@ def _publish_at_once(
 class _Event:
     """An event of a node; see ``PostedEvent``."""
 
-    __slots__ = ("_node", "_payload", "_topic", "thread")
+    __slots__ = ("_node", "_payload", "_topic", "posted", "size", "thread")
 
     def __init__(self, node: TrioNode, topic: str, payload: bytes) -> None:
         self.thread = get_ident()
+        self.size = len(payload)
+        self.posted = node._publishing.posted
         self._node = node
         self._topic = topic
         self._payload = payload
-        node._publishing.posted.add(len(payload))
 
     def at_once(self) -> bool:
         """See ``PostedEvent``."""
-        if not _publish_at_once(self._node, self._topic, self._payload):
-            return False
-        self._node._publishing.posted.remove()
-        return True
+        return _publish_at_once(self._node, self._topic, self._payload)
 
     async def publish(self) -> None:
         """See ``PostedEvent``."""
         await self._node._publish_posted(self._topic, self._payload)
-        self._node._publishing.posted.remove()
 
     async def wait_room(self) -> None:
         """See ``PostedEvent``."""
@@ -93,7 +90,6 @@ class _Event:
 
     def lose(self) -> None:
         """See ``PostedEvent``."""
-        self._node._publishing.posted.remove()
         self._node._publishing.lose_unsent(self._topic)
 
 

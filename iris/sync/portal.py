@@ -110,6 +110,7 @@ class Portal:
     def post(self, event: PostedEvent) -> None:
         """Have an event published, in turn with the calls of its thread."""
         self.check()
+        event.posted.add(event.size)
         self._add(event)
 
     def has_room(self, size: int) -> bool:

@@ -112,21 +112,25 @@ def test_leaving_a_node_waits_for_subscribers_who_want_it_to() -> None:
 
 
 def test_what_threads_have_posted_is_counted_until_it_is_published() -> None:
-    with open_reader(SMALL) as events, iris.sync.open_node("writer") as writer:
+    with open_reader() as events, iris.sync.open_node("writer") as writer, ThreadPoolExecutor(1) as thread:
         wait_linked(writer, "a.b", events)
-        count = 0
-        while not writer._portal.events._behind:
-            writer.publish("a.b", b"%01000d" % count)
-            count += 1
-            time.sleep(0.001)
+        held, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            assert goes_on.wait(30)
+
+        holding = thread.submit(writer._portal.call_plain, hold)
+        assert held.wait(30)
+        for number in range(3):
+            writer.publish("a.b", b"%01000d" % number)
+        posted = writer._inner._publishing.posted
+        assert (len(posted), posted.bytes) == (3, 3000)
+        goes_on.set()
+        holding.result(30)
+        assert payloads(events, 3) == [b"%01000d" % number for number in range(3)]
         publishing = writer.statistics().publishing
-        assert publishing.posted > 0
-        assert publishing.posted_bytes == 1000 * publishing.posted
-        assert len(payloads(events, count)) == count
-        ends = time.monotonic() + 30
-        while (publishing := writer.statistics().publishing).posted:
-            assert time.monotonic() < ends
-        assert publishing.posted_bytes == 0
+        assert (publishing.posted, publishing.posted_bytes) == (0, 0)
 
 
 def test_a_thread_is_told_what_refuses_its_event() -> None:

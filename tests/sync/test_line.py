@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.node.open import GOODBYE
+from iris.patterns.pubsub import PostedEvents
 from iris.sync.line import Line
 
 
@@ -22,6 +23,9 @@ class Posted:
 
     def __init__(self, seen: list[str], name: str, seconds: float = 0.0, room: float = 0.0, thread: int = 1) -> None:
         self.thread = thread
+        self.size = len(name)
+        self.posted = PostedEvents()
+        self.posted.add(self.size)
         self._seen = seen
         self._name = name
         self._seconds = seconds

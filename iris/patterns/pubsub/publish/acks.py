@@ -33,6 +33,7 @@ from iris.patterns.pubsub.interest import (
     promotion_advice,
     stable_hash,
 )
+from iris.patterns.pubsub.publish.posted import PostedEvents
 from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, group_id
 from iris.patterns.pubsub.publish.retained import envelope_size
 from iris.patterns.pubsub.remote import RemoteSubscribers
@@ -258,6 +259,11 @@ class Acknowledgements:
         return not state.waits_for(key, confirm=True) and all(
             link.has_room() or link.is_stalled(STALLED) for link in state.every
         )
+
+    @property
+    def posted(self) -> PostedEvents:
+        """See ``Publisher``."""
+        return self._publishing.posted
 
     def lose_unsent(self, topic: str) -> None:
         """See ``Publisher``."""
