@@ -136,7 +136,7 @@ def test_an_append_says_what_the_next_transaction_reads(store: Store) -> None:
     gap = store.appender.append({0: [fake_event(first=6)]}, now=6)
     assert (gap.number, gap.shards, gap.missed) == (*store.numbered_shards(), 2)
     nothing = store.appender.append({}, now=7, change=lambda _: {})
-    assert (nothing.number, nothing.shards, nothing.topics) == (gap.number, gap.shards, set())
+    assert (nothing.number, nothing.shards, nothing.topics) == (gap.number, gap.shards, frozenset())
 
 
 def test_an_append_of_repeats_alone_leaves_the_log_as_it_is(store: Store) -> None:
