@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import importlib
 import os
 import statistics
 import tempfile
@@ -13,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 import iris
-from benchmarks.broker import free_port, running
 from iris.spark_bridge.log.index import Index
 from iris.spark_bridge.log.records import CHUNKS, SEGMENTS, SHARDS, ChunkPlace, SegmentRecord
 from iris.spark_bridge.log.recovery import open_store
@@ -100,7 +97,7 @@ async def publish_confirmed(events: int) -> float:
 
 
 def publishing(events: int) -> None:
-    """Measure confirmed publishing through one member, the disk below it, and JetStream."""
+    """Measure confirmed publishing through one member, and the disk below it.  For JetStream see its own benchmark."""
     with open_realm() as directory:
         bridge = bridge_child(directory)
         bridge.start()
@@ -113,43 +110,6 @@ def publishing(events: int) -> None:
     row("confirmed events/s of 1 KB, pipelined, one member", f"{rate:,.0f} ({rounds})", ">= 150,000")
     row("the same bytes written and synced by 8 MiB, nothing else", f"{plain:,.0f} ({plain_rounds})")
     row("memory of the member at its peak", f"{memory:.0f} MiB", "< 300 MiB")
-    with contextlib.suppress(FileNotFoundError, ImportError):
-        _jetstream(events, rate)
-
-
-def _jetstream(events: int, ours: float) -> None:
-    with tempfile.TemporaryDirectory(prefix="ib-") as name:
-        port, settings = free_port(), Path(name) / "nats.conf"
-        for synced in ("sync_interval: always", ""):
-            settings.write_text(f'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{name}/store"\n{synced}\n}}\n')
-            try:
-                with running(["nats-server", "--config", str(settings)], port, Path(name) / "nats.log"):
-                    rate, rounds = median(lambda: asyncio.run(_publish_to_jetstream(port, events // 10)))
-            except RuntimeError:
-                row("nats-py, JetStream in files, synced before each acknowledgement", "this server does not offer it")
-                continue
-            how = "synced before each acknowledgement" if synced else "not synced before it acknowledges"
-            row(f"nats-py, JetStream in files, {how}", f"{rate:,.0f} ({rounds}): {ours / rate:.1f}x", ">= 2x")
-            return
-
-
-async def _publish_to_jetstream(port: int, events: int) -> float:
-    nats: Any = importlib.import_module("nats")
-    client = await nats.connect(f"nats://127.0.0.1:{port}")
-    stream = client.jetstream()
-    await stream.add_stream(name="rates", subjects=["rates"])
-    numbers = iter(range(events))
-
-    async def publish() -> None:
-        for number in numbers:
-            await stream.publish("rates", payload(number), timeout=60)
-
-    began = time.perf_counter()
-    await asyncio.gather(*(publish() for _ in range(512)))
-    seconds = time.perf_counter() - began
-    await stream.delete_stream("rates")
-    await client.close()
-    return events / seconds
 
 
 # -- opening ---------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class GroupStatus:
 
     group: str
     owner: str
-    """The cluster to which it belongs; empty if it was made by an earlier version, and not used since."""
+    """Cluster to which it belongs; empty if it has none."""
     offsets: Mapping[str, int]
     lag: int
     """Events that the group has still to read."""

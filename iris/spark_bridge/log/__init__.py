@@ -12,11 +12,11 @@ from iris.spark_bridge.log.recovery import existing_store, open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
 from iris.spark_bridge.log.retention import GROUP_IDLE, Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import is_full, sync_directory
-from iris.spark_bridge.log.appender import Appended, ShardState
+from iris.spark_bridge.log.appender import Appended
 from iris.spark_bridge.log.owners import JOB_PREFIX
 from iris.spark_bridge.log.quota import Quota
 from iris.spark_bridge.log.reader import News
-from iris.spark_bridge.log.records import Cursor, KEY_COUNTS, KEY_ENDS, KEYS, LEASES, QUEUES
+from iris.spark_bridge.log.records import Cursor, KEY_COUNTS, KEY_ENDS, KEYS, LEASES, QUEUES, ShardState
 from iris.spark_bridge.log.store import QUERY, Store
 from iris.spark_bridge.log.transaction import Transaction, record_size
 from iris.spark_bridge.log.tiering import SealedSegment, TierObject, Tiering, TierPart

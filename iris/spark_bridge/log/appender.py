@@ -7,7 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypedDict, final
+from typing import final
 
 import pyarrow as pa
 
@@ -21,49 +21,16 @@ from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM, Appending, ShardA
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.open_log import OpenLog
-from iris.spark_bridge.log.records import GAPS, SHARDS, SINKS, SinkBatch, gap_place
+from iris.spark_bridge.log.records import GAPS, SHARDS, SINKS, ShardState, SinkBatch, gap_place
 from iris.spark_bridge.log.transaction import Transaction
 
 Change = Callable[[Transaction], Mapping[int, Sequence[EventRun]]]
 """Changes tables of the index, and returns events that are stored with that, by number of shard."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ShardState:
-    """One shard as it is now: it holds the events ``earliest`` up to but not including ``next``."""
-
-    number: int
-    epoch: str
-    earliest: int
-    next: int
-    size: int
-    """Size of the shard's chunks on the disk, in bytes."""
-    timestamp: int
-    """Time of the newest event, in microseconds since 1970; 0 if there was none."""
-    gap: int = -1
-    """The greatest offset before which events are missing; -1: none are."""
-
-    @property
-    def id(self) -> str:
-        """The shard's name in Spark's offsets: number and epoch."""
-        return f"{self.number}@{self.epoch}"
-
-
-def read_states(view: Transaction, gaps: GapBook) -> list[ShardState]:
+def read_shards(view: Transaction, gaps: GapBook) -> list[ShardState]:
     """Return every shard by number."""
-    return [
-        ShardState(
-            number=shard.number,
-            epoch=shard.epoch,
-            earliest=shard.earliest,
-            next=shard.next,
-            size=shard.size,
-            timestamp=shard.timestamp,
-            gap=gaps.last(shard.number),
-        )
-        for _, shard in view.items(SHARDS)
-    ]
+    return [dataclasses.replace(shard, gap=gaps.last(number)) for number, shard in view.items(SHARDS)]
 
 
 @final
@@ -71,7 +38,7 @@ def read_states(view: Transaction, gaps: GapBook) -> list[ShardState]:
 class Appended:
     """The outcome of one append."""
 
-    number: int
+    number: int = 0
     """Number of the log's last change, which is this append if that has changed anything."""
     shards: Sequence[ShardState]
     """Every shard as it is after that."""
@@ -96,12 +63,7 @@ class Appender:
     """
 
     def __init__(self, log: OpenLog) -> None:
-        self._index = log.index
-        self._files = log.files
-        self._writing = log.writing
-        self._publishers = log.publishers
-        self._gaps = log.gaps
-        self._tails = log.tails
+        self._log = log
         self._sinks_complete = False
         """True once the table of queries has been read in full since the log was opened."""
 
@@ -129,7 +91,7 @@ class Appender:
         Raises:
             StoreFull: there is no room; nothing was stored or changed.
         """
-        with self._writing:
+        with self._log.writing:
             # One transaction for the events, their places and the publishers' windows. It commits at the end of the
             # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
             # disk.
@@ -138,35 +100,32 @@ class Appender:
                     more = change(view)
                     events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
                 appending = self._appending(view, now, date)
-                judgement = self._append(appending, events, judged)
-                shards = read_states(view, self._gaps)
-            self._finish(appending)
-            topics = frozenset([run.topic for runs in events.values() for run in runs])
-            return Appended(number=self._index.number, shards=shards, topics=topics, **judgement)
+                appended = self._append(appending, events, judged)
+            return self._finish(appending, appended)
 
     @contextlib.contextmanager
     def _changing(self) -> Generator[Transaction]:
         """Change the index; after an error what is in memory counts what was not stored, and is read again."""
         try:
-            with self._index.write() as view:
+            with self._log.index.write() as view:
                 yield view
         except BaseException:
-            self._publishers.clear()
-            self._tails.topics.clear()
-            with self._index.read() as view:
-                self._gaps.reset(gap for _, gap in view.items(GAPS))
+            self._log.publishers.clear()
+            self._log.tails.topics.clear()
+            with self._log.index.read() as view:
+                self._log.gaps.reset(gap for _, gap in view.items(GAPS))
             raise
 
     def _append(
         self, appending: Appending, events: Mapping[int, Sequence[EventRun]], judged: Callable[[str], bool]
-    ) -> _Judgement:
+    ) -> Appended:
         view, now = appending.view, appending.now
         touched: dict[str, PublisherWindow] = {}
 
         def window(publisher: str) -> PublisherWindow:
             found = touched.get(publisher)
             if found is None:
-                found = touched[publisher] = self._publishers.window(view, publisher)
+                found = touched[publisher] = self._log.publishers.window(view, publisher)
             return found
 
         count = repeats = 0
@@ -193,7 +152,7 @@ class Appender:
                             publisher = run.publisher
                             numberings = numbered.get(publisher)
                             if numberings is None and judged(publisher):
-                                numberings = numbered[publisher] = self._publishers.numberings(view, publisher)
+                                numberings = numbered[publisher] = self._log.publishers.numberings(view, publisher)
                             if numberings is not None:
                                 window(publisher)  # that is where its last arrival is recorded
                                 clusters[publisher] = run.sender.cluster
@@ -210,17 +169,19 @@ class Appender:
         missed = 0
         for publisher, cluster in clusters.items():
             missed = saturated(missed + self._settle(publisher, cluster, numbered[publisher], begins, now))
-            self._publishers.write_numberings(view, publisher, cluster, numbered[publisher], now)
-        write_gaps(view, self._gaps)
+            self._log.publishers.write_numberings(view, publisher, cluster, numbered[publisher], now)
+        write_gaps(view, self._log.gaps)
         grown: set[str] = set()
         for publisher, changes in touched.items():
             size = numbered[publisher].size if publisher in numbered else None
             owner = owners.get(publisher, "")
-            if self._publishers.write(view, publisher, changes, now, numbered=size, owner=owner):
+            if self._log.publishers.write(view, publisher, changes, now, numbered=size, owner=owner):
                 grown.add(owner)
         for owner in grown:
-            self._publishers.bound(view, owner)
-        return _Judgement(count=count, repeats=repeats, stale=stale, missed=missed)
+            self._log.publishers.bound(view, owner)
+        topics = frozenset([run.topic for runs in events.values() for run in runs])
+        shards = read_shards(view, self._log.gaps)
+        return Appended(shards=shards, topics=topics, count=count, repeats=repeats, stale=stale, missed=missed)
 
     def _settle(
         self, publisher: str, cluster: str, numberings: PublisherNumberings, begins: Mapping[int, int], now: int
@@ -231,7 +192,7 @@ class Appender:
             numbering = numberings.topics[topic]
             for hole in numbering.settle(begins) if numbering.holes else ():
                 missed = saturated(missed + hole.size)
-                self._gaps.note(
+                self._log.gaps.note(
                     Gap(
                         shard=hole.shard,
                         offset=hole.offset,
@@ -255,7 +216,9 @@ class Appender:
         return first
 
     def _appending(self, view: Transaction, now: int, date: int | None) -> Appending:
-        return Appending(view=view, files=self._files, now=now, date=now if date is None else date, tails=self._tails)
+        return Appending(
+            view=view, files=self._log.files, now=now, date=now if date is None else date, tails=self._log.tails
+        )
 
     def append_batch(
         self,
@@ -286,7 +249,7 @@ class Appender:
             StaleBatch: a later batch of the query is in the log; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
-        with self._writing:
+        with self._log.writing:
             count = 0
             topics: set[str] = set()
             with self._changing() as view:
@@ -321,21 +284,21 @@ class Appender:
                 # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
                 # this note.
                 view.put(SINKS, query, SinkBatch(batch, now))
-                shards = read_states(view, self._gaps)
-            self._finish(appending)
-            return Appended(number=self._index.number, shards=shards, topics=frozenset(topics), count=count)
+                appended = Appended(shards=read_shards(view, self._log.gaps), topics=frozenset(topics), count=count)
+            return self._finish(appending, appended)
 
-    def _finish(self, appending: Appending) -> None:
-        """The transaction is committed."""
-        self._tails.ended.difference_update(appending.appended)
+    def _finish(self, appending: Appending, appended: Appended) -> Appended:
+        """Return the outcome of an append whose transaction is committed."""
+        self._log.tails.ended.difference_update(appending.appended)
         for shard, epoch, first, size, revision in appending.finished:
             with contextlib.suppress(OSError, LogDamaged):  # it is committed; the room comes back later
-                self._files.finish(shard, epoch, first, size, revision)
+                self._log.files.finish(shard, epoch, first, size, revision)
+        return dataclasses.replace(appended, number=self._log.index.number)
 
     def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
         """Return which events of publishers are stored: of those from ``begin`` on in order, about ``most`` blocks."""
-        with self._index.read() as view:
-            return self._publishers.windows(view, begin, most)
+        with self._log.index.read() as view:
+            return self._log.publishers.windows(view, begin, most)
 
     def merge_windows(self, windows: Iterable[tuple[str, Mapping[int, bytes]]], *, now: int) -> None:
         """Count what another log has stored of publishers as stored here, so that its repeats are recognized.
@@ -343,15 +306,8 @@ class Appender:
         Raises:
             StoreFull: there is no room; nothing was changed.
         """
-        with self._writing, self._changing() as view:
-            self._publishers.merge_windows(view, windows, now)
-
-
-class _Judgement(TypedDict):
-    count: int
-    repeats: int
-    stale: Sequence[EventRun]
-    missed: int
+        with self._log.writing, self._changing() as view:
+            self._log.publishers.merge_windows(view, windows, now)
 
 
 def write_gaps(view: Transaction, gaps: GapBook) -> None:

@@ -23,7 +23,7 @@ from iris.spark_bridge.log.records import (
     SHARDS,
     ChunkPlace,
     SegmentRecord,
-    ShardRecord,
+    ShardState,
     chunk_from,
     last_segment,
     read_topics,
@@ -243,7 +243,7 @@ def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
 
 def find_wanted(
     view: Transaction,
-    shard: ShardRecord,
+    shard: ShardState,
     start: int,
     end: int,
     max_bytes: int,
@@ -280,7 +280,7 @@ def find_wanted(
     return stretches
 
 
-def find_sound(view: Transaction, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
+def find_sound(view: Transaction, shard: ShardState, start: int, end: int, max_bytes: int) -> list[Stretch]:
     """Return the stretches from ``start`` as far as the index names their chunks, whatever else of it is damaged.
 
     What topics a chunk holds is not looked at.
@@ -302,7 +302,7 @@ def find_sound(view: Transaction, shard: ShardRecord, start: int, end: int, max_
     return stretches
 
 
-def find_offset(view: Transaction, shard: ShardRecord, timestamp: int) -> tuple[int, ChunkPlace | None]:
+def find_offset(view: Transaction, shard: ShardState, timestamp: int) -> tuple[int, ChunkPlace | None]:
     """Return the first offset whose event is not older than ``timestamp``; that behind the last event if there is none.
 
     The events of a chunk share a time, and no chunk is older than the one before.  In the tier a chunk's time is that

@@ -27,34 +27,33 @@ class Cursors:
     """
 
     def __init__(self, log: OpenLog, owners: Owners) -> None:
-        self._index = log.index
-        self._writing = log.writing
+        self._log = log
         self._owners = owners
 
     def all(self) -> list[Cursor]:
         """Return every cursor by group."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return [cursor for _, cursor in view.items(CURSORS)]
 
     def pin(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
         """Return the group's cursor; made with ``start`` if there is none."""
-        with self._writing:
+        with self._log.writing:
             found = self._find(group)
             return found or self._put(Cursor(group=group, start=start, offsets=start, timestamp=now))
 
     def move(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
         """Record a group's progress; one without cursor gets one."""
-        with self._writing:
+        with self._log.writing:
             found = self._find(group)
             start = offsets if found is None else found.start
             self._put(Cursor(group=group, start=start, offsets=offsets, timestamp=now))
 
     def _find(self, group: str) -> Cursor | None:
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return view.find(CURSORS, group)
 
     def _put(self, cursor: Cursor) -> Cursor:
-        with self._index.write() as view:
+        with self._log.index.write() as view:
             view.put(CURSORS, cursor.group, cursor)
         return cursor
 
@@ -74,7 +73,7 @@ class Cursors:
 
     def _note_use(self, group: str, owner: str, now: int) -> None:
         """Write down that its owner uses a group, unless that was noted within the hour."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             cursor = view.get(CURSORS, group)
             since = view.get(OWNERS, ("group", group)) if cursor is None else None
         last = cursor.timestamp if cursor is not None else since.since if since is not None else 0

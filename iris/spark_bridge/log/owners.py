@@ -26,8 +26,7 @@ class Owners:
     """
 
     def __init__(self, log: OpenLog) -> None:
-        self._index = log.index
-        self._writing = log.writing
+        self._log = log
         self._owned: Counter[tuple[str, str]] | None = None
         """Number of names by kind and cluster that owns them. None until they are counted."""
         self._cached: dict[Name, str] = {}
@@ -51,8 +50,8 @@ class Owners:
         known = self.owner(kind, name)
         if known is not None:
             return known
-        with self._writing:
-            with self._index.read() as view:
+        with self._log.writing:
+            with self._log.index.read() as view:
                 if self._owned is None:
                     # Read in full, once, before a name counts as free: damage could hide its record.
                     self._owned = Counter((alike, account_of(one.cluster)) for (alike, _), one in view.items(OWNERS))
@@ -64,7 +63,7 @@ class Owners:
                 raise _too_many(kind, name, f"cluster {account!r}", most_of_owner)
             if sum(count for (alike, _), count in self._owned.items() if alike == kind) >= most:
                 raise _too_many(kind, name, "all clusters together", most)
-            with self._index.write() as view:
+            with self._log.index.write() as view:
                 view.put(OWNERS, (kind, name), Owner(now, owner))
             self._owned[kind, account] += 1
         return owner
@@ -74,7 +73,7 @@ class Owners:
         cached = self._cached
         known = cached.get((kind, name))
         if known is None:
-            with self._index.read() as view:
+            with self._log.index.read() as view:
                 found = view.get(OWNERS, (kind, name))
             if found is not None:
                 known = cached[kind, name] = found.cluster
@@ -82,7 +81,7 @@ class Owners:
 
     def of_kind(self, kind: str) -> dict[str, str]:
         """Return the owner of each name of a kind that has one."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return {name: owner.cluster for (alike, name), owner in view.items(OWNERS) if alike == kind}
 
     @contextlib.contextmanager
@@ -92,9 +91,9 @@ class Owners:
         Raises:
             StoreFull: there is no room; nothing was changed.
         """
-        with self._writing:
+        with self._log.writing:
             try:
-                with self._index.write() as view:
+                with self._log.index.write() as view:
                     yield view
             finally:
                 # Behind the commit: whoever looked before it caches what it found in the dictionary that goes here.

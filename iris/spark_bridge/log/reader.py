@@ -14,7 +14,6 @@ from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.log.appender import ShardState
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import (
     CHUNK_BYTES,
@@ -31,7 +30,7 @@ from iris.spark_bridge.log.chunk_io import (
 )
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.open_log import OpenLog
-from iris.spark_bridge.log.records import IN_TIER, SHARDS, TABLES, ChunkPlace, ShardRecord, all_shards
+from iris.spark_bridge.log.records import IN_TIER, SHARDS, TABLES, ChunkPlace, ShardState, all_shards
 from iris.spark_bridge.log.tiering import Tiering
 from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
 from iris.spark_bridge.log.topics.index import find_chunks
@@ -71,13 +70,8 @@ class Reader:
     """
 
     def __init__(self, log: OpenLog, tiering: Tiering) -> None:
-        self._index = log.index
-        self._files = log.files
+        self._log = log
         self._tiering = tiering
-        self._gaps = log.gaps
-        self._removals = log.removals
-        self._damage = log.damage
-        self._directory = log.directory
         self._noting = threading.Lock()
         """Held while the known damage is looked at or changed."""
 
@@ -85,13 +79,13 @@ class Reader:
 
     def gaps(self) -> list[Gap]:
         """Return the gaps, by shard and offset."""
-        return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
+        return sorted(self._log.gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def gaps_of(self, shard: int, start: int, end: int) -> list[Gap]:
         """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` meets."""
-        if self._gaps.last(shard) < start:
+        if self._log.gaps.last(shard) < start:
             return []
-        return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
+        return [gap for gap in self._log.gaps if gap.shard == shard and gap.spans(start, end)]
 
     def read(
         self,
@@ -126,13 +120,13 @@ class Reader:
             ValueError: the range is empty or goes beyond the last event.
         """
 
-        def find(view: Transaction, record: ShardRecord) -> list[Stretch]:
+        def find(view: Transaction, record: ShardState) -> list[Stretch]:
             if wanted.is_everything and start >= record.earliest:
                 return [stretch_of(place) for place in find_places(view, shard, start, end, max_bytes)]
             return find_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
 
         def read(stretches: list[Stretch]) -> list[Chunk]:
-            chunks = iter(read_stretches(self._files, shard, epoch, stretches))
+            chunks = iter(read_stretches(self._log.files, shard, epoch, stretches))
             return [
                 empty_chunk(shard, epoch, stretch.first, stretch.end, stretch.timestamp)
                 if stretch.place is None
@@ -142,7 +136,7 @@ class Reader:
                 for stretch in stretches
             ]
 
-        def find_what_is_known(view: Transaction, record: ShardRecord) -> list[Stretch]:
+        def find_what_is_known(view: Transaction, record: ShardState) -> list[Stretch]:
             try:
                 return find(view, record)
             except LogDamaged:
@@ -178,24 +172,24 @@ class Reader:
         new = DamageBook()
         with self._noting:
             for damage in damaged:
-                if self._damage.note(damage):
+                if self._log.damage.note(damage):
                     new.note(damage)
-        say_damage(new, self._directory)
+        say_damage(new, self._log.directory)
 
     def trimmed(self, shard: int, earliest: int) -> None:
         """Note that the events below an offset were removed: what was damaged there is no matter any more."""
         with self._noting:
-            self._damage.trim(shard, earliest)
+            self._log.damage.trim(shard, earliest)
 
     def damage(self) -> list[Damage]:
         """Return what is known to be damaged."""
         with self._noting:
-            return list(self._damage)
+            return list(self._log.damage)
 
     def last_loss(self, state: ShardState) -> int:
         """Return the greatest offset that is damaged, or before which events are missing; -1: there is none."""
         with self._noting:
-            return max(state.gap, self._damage.last(state.number))
+            return max(state.gap, self._log.damage.last(state.number))
 
     def damage_between(self, shard: int, start: int, end: int, wanted: TopicFilter) -> list[tuple[Damage, int]]:
         """Return what is known to be damaged in a range, each with the number of its events that are wanted.
@@ -203,8 +197,8 @@ class Reader:
         Where the index does not say which topics a chunk held, all of it counts as wanted.
         """
         with self._noting:
-            found = self._damage.between(shard, start, end)
-        with self._index.read() as view:
+            found = self._log.damage.between(shard, start, end)
+        with self._log.index.read() as view:
             record = view.get(SHARDS, shard)
             assert record is not None
             counted = [(damage, _count_wanted(view, record, damage, wanted)) for damage in found]
@@ -220,7 +214,7 @@ class Reader:
         in the tier it names nothing, up to ``start``.
         """
 
-        def find(view: Transaction, record: ShardRecord) -> list[Stretch]:
+        def find(view: Transaction, record: ShardState) -> list[Stretch]:
             return find_wanted(view, record, start, end, max_bytes, wanted)
 
         def name(stretches: list[Stretch]) -> FileRange:
@@ -230,7 +224,7 @@ class Reader:
             segment, revision = places[0].segment, places[0].revision
             if revision == IN_TIER:
                 return FileRange(path="", device=0, inode=0, end=start, pieces=[])
-            path, device, inode = self._files.identify(shard, epoch, segment, revision)
+            path, device, inode = self._log.files.identify(shard, epoch, segment, revision)
             ends = [place.end for place in places if (place.segment, place.revision) == (segment, revision)]
             upto = stretches[-1].end if len(ends) == len(places) else ends[-1]
             return FileRange(path=path, device=device, inode=inode, end=upto, pieces=split_pieces(places, CHUNK_BYTES))
@@ -244,13 +238,13 @@ class Reader:
         start: int,
         end: int,
         wanted: TopicFilter,
-        find: Callable[[Transaction, ShardRecord], list[Stretch]],
+        find: Callable[[Transaction, ShardState], list[Stretch]],
         use: Callable[[list[Stretch]], T],
     ) -> T:
         """Use the places of a range; one that was trimmed or written anew meanwhile is not reported as damaged."""
         before: list[Stretch] | None = None
         while True:
-            with self._index.read() as view:
+            with self._log.index.read() as view:
                 record = self._check_range(view, shard, epoch, start, end, wanted)
                 stretches = find(view, record)
             try:
@@ -262,11 +256,11 @@ class Reader:
 
     def _check_range(
         self, view: Transaction, number: int, epoch: str, start: int, end: int, wanted: TopicFilter
-    ) -> ShardRecord:
+    ) -> ShardState:
         shard = view.find(SHARDS, number)
         if shard is None or shard.epoch != epoch:
             raise DataLost(f"shard {number}@{epoch} is not there: the log was wiped or is another one")
-        earliest = self._removals.earliest(number, shard.earliest, wanted)
+        earliest = self._log.removals.earliest(number, shard.earliest, wanted)
         if start < earliest:
             raise DataLost(
                 f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {earliest}"
@@ -277,7 +271,7 @@ class Reader:
 
     def earliest(self, state: ShardState, wanted: TopicFilter) -> int:
         """Return the offset below which wanted events of a shard may have been removed."""
-        return self._removals.earliest(state.number, state.earliest, wanted)
+        return self._log.removals.earliest(state.number, state.earliest, wanted)
 
     def look(
         self, shard: int, start: int, wanted: TopicFilter, limit: int | None = None, *, end: int | None = None
@@ -293,7 +287,7 @@ class Reader:
 
         Where the log is damaged, all events count as wanted: their readers learn of it.
         """
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             record = view.find(SHARDS, shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
@@ -305,16 +299,16 @@ class Reader:
                 begin = min(max(start, record.earliest), record.next)
                 upto = record.next if limit is None else min(begin + limit, record.next)
                 return News(
-                    earliest=self._removals.earliest(shard, record.earliest, wanted),
+                    earliest=self._log.removals.earliest(shard, record.earliest, wanted),
                     next=record.next,
                     first=begin,
                     count=upto - begin,
                     upto=upto,
                 )
 
-    def _look(self, view: Transaction, record: ShardRecord, start: int, wanted: TopicFilter, limit: int | None) -> News:
+    def _look(self, view: Transaction, record: ShardState, start: int, wanted: TopicFilter, limit: int | None) -> News:
         shard = record.number
-        earliest = self._removals.earliest(shard, record.earliest, wanted)
+        earliest = self._log.removals.earliest(shard, record.earliest, wanted)
         begin = max(start, record.earliest)
         first, upto, count = record.next, record.next, 0
         for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
@@ -343,7 +337,7 @@ class Reader:
     def _offsets(self, shard: int, epoch: str, place: ChunkPlace, wanted: TopicFilter, begin: int) -> Sequence[int]:
         """Return the offsets of a chunk's wanted events from ``begin`` on; of a damaged one all."""
         try:
-            (chunk,) = read_places(self._files, shard, epoch, [place])
+            (chunk,) = read_places(self._log.files, shard, epoch, [place])
         except LogDamaged:
             return range(max(begin, place.first), place.end)
         offsets: list[int] = wanted.keep(decode_events(chunk.data)).column("offset").to_pylist()
@@ -358,7 +352,7 @@ class Reader:
         Raises:
             LogDamaged: at the end, if what the log knows besides events, such as its publishers, is damaged.
         """
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             shards = all_shards(view)
         for shard in shards:
             at = shard.earliest
@@ -366,38 +360,38 @@ class Reader:
                 if (behind := self._tiering.skip(shard.number, at)) > at:
                     at = behind
                     continue
-                with self._index.read() as view:
+                with self._log.index.read() as view:
                     record = view.get(SHARDS, shard.number)
                     assert record is not None
                     stretches = find_sound(view, record, at, shard.next, _VERIFIED_AT_ONCE)
                 try:
-                    read_stretches(self._files, record.number, record.epoch, stretches)
+                    read_stretches(self._log.files, record.number, record.epoch, stretches)
                     yield shard.number, at, None
                 except LogDamaged:
                     for stretch in stretches:
                         try:
-                            read_stretches(self._files, record.number, record.epoch, [stretch])
+                            read_stretches(self._log.files, record.number, record.epoch, [stretch])
                         except LogDamaged as error:
                             yield shard.number, stretch.first, str(error)
                 at = stretches[-1].end
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             for table in TABLES.values():
                 view.verify(table)
 
     def offset_at(self, shard: int, timestamp: int) -> int:
         """Return the first offset whose event is not older than ``timestamp``; ``next`` if there is none."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             record = view.find(SHARDS, shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
             offset, place = find_offset(view, record, timestamp)
         if place is None or place.revision != IN_TIER:
             return offset
-        (chunk,) = read_places(self._files, shard, record.epoch, [place])
+        (chunk,) = read_places(self._log.files, shard, record.epoch, [place])
         return max(offset, find_row(chunk, timestamp))
 
 
-def _count_wanted(view: Transaction, shard: ShardRecord, damage: Damage, wanted: TopicFilter) -> int:
+def _count_wanted(view: Transaction, shard: ShardState, damage: Damage, wanted: TopicFilter) -> int:
     start, end = max(damage.offset, shard.earliest), damage.end
     if start >= end:
         return 0

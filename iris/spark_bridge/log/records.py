@@ -39,10 +39,6 @@ def unpack_number(data: bytes) -> int:
     return number
 
 
-def _value_of_number(_key: object, data: bytes) -> int:
-    return unpack_number(data)
-
-
 def pack_place(place: Place) -> bytes:
     """Return a place as it stands in a key."""
     return _PLACE.pack(*place)
@@ -52,38 +48,41 @@ _unpack_place: Final = cast("Any", _PLACE.unpack)
 """Place of a key."""
 
 
-def _text(_key: object, data: bytes) -> str:
-    return data.decode()
-
-
 # -- shards, segments and chunks --------------------------------------------------------------------------------
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRecord:
-    """One shard: its events are numbered from ``earliest`` up to but not including ``next``."""
+class ShardState:
+    """One shard as it is now: it holds the events ``earliest`` up to but not including ``next``."""
 
     number: int
     epoch: str
-    earliest: int
-    next: int
-    timestamp: int = 0
-    """Time of the newest event, in microseconds since 1970; the next one is not older."""
+    earliest: int = 0
+    next: int = 0
     size: int = 0
-    """Size of the shard's chunks, in bytes."""
+    """Size of the shard's chunks on the disk, in bytes."""
+    timestamp: int = 0
+    """Time of the newest event, in microseconds since 1970; 0 if there was none.  The next one is not older."""
+    gap: int = -1
+    """The greatest offset before which events are missing; -1: none are.  Not part of the shard's own record."""
+
+    @property
+    def id(self) -> str:
+        """The shard's name in Spark's offsets: number and epoch."""
+        return f"{self.number}@{self.epoch}"
 
 
 _SHARD: Final = struct.Struct(">8sQQqQ")
 
 
-def _pack_shard(shard: ShardRecord) -> bytes:
+def _pack_shard(shard: ShardState) -> bytes:
     return _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
 
 
-def _unpack_shard(number: int, data: bytes) -> ShardRecord:
+def _unpack_shard(number: int, data: bytes) -> ShardState:
     epoch, earliest, following, timestamp, size = _SHARD.unpack(data)
-    return ShardRecord(
+    return ShardState(
         number=number, epoch=epoch.hex(), earliest=earliest, next=following, timestamp=timestamp, size=size
     )
 
@@ -198,7 +197,7 @@ SEGMENTS: Final[Table[Place, SegmentRecord]] = Table(
 )
 """Segments by the place of their first event."""
 
-TIERED: Final[Table[Place, bytes]] = Table("tiered", pack_place, _unpack_place, bytes, lambda _key, data: data)
+TIERED: Final[Table[Place, bytes]] = Table("tiered", pack_place, _unpack_place, bytes, lambda _, data: data)
 """What the tier has, by the place of a segment."""
 
 
@@ -223,7 +222,7 @@ def spans(view: Transaction, table: Table[Place, S], shard: int, start: int = 0)
             yield found
 
 
-def all_shards(view: Transaction) -> list[ShardRecord]:
+def all_shards(view: Transaction) -> list[ShardState]:
     """Return every shard by number."""
     return [shard for _, shard in view.items(SHARDS)]
 
@@ -316,15 +315,9 @@ CONTENTS: Final[Table[Place, Contents]] = Table("contents", pack_place, _unpack_
 """Contents of chunks, by the place of their first event."""
 
 
-def _pack_topics(topics: Sequence[str]) -> bytes:
-    return "\n".join(topics).encode()
-
-
-def _unpack_topics(_key: bytes, data: bytes) -> Sequence[str]:
-    return data.decode().split("\n")
-
-
-TOPICS: Final[Table[bytes, Sequence[str]]] = Table("topics", bytes, bytes, _pack_topics, _unpack_topics)
+TOPICS: Final[Table[bytes, Sequence[str]]] = Table(
+    "topics", bytes, bytes, lambda topics: "\n".join(topics).encode(), lambda _, data: data.decode().split("\n")
+)
 """Topics of segments, by the place of the segment and the number of the first of them."""
 
 
@@ -363,15 +356,13 @@ Removed = tuple[int, str]
 """Shard and topic; the empty topic stands for all that are not named."""
 
 
-def _pack_removed(removed: Removed) -> bytes:
-    return _SMALL.pack(removed[0]) + removed[1].encode()
-
-
-def _unpack_removed(key: bytes) -> Removed:
-    return _SMALL.unpack_from(key)[0], key[_SMALL.size :].decode()
-
-
-REMOVALS: Final = Table("removals", _pack_removed, _unpack_removed, pack_number, _value_of_number)
+REMOVALS: Final[Table[Removed, int]] = Table(
+    "removals",
+    lambda removed: _SMALL.pack(removed[0]) + removed[1].encode(),
+    lambda key: (_SMALL.unpack_from(key)[0], key[_SMALL.size :].decode()),
+    pack_number,
+    lambda _, data: unpack_number(data),
+)
 """Offsets below which events of a topic have been removed."""
 
 
@@ -457,17 +448,12 @@ def gap_place(key: GapKey) -> GapPlace:
 _GAP: Final = struct.Struct(">IQ8s")
 
 
-def _pack_gap_place(place: GapPlace) -> bytes:
-    return _GAP.pack(*place)
-
-
-def _unpack_gap_place(key: bytes) -> GapPlace:
-    shard, offset, digest = _GAP.unpack(key)
-    return shard, offset, digest
-
-
 GAPS: Final[Table[GapPlace, Gap]] = Table(
-    "gaps", _pack_gap_place, _unpack_gap_place, Gap.to_record, lambda place, data: read_gap(place[0], place[1], data)
+    "gaps",
+    lambda place: _GAP.pack(*place),
+    lambda key: cast("GapPlace", _GAP.unpack(key)),
+    Gap.to_record,
+    lambda place, data: read_gap(place[0], place[1], data),
 )
 
 
@@ -513,28 +499,17 @@ class Owner(NamedTuple):
 _DATE: Final = struct.Struct(">q")
 
 
-def _pack_owner(owner: Owner) -> bytes:
-    return _DATE.pack(owner.since) + owner.cluster.encode()
-
-
-def _unpack_owner(_name: object, data: bytes) -> Owner:
-    return Owner(_DATE.unpack_from(data)[0], data[_DATE.size :].decode())
-
-
 Name = tuple[str, str]
 """Kind and name: ``group`` or ``query``."""
 
 
-def _pack_name(name: Name) -> bytes:
-    return f"{name[0]}/{name[1]}".encode()
-
-
-def _unpack_name(key: bytes) -> Name:
-    kind, _, name = key.decode().partition("/")
-    return kind, name
-
-
-OWNERS: Final = Table("owners", _pack_name, _unpack_name, _pack_owner, _unpack_owner)
+OWNERS: Final[Table[Name, Owner]] = Table(
+    "owners",
+    lambda name: f"{name[0]}/{name[1]}".encode(),
+    lambda key: cast("Name", tuple(key.decode().split("/", 1))),
+    lambda owner: _DATE.pack(owner.since) + owner.cluster.encode(),
+    lambda _, data: Owner(_DATE.unpack_from(data)[0], data[_DATE.size :].decode()),
+)
 """Clusters that own the names of groups and queries."""
 
 
@@ -549,15 +524,13 @@ class SinkBatch(NamedTuple):
 _SINK: Final = struct.Struct(">Qq")
 
 
-def _pack_sink(batch: SinkBatch) -> bytes:
-    return _SINK.pack(*batch)
-
-
-def _unpack_sink(_query: str, data: bytes) -> SinkBatch:
-    return SinkBatch._make(_SINK.unpack(data))
-
-
-SINKS: Final = Table("sinks", str.encode, bytes.decode, _pack_sink, _unpack_sink)
+SINKS: Final[Table[str, SinkBatch]] = Table(
+    "sinks",
+    str.encode,
+    bytes.decode,
+    lambda last: _SINK.pack(*last),
+    lambda _, data: SinkBatch._make(_SINK.unpack(data)),
+)
 """Batches by query."""
 
 SUBSCRIBERS: Final = raw_table("subscribers")
@@ -566,7 +539,7 @@ SUBSCRIBERS: Final = raw_table("subscribers")
 
 # -- the bridge -------------------------------------------------------------------------------------------------
 
-MEMBERS: Final = Table("members", pack_number, unpack_number, str.encode, _text)
+MEMBERS: Final = Table("members", pack_number, unpack_number, str.encode, lambda _, data: data.decode())
 """Shards that the bridge is known to have, with the cluster at which each was found last."""
 
 REPLICATION: Final = raw_table("replication", is_own=True)
@@ -579,7 +552,7 @@ DIVISION_KEY: Final = b"division"
 QUEUES: Final = raw_table("queues")
 KEYS: Final = raw_table("keys")
 KEY_ENDS: Final = raw_table("key_ends")
-KEY_COUNTS: Final = Table("key_counts", bytes, bytes, pack_number, _value_of_number)
+KEY_COUNTS: Final = Table("key_counts", bytes, bytes, pack_number, lambda _, data: unpack_number(data))
 """Use of each kind of record with a quota, by kind and cluster."""
 LEASES: Final = raw_table("leases")
 

@@ -22,7 +22,7 @@ from iris.spark_bridge.log.chunk_io import find_sound, read_stretches
 from iris.spark_bridge.log.index import MAP_BYTES, Index
 from iris.spark_bridge.log.open_log import open_log
 from iris.spark_bridge.log.reader import say_damage
-from iris.spark_bridge.log.records import IN_TIER, SEGMENTS, SHARDS, ShardRecord, all_shards, segments_of
+from iris.spark_bridge.log.records import IN_TIER, SEGMENTS, SHARDS, ShardState, all_shards, segments_of
 from iris.spark_bridge.log.segments import (
     SEGMENT_BYTES,
     Disk,
@@ -117,7 +117,7 @@ def open_store(
                 with index.write() as view:
                     for number in shards:
                         if view.find(SHARDS, number) is None:
-                            shard = ShardRecord(number=number, epoch=entropy(8).hex(), earliest=0, next=0)
+                            shard = ShardState(number=number, epoch=entropy(8).hex())
                             view.put(SHARDS, number, shard)
                 for made in (segments, directory / "index", directory, directory.parent):
                     sync_directory(made)

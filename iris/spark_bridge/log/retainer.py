@@ -21,7 +21,7 @@ from iris.spark_bridge.log.records import (
     SHARDS,
     TIERED,
     ChunkPlace,
-    ShardRecord,
+    ShardState,
     all_shards,
     delete_chunks,
     delete_topics,
@@ -53,14 +53,9 @@ class Retainer:
     """
 
     def __init__(self, log: OpenLog, tiering: Tiering, reader: Reader, owners: Owners) -> None:
-        self._index = log.index
-        self._files = log.files
-        self._writing = log.writing
+        self._log = log
         self._tiering = tiering
-        self._gaps = log.gaps
-        self._removals = log.removals
         self._reader = reader
-        self._publishers = log.publishers
         self._owners = owners
         self._reserve = Reserve(log.directory / "reserve")
         self._retaining = threading.Lock()
@@ -72,8 +67,8 @@ class Retainer:
         Raises:
             StoreFull: there is no room even to write that down; some of it may be done.
         """
-        with self._writing:
-            with self._index.read() as view:
+        with self._log.writing:
+            with self._log.index.read() as view:
                 record = view.find(SHARDS, shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
@@ -91,22 +86,22 @@ class Retainer:
             self._reserve.make()
 
     def _trim(self, number: int, before: int) -> int:
-        with self._index.write() as view:
+        with self._log.index.write() as view:
             shard = view.get(SHARDS, number)
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
             # From here no reader gets these events any more; what follows only gives their room back.
             view.put(SHARDS, number, dataclasses.replace(shard, earliest=earliest))
-            self._gaps.trim(number, earliest)
+            self._log.gaps.trim(number, earliest)
             self._reader.trimmed(number, earliest)
-            write_gaps(view, self._gaps)
+            write_gaps(view, self._log.gaps)
             self._note_removal(view, shard, earliest)
             dead = [segment for segment in segments_of(view, number) if segment.end <= earliest]
         size = shard.size
         for segment in dead:
             deleted = _DELETED_AT_ONCE
             while deleted == _DELETED_AT_ONCE:
-                with self._index.write() as view:
+                with self._log.index.write() as view:
                     deleted = _delete_chunks(view, number, segment.end)
                     if deleted < _DELETED_AT_ONCE:
                         delete_topics(view, number, segment.first)
@@ -117,17 +112,17 @@ class Retainer:
             self._tiering.trimmed(number, segment.first)
             # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
             # other way round it would leave an index without its file, which is damage.
-            self._files.remove(number, shard.epoch, segment.first, segment.revision)
+            self._log.files.remove(number, shard.epoch, segment.first, segment.revision)
         return earliest
 
-    def _note_removal(self, view: Transaction, shard: ShardRecord, earliest: int) -> None:
+    def _note_removal(self, view: Transaction, shard: ShardState, earliest: int) -> None:
         """Record the topics whose events below ``earliest`` go: a reader of other topics has lost nothing."""
         for segment in spans(view, SEGMENTS, shard.number, shard.earliest):
             if segment.first >= earliest:
                 break
             topics = topics_of(view, shard.number, segment, earliest)
-            self._removals.note(shard.number, topics, min(segment.end, earliest), earliest=shard.earliest)
-        self._removals.write(view)
+            self._log.removals.note(shard.number, topics, min(segment.end, earliest), earliest=shard.earliest)
+        self._log.removals.write(view)
 
     def retain(self, retention: Retention, *, now: int) -> int:
         """Remove what ``retention`` no longer wants; return how many events are gone now.
@@ -135,7 +130,7 @@ class Retainer:
         With a tier none are: files go whose segments it has, and other segments stay.
         """
         with self._retaining:
-            with self._index.read() as view:
+            with self._log.index.read() as view:
                 shards = all_shards(view)
                 segments = {shard.number: segments_of(view, shard.number) for shard in shards}
                 cursors = [cursor for _, cursor in view.items(CURSORS)]
@@ -172,7 +167,7 @@ class Retainer:
         """
         with self._owners.changing() as view:
             self._owners.drop_jobs(view, before)
-            return self._publishers.forget_silent(view, before)
+            return self._log.publishers.forget_silent(view, before)
 
 
 def _delete_chunks(view: Transaction, shard: int, before: int) -> int:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Final, final
 
 from iris.kernel.tasks import close_locked
-from iris.spark_bridge.log.appender import Appender, ShardState, read_states
+from iris.spark_bridge.log.appender import Appender, read_shards
 from iris.spark_bridge.log.cursors import Cursors
 from iris.spark_bridge.log.open_log import OpenLog
 from iris.spark_bridge.log.owners import Owners
@@ -24,6 +24,7 @@ from iris.spark_bridge.log.records import (
     DIVISION_KEY,
     MEMBERS,
     SUBSCRIBERS,
+    ShardState,
     all_shards,
 )
 from iris.spark_bridge.log.replication.replication import Replication
@@ -49,8 +50,6 @@ class Store:
 
     def __init__(self, log: OpenLog, catalog: TierCatalog, lock: int) -> None:
         self._log = log
-        self._index = log.index
-        self._writing = log.writing
         self._lock = lock
         self.owners: Final = Owners(log)
         """Owners of the names of groups and queries."""
@@ -76,39 +75,39 @@ class Store:
 
     def numbered_shards(self) -> tuple[int, list[ShardState]]:
         """Return the number of the last change of this log, and every shard as it is after that."""
-        with self._index.read() as view:
-            return view.number, read_states(view, self._log.gaps)
+        with self._log.index.read() as view:
+            return view.number, read_shards(view, self._log.gaps)
 
     def read_transaction(self) -> AbstractContextManager[Transaction]:
         """See the index as it is now, in a block of one thread."""
-        return self._index.read()
+        return self._log.index.read()
 
     # -- members --------------------------------------------------------------------------------------------
 
     def members(self) -> dict[int, str]:
         """Return every shard that the bridge is known to have, with the cluster at which it was found last."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return dict(view.items(MEMBERS))
 
     def note_members(self, found: Mapping[int, str]) -> None:
         """Write down the bridge's shards, each with the cluster where it is; raise StoreFull if there is no room."""
-        with self._writing:
+        with self._log.writing:
             if found.items() <= self.members().items():
                 return
-            with self._index.write() as view:
+            with self._log.index.write() as view:
                 for shard, address in found.items():
                     view.put(MEMBERS, shard, address)
 
     def forget_member(self, shard: int) -> bool:
         """Forget that the bridge has a shard; return whether that was known."""
-        with self._writing, self._index.write() as view:
+        with self._log.writing, self._log.index.write() as view:
             return view.delete(MEMBERS, shard)
 
     # -- division -------------------------------------------------------------------------------------------
 
     def division(self) -> bytes | None:
         """Return the record of how the events are divided among shards; None: there is none."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return view.get(DIVISION, DIVISION_KEY)
 
     def divide(self, record: Callable[[Mapping[int, int]], bytes]) -> None:
@@ -120,7 +119,7 @@ class Store:
         Raises:
             StoreFull: there is no room; the former one stands.
         """
-        with self._writing, self._index.write() as view:
+        with self._log.writing, self._log.index.write() as view:
             view.put(DIVISION, DIVISION_KEY, record({shard.number: shard.next for shard in all_shards(view)}))
 
     def put_division(self, record: bytes) -> None:
@@ -131,13 +130,13 @@ class Store:
 
     def subscribers(self) -> list[bytes]:
         """Return the records of durable subscribers that were kept."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return [record for _, record in view.items(SUBSCRIBERS)]
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
         """Replace the records of durable subscribers; raise StoreFull, and keep the former, if there is no room."""
         wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
-        with self._writing, self._index.write() as view:
+        with self._log.writing, self._log.index.write() as view:
             known = dict(view.items(SUBSCRIBERS))
             for digest in known.keys() - wanted.keys():
                 view.delete(SUBSCRIBERS, digest)
@@ -146,7 +145,7 @@ class Store:
 
     def close(self) -> None:
         """Close the log.  Appended events are on the disk already."""
-        with self._writing:
+        with self._log.writing:
             self._log.files.close()
-            self._index.close()
+            self._log.index.close()
             close_locked(self._lock)

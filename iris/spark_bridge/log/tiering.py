@@ -33,7 +33,7 @@ from iris.spark_bridge.log.records import (
     ChunkPlace,
     Contents,
     SegmentRecord,
-    ShardRecord,
+    ShardState,
     all_shards,
     chunk_from,
     delete_chunks,
@@ -164,14 +164,12 @@ class Tiering:
     """
 
     def __init__(self, log: OpenLog, catalog: TierCatalog) -> None:
-        self._index = log.index
-        self._files = log.files
+        self._log = log
         self._catalog = catalog
         self._objects = catalog.objects
-        self._writing = log.writing
-        self._ended = log.tails.ended
+        self._ended: Final = log.tails.ended
         self._trusted: set[int] = set()
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             for shard in all_shards(view):
                 last = last_segment(view, shard.number)
                 if last is not None and (shard.number, last.first) in self._objects:
@@ -206,7 +204,7 @@ class Tiering:
         """Return the first offset from ``offset`` on that can be read without a tier; ``offset`` if there is a tier."""
         if self.is_attached:
             return offset
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             for segment in spans(view, SEGMENTS, shard, offset):
                 if segment.revision != IN_TIER or segment.first > offset:
                     break
@@ -215,7 +213,7 @@ class Tiering:
 
     def seal(self, before: int) -> None:
         """Let segments grow no more whose first event was stored before a time, in microseconds since 1970."""
-        with self._writing, self._index.read() as view:
+        with self._log.writing, self._log.index.read() as view:
             for shard in all_shards(view):
                 segment = last_segment(view, shard.number)
                 first = None if segment is None else chunk_from(view, shard.number, segment.first)
@@ -224,7 +222,7 @@ class Tiering:
 
     def sealed(self) -> list[SealedSegment]:
         """Return what the tier is to get, by shard the oldest first."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return [
                 SealedSegment(
                     shard=shard.number,
@@ -238,7 +236,7 @@ class Tiering:
                 if (shard.number, segment.first) not in self._objects
             ]
 
-    def _closed(self, view: Transaction, shard: ShardRecord) -> Sequence[SegmentRecord]:
+    def _closed(self, view: Transaction, shard: ShardState) -> Sequence[SegmentRecord]:
         segments = segments_of(view, shard.number)
         return segments if shard.number in self._ended else segments[:-1]
 
@@ -249,13 +247,13 @@ class Tiering:
             DataLost: it was trimmed.
             LogDamaged: it is not what was written.
         """
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             record = segment_at(view, segment.shard, segment.first)
             if record is None or (record.first, record.end) != (segment.first, segment.end):
                 raise DataLost(f"the segment {segment.first} of shard {segment.shard_id} was trimmed")
             places = places_of(view, segment.shard, record)
         for begin in range(0, len(places), _AT_ONCE):
-            yield from read_places(self._files, segment.shard, segment.epoch, places[begin : begin + _AT_ONCE])
+            yield from read_places(self._log.files, segment.shard, segment.epoch, places[begin : begin + _AT_ONCE])
 
     def note(self, shard: int, found: TierObject) -> bool:
         """Record that the tier has a segment; return False, without that, if the log has another one there.
@@ -263,8 +261,8 @@ class Tiering:
         Raises:
             StoreFull: there is no room to write that down.
         """
-        with self._writing:
-            with self._index.write() as view:
+        with self._log.writing:
+            with self._log.index.write() as view:
                 segment = segment_at(view, shard, found.first)
                 if segment is None or segment.revision == IN_TIER:
                     return False
@@ -279,7 +277,7 @@ class Tiering:
 
     def is_local(self, shard: int, first: int, end: int) -> bool:
         """Return whether all events of a range are on this disk."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             at = first
             for segment in spans(view, SEGMENTS, shard, first):
                 if segment.first > at or segment.revision == IN_TIER:
@@ -291,8 +289,8 @@ class Tiering:
 
     def forget(self, shard: int, first: int) -> bool:
         """Record that the tier does not have a segment; return False if this disk does not have it either: it stays."""
-        with self._writing:
-            with self._index.write() as view:
+        with self._log.writing:
+            with self._log.index.write() as view:
                 segment = segment_at(view, shard, first)
                 if segment is not None and segment.first == first and segment.revision == IN_TIER:
                     return False
@@ -312,7 +310,7 @@ class Tiering:
         """
         if shard not in self._trusted:
             return
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             record = view.get(SHARDS, shard)
             segments = [] if record is None else segments_of(view, shard)
         for segment in segments:
@@ -321,7 +319,7 @@ class Tiering:
                 continue  # where its topics are not known they are in the file alone
             assert record is not None
             try:
-                with self._writing, self._index.write() as view:
+                with self._log.writing, self._log.index.write() as view:
                     left = self._leave_to_tier(view, shard, segment, found)
             except LogDamaged as error:
                 _log.error(
@@ -332,7 +330,7 @@ class Tiering:
                 )
                 continue
             if left:
-                self._files.remove(shard, record.epoch, segment.first, segment.revision)
+                self._log.files.remove(shard, record.epoch, segment.first, segment.revision)
 
     @staticmethod
     def _leave_to_tier(view: Transaction, number: int, segment: SegmentRecord, found: TierObject) -> bool:

@@ -148,7 +148,8 @@ class TierReader:
         name = path, found.parts[-1].digest
         known = self._footers.get(name)
         if known is None:
-            known = pq.read_metadata(pa.BufferReader(self._get(path, found, found.parts[-1])))
+            data = self._get(path, found, found.parts[-1])
+            known = pq.read_metadata(pa.BufferReader(data))
             if len(self._footers) >= _FOOTERS:
                 self._footers.clear()
             self._footers[name] = known

@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def claim(store: Store, group: str, now: int, owner: str = "desk") -> str:
-    return store.owners.claim("group", group, owner, most=10, most_of_owner=10, now=now)
+    return store.cursors.claim(group, owner, most=10, most_of_owner=10, now=now)
 
 
 def begin(store: Store, group: str, now: int) -> None:

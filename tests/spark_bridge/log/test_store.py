@@ -23,10 +23,11 @@ from iris.spark_bridge.log import publishers as publishers_module
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.log.index import Index
 from iris.spark_bridge.log.quota import Quota
-from iris.spark_bridge.log.records import CHUNKS, SEGMENTS, SHARDS, ChunkPlace, SegmentRecord, all_shards
+from iris.spark_bridge.log.records import CHUNKS, MEMBERS, SEGMENTS, SHARDS, ChunkPlace, SegmentRecord, all_shards
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.transaction import Transaction
 from tests.support.arrivals import PUBLISHER, fake_event, fill, make_store, numbered, payloads, stored
 
 SMALL_SEGMENT = 8192  # a few appends fill it
@@ -122,6 +123,20 @@ def test_repeats_are_stored_once(store: Store) -> None:
     again = store.appender.append({0: numbered(4, 8)}, now=1)
     assert (again.count, again.repeats) == (3, 2)
     assert stored(store) == [b"%d" % n for n in range(1, 9)]
+
+
+def test_an_append_says_what_the_next_transaction_reads(store: Store) -> None:
+    def change(view: Transaction) -> dict[int, list[EventRun]]:
+        view.put(MEMBERS, 7, "bridge.7")
+        return {1: [fake_event(b"more", topic="c")]}
+
+    first = store.appender.append({0: [fake_event(first=1)], 1: [fake_event(first=3)]}, now=5, change=change)
+    assert (first.number, first.shards) == store.numbered_shards()
+    assert first.topics == {"a.b", "c"}
+    gap = store.appender.append({0: [fake_event(first=6)]}, now=6)
+    assert (gap.number, gap.shards, gap.missed) == (*store.numbered_shards(), 2)
+    nothing = store.appender.append({}, now=7, change=lambda _: {})
+    assert (nothing.number, nothing.shards, nothing.topics) == (gap.number, gap.shards, frozenset())
 
 
 def test_an_append_of_repeats_alone_leaves_the_log_as_it_is(store: Store) -> None:

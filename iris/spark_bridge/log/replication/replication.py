@@ -35,7 +35,7 @@ from iris.spark_bridge.log.records import (
     TABLES,
     TIERED,
     SegmentRecord,
-    ShardRecord,
+    ShardState,
     all_shards,
     pack_place,
     segments_of,
@@ -101,7 +101,7 @@ class Cut:
         segment: segment in which the offset lies, as far as the copy has it. None: the next one begins at the offset.
     """
 
-    shard: ShardRecord
+    shard: ShardState
     offset: int
     segment: SegmentRecord | None
 
@@ -115,9 +115,7 @@ class Replication:
     """
 
     def __init__(self, log: OpenLog) -> None:
-        self._index = log.index
-        self._files = log.files
-        self._writing = log.writing
+        self._log = log
         self._unsynced: tuple[int, int] | None = None
         """Shard and segment that were written last and may not be on the disk. None: all is."""
         self._written: dict[tuple[int, int], str] = {}
@@ -127,7 +125,7 @@ class Replication:
 
     def state(self) -> bytes | None:
         """Return what ``put_state`` wrote last."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return view.get(REPLICATION, _STATE)
 
     def put_state(self, state: bytes, *, position: Position | None = None) -> None:
@@ -136,20 +134,20 @@ class Replication:
         Raises:
             StoreFull: there is no room; it is what it was.
         """
-        with self._writing, self._index.write() as view:
+        with self._log.writing, self._log.index.write() as view:
             view.put(REPLICATION, _STATE, state)
             if position is not None:
                 view.put(REPLICATION, _POSITION, msgspec.msgpack.encode(position))
 
     def position(self) -> Position:
         """Return the progress of this log as a copy."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             record = view.get(REPLICATION, _POSITION)
         return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
 
     def held(self) -> list[HeldShard]:
         """Return what this log has."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return [
                 HeldShard(
                     number=shard.number,
@@ -165,20 +163,20 @@ class Replication:
 
     def number(self) -> int:
         """Return the number of the last change of this log."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return view.number
 
     # -- the origin of copies -------------------------------------------------------------------------------
 
     def listen(self, changed: Callable[[LogChange], None]) -> None:
         """Call ``changed`` with each change from now on, in the thread that makes it, until ``listen_no_more``."""
-        with self._writing:
-            self._index.journal = self._files.journal = Journal(changed)
+        with self._log.writing:
+            self._log.index.journal = self._log.files.journal = Journal(changed)
 
     def listen_no_more(self) -> None:
         """Journal nothing."""
-        with self._writing:
-            self._index.journal = self._files.journal = None
+        with self._log.writing:
+            self._log.index.journal = self._log.files.journal = None
 
     def cuts(self, held: Sequence[HeldShard], forks: Mapping[int, int]) -> list[Cut]:
         """Return up to where a copy is the same as this log.
@@ -191,7 +189,7 @@ class Replication:
         Raises:
             ValueError: the copy is of another log, or has events that only this log could have given it.
         """
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             shards = {shard.number: shard for shard in all_shards(view)}
             others = {shard.number: shard for shard in held}
             for other in held:
@@ -207,7 +205,7 @@ class Replication:
 
     def begin(self, cuts: Sequence[Cut]) -> LogChange:
         """Return the change by which a copy lets go of what is not this log's."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             cleared: list[tuple[str, bytes, bytes]] = []
             records: list[Journaled] = []
             for cut in cuts:
@@ -233,12 +231,12 @@ class Replication:
         Raises:
             LogDamaged: a segment was removed meanwhile, or is damaged.
         """
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return self._piece(view, shard, at)
 
     def lacking(self, offsets: Mapping[int, int]) -> int:
         """Return how many bytes of chunks there are behind the offsets, by shard."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             return sum(_bytes_from(view, number, offset) for number, offset in offsets.items())
 
     def rest(self, offsets: Mapping[int, int], begin: LogChange | None) -> Generator[LogChange]:
@@ -256,8 +254,8 @@ class Replication:
             LogDamaged: see ``piece``.
         """
         with ExitStack() as stack:
-            with self._writing:  # what has been committed has been journaled, too
-                view = stack.enter_context(self._index.snapshot())
+            with self._log.writing:  # what has been committed has been journaled, too
+                view = stack.enter_context(self._log.index.snapshot())
             records: list[Journaled] = []
             writes: list[Write] = []
             data: list[bytes | memoryview] = []
@@ -308,7 +306,7 @@ class Replication:
                 break
             places.append(place)
             size += place.size
-        data = self._files.read(number, shard.epoch, segment.first, first.position, size, segment.revision)
+        data = self._log.files.read(number, shard.epoch, segment.first, first.position, size, segment.revision)
         end, behind = places[-1].end, first.position + size
         reached = dataclasses.replace(segment, end=end, size=behind, last_timestamp=places[-1].timestamp)
         # What the tier alone has before it comes along, so that a copy has all below what it has.
@@ -336,7 +334,7 @@ class Replication:
             LogDamaged: what was sent is not what the primary has written.
         """
         committed = max((at for at, change in enumerate(changes, 1) if change.head.number), default=0)
-        with self._writing:
+        with self._log.writing:
             position = self._commit(changes[:committed], term) if committed else None
             # Behind the removal of files that no record names any more: the new chunks may lie in one of that name.
             for change in changes[committed:]:
@@ -350,7 +348,7 @@ class Replication:
         gone: Files = set()
         last = changes[-1].head
         position = Position(term, last.number, last.whole)
-        with self._index.write() as view:
+        with self._log.index.write() as view:
             epochs = {shard.number: shard.epoch for shard in all_shards(view)}
             for change in changes:
                 _repeat(view, change.head, gone)
@@ -367,29 +365,29 @@ class Replication:
             place = (write.shard, write.segment)
             if self._unsynced != place:
                 self._sync()
-            if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
-                self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
-            self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
+            if not self._log.files.has(write.shard, write.epoch, write.segment, write.revision):
+                self._log.files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+            self._log.files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
             self._unsynced = place
             self._written[place] = write.epoch
 
     def _sync(self) -> None:
         if self._unsynced is not None:
-            self._files.sync(self._unsynced[0])
+            self._log.files.sync(self._unsynced[0])
             self._unsynced = None
 
     def _tidy(self, gone: Files, written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]) -> None:
         """Remove segments that no record names any more, and free the room behind those that are full."""
         for number, first, revision in gone:
             if number in epochs:
-                self._files.remove(number, epochs[number], first, revision)
-        with self._index.read() as view:
+                self._log.files.remove(number, epochs[number], first, revision)
+        with self._log.index.read() as view:
             named = {number: segments_of(view, number) for number, _ in written}
         for (number, first), epoch in written.items():
             for one in named[number][:-1]:
                 if one.first == first:
                     with suppress(OSError, LogDamaged):
-                        self._files.finish(number, epoch, first, one.size, one.revision)
+                        self._log.files.finish(number, epoch, first, one.size, one.revision)
 
 
 def _cleared(table: str, shard: int, first: int, end: int) -> tuple[str, bytes, bytes]:
@@ -447,7 +445,7 @@ def _files_of(shard: int, segment: SegmentRecord) -> Files:
     return set() if segment.revision == IN_TIER else {(shard, segment.first, segment.revision)}
 
 
-def _cut(view: Transaction, shard: ShardRecord, other: HeldShard | None, fork: int | None) -> Cut:
+def _cut(view: Transaction, shard: ShardState, other: HeldShard | None, fork: int | None) -> Cut:
     segments = segments_of(view, shard.number)
     begin = segments[0].first if segments else shard.next
     if other is None:

@@ -39,7 +39,7 @@ from iris.spark_bridge.log.records import (
     SHARDS,
     ChunkPlace,
     SegmentRecord,
-    ShardRecord,
+    ShardState,
     chunk_from,
     delete_chunks,
     delete_topics,
@@ -165,7 +165,7 @@ class SegmentCleaner:
     def __init__(
         self,
         files: SegmentFiles,
-        shard: ShardRecord,
+        shard: ShardState,
         segment: SegmentRecord,
         places: Sequence[ChunkPlace],
         removal: Removal,
@@ -300,11 +300,9 @@ class LogCleaner:
     """
 
     def __init__(self, log: OpenLog, trimming: Trimming) -> None:
-        self._index = log.index
-        self._files = log.files
-        self._writing = log.writing
+        self._log = log
         self._trimming = trimming
-        self._ended = log.tails.ended
+        self._ended: Final = log.tails.ended
         self._topics = log.tails.topics
         self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
         """Shares of each rule in segments that do not grow any more."""
@@ -324,7 +322,7 @@ class LogCleaner:
             unread: segments with events from this offset on stay as they are.
         """
         self._end_segment(number, rules.span, now)
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             shard = view.get(SHARDS, number)
             assert shard is not None
             segments = [segment for segment in segments_of(view, number) if segment.end > shard.earliest]
@@ -363,7 +361,7 @@ class LogCleaner:
             if share.is_known and (going or older is not None or (segment.first < below and _of_last(share, rules))):
                 places = self._places_of(shard, segment)
                 removal = Removal(rules=rules, expired=going, newest=older, below=below, before=buried)
-                cleaner = SegmentCleaner(self._files, shard, segment, places or (), removal)
+                cleaner = SegmentCleaner(self._log.files, shard, segment, places or (), removal)
                 done = None if places is None else self._clean(shard, segment, cleaner, places, expired=bool(going))
                 cleaned = done or 0
                 is_whole = is_whole and done is not None
@@ -385,7 +383,7 @@ class LogCleaner:
 
     def _end_segment(self, number: int, span: float, now: int) -> None:
         """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
-        with self._writing, self._index.read() as view:
+        with self._log.writing, self._log.index.read() as view:
             segment = last_segment(view, number)
             first = None if segment is None else chunk_from(view, number, segment.first)
             if first is not None and first.timestamp < now - span * 1_000_000:
@@ -393,7 +391,7 @@ class LogCleaner:
 
     def _find_superseded(
         self,
-        shard: ShardRecord,
+        shard: ShardState,
         closed: Sequence[SegmentRecord],
         shares: Mapping[int, SegmentShares],
         rules: TopicRules,
@@ -407,21 +405,21 @@ class LogCleaner:
             return None
         wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
         try:
-            return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
+            return find_newest(self._log.index, self._log.files, shard.number, shard.epoch, start, shard.next, wanted)
         except LogDamaged as error:
             self._say_damage(shard, error)
             return None
 
-    def _places_of(self, shard: ShardRecord, segment: SegmentRecord) -> Sequence[ChunkPlace] | None:
+    def _places_of(self, shard: ShardState, segment: SegmentRecord) -> Sequence[ChunkPlace] | None:
         """Return where the chunks of a segment are; None: it was trimmed meanwhile."""
-        with self._index.read() as view:
+        with self._log.index.read() as view:
             if segment_at(view, shard.number, segment.first) != segment:
                 return None
             return places_of(view, shard.number, segment)
 
     def _clean(
         self,
-        shard: ShardRecord,
+        shard: ShardState,
         segment: SegmentRecord,
         cleaner: SegmentCleaner,
         places: Sequence[ChunkPlace],
@@ -435,7 +433,7 @@ class LogCleaner:
                 return 0
             revision = segment.revision + 1
             where = (shard.number, shard.epoch, segment.first)
-            self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
+            self._log.files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
         except LogDamaged as error:
             self._say_damage(shard, error)
             return None
@@ -444,18 +442,18 @@ class LogCleaner:
         # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
         # nothing names the old one. Of either the next start removes what a crash has left.
         if not self._replace(shard, segment, cleaner.kept, places):
-            self._files.remove(*where, revision)
+            self._log.files.remove(*where, revision)
             return None
-        self._files.remove(*where, segment.revision)
+        self._log.files.remove(*where, segment.revision)
         return gone
 
     def _replace(
-        self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
+        self, shard: ShardState, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
     ) -> bool:
         """Let the index name a segment's new file; return whether the segment was still there."""
         number = shard.number
         size = sum(chunk.place.size for chunk in kept)
-        with self._writing, self._index.write() as view:
+        with self._log.writing, self._log.index.write() as view:
             record = view.get(SHARDS, number)
             if record is None or segment_at(view, number, segment.first) != segment:
                 return False
@@ -474,7 +472,7 @@ class LogCleaner:
             self._topics.pop(number, None)
         return True
 
-    def _say_damage(self, shard: ShardRecord, error: LogDamaged) -> None:
+    def _say_damage(self, shard: ShardState, error: LogDamaged) -> None:
         """Log, once, that a segment cannot be gone through."""
         if str(error) not in self._said:
             self._said.add(str(error))

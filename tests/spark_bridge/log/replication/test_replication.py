@@ -240,6 +240,19 @@ def test_of_a_part_that_fails_nothing_is_kept_or_repeated(primary: Store, open_c
     assert contents(copy) == contents(primary)
 
 
+def test_a_copy_knows_what_publishers_have_numbered(primary: Store, open_copy: Callable[[], Store]) -> None:
+    """Promoted, it would report as missing what is in its log."""
+    copy = open_copy()
+    catch_up(primary, copy)
+    changes: list[LogChange] = []
+    primary.replication.listen(changes.append)
+    for number in range(1, 6):
+        primary.appender.append({0: [fake_event(b"%d" % number, first=number)]}, now=number)
+    copy.replication.repeat([travelled(change) for change in changes], term=1)
+    assert contents(copy) == contents(primary)
+    assert open_copy().appender.append({0: [fake_event(b"6", first=6)]}, now=6).missed == 0
+
+
 def test_each_change_has_a_number_of_its_own(primary: Store) -> None:
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
