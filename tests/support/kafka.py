@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import admin as administration
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -30,7 +30,7 @@ INSTALL: Final = "Kafka's brokers are not to be had: apt install maven default-j
 
 _CLASSES: Any = administration  # which does not say that these are for others
 
-_READY: Final = 90.0
+_READY: Final = 240.0
 """Seconds that a broker may take to start: this much only where others use the machine, too."""
 
 _JAVA: Final = ("java", "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -195,7 +195,7 @@ class KafkaCluster:
         """
         config = {key.replace("_", "."): str(value) for key, value in settings.items()}
         topic = NewTopic(name, partitions, min(3, len(self._ports)), config=config)
-        admin = self.admin()  # with it go what it is asked
+        admin: Any = self.admin()  # with it goes what it is asked
         admin.create_topics([topic], operation_timeout=30)[name].result(60)
 
     def configure_topic(self, name: str, **settings: object) -> None:
@@ -207,7 +207,7 @@ class KafkaCluster:
             for key, value in settings.items()
         ]
         resource = _CLASSES.ConfigResource(_CLASSES.ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-        admin = self.admin()
+        admin: Any = self.admin()
         admin.incremental_alter_configs([resource])[resource].result(60)
 
 
@@ -225,3 +225,9 @@ def open_kafka(brokers: int = 1) -> Iterator[KafkaCluster]:
     finally:
         cluster.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def headers_of(message: Message) -> dict[str, bytes]:
+    """Return the headers of a record; none of them may be null."""
+    pairs: Any = message.headers() or ()
+    return {str(name): bytes(text) for name, text in pairs}
