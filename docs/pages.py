@@ -32,6 +32,7 @@ NOT_RUN: Final = {
     "python3 -m venv": "makes an environment, as `make dist` does",
     ". .venv/bin/activate": "the same",
     "ssh": "needs a second machine",
+    "kafka-": "comes with Kafka, which tests ask by its client",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
 """How the commands of ``sh`` blocks begin, and why no test runs them; docs/explanation/contribute.md shows it."""

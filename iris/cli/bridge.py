@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -54,6 +56,8 @@ _PRIMARY = (
     "tier_minutes",
 )
 """Options that a copy takes over from its primary."""
+_EMBEDDED = tuple(option for option in _PRIMARY if option not in ("topics", "name", "readers"))
+"""Options of the embedded log alone."""
 MIB = 1024 * 1024
 
 
@@ -154,6 +158,29 @@ MIB = 1024 * 1024
     metavar="URL",
     help="Let etcd://HOST:PORT,... or postgresql://... decide when a copy takes over; the same at primary and copies.",
 )
+@click.option(
+    "--kafka",
+    metavar="BOOTSTRAP",
+    help="Have these brokers of Kafka keep the events, and not a directory: HOST:PORT, with commas between them.",
+)
+@click.option(
+    "--config",
+    "properties",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --kafka: properties of its client, name=value on each line.",
+)
+@click.option(
+    "--kafka-topic",
+    metavar="NAME",
+    help="With --kafka: the topic there that has the events. (As the bridge is called.)",
+)
+@click.option(
+    "--min-insync",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --kafka: refuse a topic that confirms what fewer replicas have (2).",
+)
 @metrics_option
 @connected
 @click.pass_context
@@ -181,19 +208,30 @@ def bridge(
     followed: str | None,
     copy: str | None,
     election: str | None,
+    kafka: str | None,
+    properties: Path | None,
+    kafka_topic: str | None,
+    min_insync: int | None,
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
     While the bridge is stopped, confirmed events wait for it; "iris bridge forget" ends that. Spark reads the events
-    with spark.readStream.format("iris").
+    with spark.readStream.format("iris"). With --kafka brokers of Kafka keep the events, and members have no disk.
     """
     if context.invoked_subcommand is not None:
         return 0
     if followed is None and not topics and not clusters:
         raise click.UsageError("a bridge stores the events of topics: give --topic")
+    if kafka is not None:
+        if given := _given(context, (*_EMBEDDED, "directory", "followed", "copy", "election", "staged_mib")):
+            raise click.UsageError(f"this needs the embedded log, with --data and without --kafka: {', '.join(given)}")
+        within = KafkaOptions(kafka, properties, kafka_topic, min_insync)
+        return run_until_interrupted(partial(_produce, connection, topics, name, readers, within))
+    if given := _given(context, ("properties", "kafka_topic", "min_insync")):
+        raise click.UsageError(f"{given[0]} is for a bridge on Kafka: give --kafka, too")
     if directory is None:
-        raise click.UsageError("a bridge keeps its log in a directory: give --data")
-    if followed is not None and (own := _own_options(context)):
+        raise click.UsageError("a bridge keeps its log in a directory: give --data, or --kafka")
+    if followed is not None and (own := _given(context, _PRIMARY)):
         raise click.UsageError(f"a copy does as its primary does: leave out {', '.join(own)}")
     if followed is None and copy is not None:
         raise click.UsageError("--copy names a copy: give --follow NAME/SHARD, too")
@@ -285,10 +323,52 @@ def _with_staged(config: Config, staged_mib: float | None) -> Config:
     return structs.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
 
 
-def _own_options(context: click.Context) -> list[str]:
-    """Return the options given on the command line which only a primary has."""
-    given = (name for name in _PRIMARY if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+def _given(context: click.Context, names: Collection[str]) -> list[str]:
+    """Return which of these options were given on the command line."""
+    given = (name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
     return [next(option.opts[0] for option in context.command.params if option.name == name) for name in given]
+
+
+class KafkaOptions(NamedTuple):
+    """Options of a bridge on Kafka."""
+
+    bootstrap: str
+    properties: Path | None
+    topic: str | None
+    min_insync: int | None
+
+
+async def _produce(
+    connection: NodeOptions,
+    topics: tuple[str, ...],
+    name: str,
+    readers: tuple[str, ...],
+    options: KafkaOptions,
+    interruption: Interruption,
+) -> None:
+    """Be a member of a bridge on Kafka."""
+    with needing_bridge("kafka"):
+        from iris.spark_bridge.kafka.bridge import MIN_INSYNC, open_kafka_bridge
+        from iris.spark_bridge.kafka.settings import read_settings
+        from iris.spark_bridge.server.bridge import BRIDGE_CONFIG
+    settings = {} if options.properties is None else read_settings(options.properties)
+    async with (
+        connection.open(name, BRIDGE_CONFIG, member=True) as node,
+        open_kafka_bridge(
+            node,
+            topics=topics,
+            kafka=options.bootstrap,
+            settings=settings,
+            name=name,
+            kafka_topic=options.topic,
+            readers=readers or None,
+            min_insync=MIN_INSYNC if options.min_insync is None else options.min_insync,
+        ) as opened,
+    ):
+        note(f"{node.id} serves {name} and stores {', '.join(topics)} in topic {opened.log.topic} of Kafka")
+        await interruption.wait()
+    counters = opened.statistics()
+    note(f"{counters.stored} events stored, {counters.refused} refused, {counters.waiting} not confirmed")
 
 
 for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote, grow):

@@ -70,7 +70,7 @@ class LogPosition(_AnyType):
 
 
 @contextlib.contextmanager
-def needing_bridge() -> Iterator[None]:
+def needing_bridge(extra: str = "bridge") -> Iterator[None]:
     """Say how to install what a bridge needs, if it is not there."""
     try:
         with loading():
@@ -80,7 +80,7 @@ def needing_bridge() -> Iterator[None]:
                 without_pandas()
             yield
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[bridge]'") from None
+        raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[{extra}]'") from None
 
 
 @contextlib.asynccontextmanager

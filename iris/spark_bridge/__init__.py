@@ -30,6 +30,6 @@ Options of the sink: those of the connection, and ``topic``, if there is no such
 (the default) or ``at-least-once``.
 """
 
-from iris.spark_bridge.session import configure, dead_letters, foreach_batch, parse, register
+from iris.spark_bridge.session import configure, dead_letters, foreach_batch, load, parse, register
 
-__all__ = ["configure", "dead_letters", "foreach_batch", "parse", "register"]
+__all__ = ["configure", "dead_letters", "foreach_batch", "load", "parse", "register"]

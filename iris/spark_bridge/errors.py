@@ -58,3 +58,10 @@ class NotCopied(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
+
+
+class KafkaLost(BridgeError):
+    """Kafka's client of a bridge can write nothing more in the order of what it was given; the member has ended.
+
+    Nothing of what it had was confirmed, and publishers send it to other members.  Start the member again.
+    """

@@ -33,6 +33,7 @@ PARTS = {
     "iris.spark_bridge.datasource.inline_source": "spark",
     "iris.spark_bridge.datasource.sink": "spark",
     "iris.spark_bridge.datasource.source": "spark",
+    "iris.spark_bridge.kafka": "kafka",
     "iris.spark_bridge.session": "spark",
     "iris.testing.plugin": "test",
 }
@@ -141,6 +142,14 @@ COMMAND = "import sys\nsys.argv[0] = 'iris'\nfrom iris.__main__ import main\nmai
         ),
         (("cli",), ["bridge", "status"], "a bridge needs pyarrow: pip install 'iris-mesh[bridge]'"),
         (("cli",), ["log", "read", "a"], "a bridge needs pyarrow: pip install 'iris-mesh[bridge]'"),
+        (
+            ("bridge",), ["bridge", "--topic", "a", "--kafka", "k:1"],
+            "a bridge needs confluent_kafka: pip install 'iris-mesh[kafka]'",
+        ),
+        (
+            ("cli",), ["bridge", "--topic", "a", "--kafka", "k:1"],
+            "a bridge needs pyarrow: pip install 'iris-mesh[kafka]'",
+        ),
         (
             ("cli",), ["door", "--tokens", "t", "--http", "127.0.0.1:0"],
             "a door needs uvicorn: pip install 'iris-mesh[doors]'",

@@ -62,6 +62,7 @@ ELSEWHERE = {
     "docs/howto/doors/open.md": "tests/doors/process/test_page_of_doors.py",
     "docs/howto/doors/web.md": "tests/doors/process/test_browser.py",
     "docs/howto/events/to_postgres.md": "tests/spark_bridge/test_postgres_page.py",
+    "docs/howto/spark/kafka.md": "tests/spark_bridge/kafka/test_verbs.py",
     "docs/howto/spark/lake.md": "tests/spark_bridge/test_lake_page.py",
 }
 """Pages whose terminals need programs that others wrote, and the test that runs them where these are installed."""

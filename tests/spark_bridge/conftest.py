@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
-from tests.support.spark_packages import spark_packages
+from tests.support.spark_packages import kafka_source, spark_packages
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def spark(realm: Path) -> Iterator[SparkSession]:
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
     }
-    if packages := spark_packages():
+    if packages := [*spark_packages(), *kafka_source()]:
         settings["spark.jars"] = ",".join(map(str, packages))
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -6,7 +6,6 @@ on when one is killed.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -15,63 +14,34 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message
+from confluent_kafka import admin as administration
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.support.maven import fetch_jars
 from tests.support.ports import free_port
 
 VERSION: Final = "4.1.1"
 INSTALL: Final = "Kafka's brokers are not to be had: apt install maven default-jre-headless"
 
-_READY: Final = 90.0
-"""Seconds that a broker may take to start: this much only where others use the machine, too."""
+_CLASSES: Any = administration  # which does not say that these are for others
 
-_POM: Final = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>iris.tests</groupId>
-  <artifactId>kafka</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_READY: Final = 240.0
+"""Seconds that a broker may take to start: this much only where others use the machine, too."""
 
 _JAVA: Final = ("java", "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Small and quick to start: a broker of a test lives for seconds."""
 
 
 def find_jars() -> Path | None:
-    """Return the folder of the brokers' jars, which are fetched where they are not there yet; None: that failed."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "iris-tests"
-    folder = cache / f"kafka-{VERSION}"
+    """Return the folder of the brokers' jars; None: they are not to be had, or there is no Java."""
     if shutil.which("java") is None:
         return None
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None:
-        return None
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as part:
-        (Path(part) / "pom.xml").write_text(_POM)
-        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
-        if subprocess.run(copy, cwd=part, capture_output=True, check=False).returncode:
-            return None
-        try:
-            (Path(part) / "jars").rename(folder)
-        except OSError:  # another process was faster
-            return folder if folder.is_dir() else None
-    return folder
+    return fetch_jars(f"kafka-{VERSION}", [f"org.apache.kafka:kafka_2.13:{VERSION}"])
 
 
 @final
@@ -225,8 +195,20 @@ class KafkaCluster:
         """
         config = {key.replace("_", "."): str(value) for key, value in settings.items()}
         topic = NewTopic(name, partitions, min(3, len(self._ports)), config=config)
-        admin = self.admin()  # with it go what it is asked
+        admin: Any = self.admin()  # with it goes what it is asked
         admin.create_topics([topic], operation_timeout=30)[name].result(60)
+
+    def configure_topic(self, name: str, **settings: object) -> None:
+        """Set these of a topic, likewise."""
+        entries = [
+            _CLASSES.ConfigEntry(
+                key.replace("_", "."), str(value), incremental_operation=_CLASSES.AlterConfigOpType.SET
+            )
+            for key, value in settings.items()
+        ]
+        resource = _CLASSES.ConfigResource(_CLASSES.ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        admin: Any = self.admin()
+        admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 @contextmanager
@@ -243,3 +225,9 @@ def open_kafka(brokers: int = 1) -> Iterator[KafkaCluster]:
     finally:
         cluster.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def headers_of(message: Message) -> dict[str, bytes]:
+    """Return the headers of a record; none of them may be null."""
+    pairs: Any = message.headers() or ()
+    return {str(name): bytes(text) for name, text in pairs}

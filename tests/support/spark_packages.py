@@ -14,9 +14,25 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tests.support.maven import fetch_jars
+
 AVRO: Final = ("spark-avro_2.13", "4.2.0", "4c186cedc03cbe4ee356a94b32232b347ef48611c3209400b3a77e4fe4abff4f")
 """The newest there; it runs with Spark 4.3."""
 PROTOBUF: Final = ("spark-protobuf_2.13", "4.2.0")
+KAFKA: Final = (
+    *(
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.2.0",
+    ),
+    *("org.apache.kafka:kafka-clients:4.1.1", "org.apache.commons:commons-pool2:2.12.1"),
+)
+"""Spark's Kafka source and what it needs: the newest there, too."""
+
+
+def kafka_source() -> list[Path]:
+    """Return the files of Spark's Kafka source; none, if it is not to be had."""
+    folder = fetch_jars("spark-kafka-4.2.0", KAFKA, alone=True)
+    return [] if folder is None else sorted(folder.glob("*.jar"))
 
 
 def spark_packages() -> list[Path]:

@@ -234,18 +234,19 @@ class BridgeClient:
         return (await self._retry(self._survey))[1]
 
     async def _survey(self) -> tuple[frozenset[NodeId], MemberShards]:
-        shards: list[RemoteShard] = []
+        shards: dict[tuple[str, str], RemoteShard] = {}
         known: dict[int, str] = {}
         async with self._node.survey(self._bridge, None, operation=ListShards.operation, timeout=2.0) as answers:
             async for answer in answers:
                 found = read_reply(MemberShards, answer.payload)
-                shards += found.shards
+                # Members without a log of their own all serve the same shards, at one address.
+                shards |= {(shard.id, shard.address): shard for shard in found.shards}
                 known |= found.known
         for error in answers.errors.values():
             raise error
         if answers.missing:
             raise trio.TooSlowError
-        return frozenset(answers.asked), MemberShards(shards=tuple(shards), known=known)
+        return frozenset(answers.asked), MemberShards(shards=tuple(shards.values()), known=known)
 
     async def wait_offsets(
         self,

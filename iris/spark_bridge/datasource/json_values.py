@@ -6,57 +6,27 @@ The sink packs it again, so that what a query passes on is the value that was pu
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, ProtocolError
-from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload, join_payload, split_payload
-from iris.spark_bridge.events.schema import HEADER_ENCODING, MAX_VALUE, PACKED, SCHEMA, TEXT
-
-JSON: Final = "json"
-"""Value of ``iris-encoding`` between source and sink; no log has it."""
+from iris.spark_bridge.events.json_payloads import JSON, pack_value, unpack_value
+from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, SCHEMA
 
 _HEADERS: Final = cast("pa.ListType", SCHEMA.field("headers").type)
-_write: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
 Recode = Callable[[bytes], tuple[bytes, str]]
 
 
 def unpack(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return events of the log with JSON in the place of msgpack; what has no such form stays as it is."""
-    return _recode(batch, PACKED, _unpacked)
+    return _recode(batch, PACKED, unpack_value)
 
 
 def pack(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows for the log with msgpack in the place of what ``unpack`` has made JSON of."""
-    return _recode(rows, JSON, _packed)
-
-
-def _unpacked(value: bytes) -> tuple[bytes, str]:
-    try:
-        payload = decode_payload_untrusted(join_payload(value, packed=True))
-        if isinstance(payload, str):  # of an older log
-            return payload.encode(), TEXT
-        text = _write(payload).encode()
-        if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
-            encode_payload(payload, sys.maxsize)  # what a stranger nests deeper would not come back
-        return text, JSON
-    except (ProtocolError, TypeError, ValueError, RecursionError):  # bytes in it, NaN, too deep, ...
-        return value, PACKED
-
-
-def _packed(value: bytes) -> tuple[bytes, str]:
-    try:
-        payload = encode_payload(msgspec.json.decode(value), MAX_VALUE)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LocalProtocolError, PayloadTooLarge):
-        return value, JSON  # a header that nobody believes: it stays what it is
-    return split_payload(payload)[0], PACKED
+    return _recode(rows, JSON, pack_value)
 
 
 def _recode(batch: pa.RecordBatch, encoding: str, recode: Recode) -> pa.RecordBatch:

@@ -50,6 +50,13 @@ HEADER_SINK: Final = "iris-sink"
 HEADER_BRIDGE: Final = "iris-bridge"
 """Header of the same events: the bridge whose log they are in, so that none of its members stores them again."""
 
+HEADER_TOPIC: Final = "iris-topic"
+"""Header of records in Kafka: the topic that an event was published on."""
+HEADER_PUBLISHER: Final = "iris-publisher"
+"""Header of records in Kafka: the node that has published an event."""
+HEADER_NUMBER: Final = "iris-number"
+"""Header of records in Kafka: the event's number among those of its publisher on its topic.  A repeat has the same."""
+
 RESERVED: Final = "iris-"
 LOG_APPEND_TIME: Final = 1
 
@@ -125,7 +132,7 @@ def encode_events(runs: Sequence[EventRun], *, shard: int, first: int, timestamp
             encodings = []
             encodings += [None] * len(values)
         for payload in payloads:
-            value, encoding = _stored(payload)
+            value, encoding = stored_value(payload)
             values.append(value)
             encodings.append(encoding)
     counts = [len(run.payloads) for run in runs]
@@ -144,7 +151,7 @@ NIL: Final = b"\xc0"
 """None, packed."""
 
 
-def _stored(payload: Payload) -> tuple[bytes | None, str | None]:
+def stored_value(payload: Payload) -> tuple[bytes | None, str | None]:
     """Return the value of a payload and how it is encoded, if it was not bytes."""
     if type(payload) is bytes:
         return payload, None

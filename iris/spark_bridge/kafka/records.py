@@ -1,0 +1,196 @@
+"""Records: how an event stands in Kafka, and how a record of Kafka reads as an event.
+
+============= ======================================================================================================
+of the record what it has
+============= ======================================================================================================
+key           the event's key, in UTF-8; null if it has none
+value         the payload: bytes as they are, text in UTF-8, another value as JSON, or packed if it has no such form;
+              null for None (a tombstone)
+partition     by the key, as Java's clients choose it (murmur2); without a key any
+timestamp     when a member produced the record, or when the leader stored it if the topic says so
+headers       ``iris-topic``, ``iris-sender`` (the publisher's cluster), ``iris-publisher`` (its node), ``iris-number``,
+              ``iris-encoding`` (if the payload was not bytes), then the event's own
+============= ======================================================================================================
+
+A publisher numbers its events on each topic, so ``iris-publisher``, ``iris-topic`` and ``iris-number`` name one event.
+A record that others wrote has none of them.  It reads as an event on a topic that is called as Kafka's, without a
+sender.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from iris.kernel.topic_syntax import is_topic
+from iris.patterns.bridge_protocol import SentEvent
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.spark_bridge.events.json_payloads import JSON, pack_value, unpack_value
+from iris.spark_bridge.events.schema import (
+    HEADER_ENCODING,
+    HEADER_NUMBER,
+    HEADER_PUBLISHER,
+    HEADER_SENDER,
+    HEADER_TOPIC,
+    LOG_APPEND_TIME,
+    NIL,
+    PACKED,
+    RESERVED,
+    SCHEMA,
+    TEXT,
+    key_text,
+    payload_of,
+    stored_value,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+RECORD_OVERHEAD: Final = 512
+"""Memory of a record on its way beside its bytes, as the client counts it about, in bytes."""
+
+FRAMING: Final = 128
+"""Most that a record's own framing, and its batch's, take on the wire, in bytes."""
+
+Headers = list[tuple[str, bytes]]
+
+
+class Written(NamedTuple):
+    """One event as a record to be produced."""
+
+    value: bytes | None
+    headers: Headers
+    size: int
+    """Bytes of value, key and headers."""
+
+
+def write_records(run: EventRun) -> Iterator[Written]:
+    """Yield the events of a run as records, in their order."""
+    common: Headers = [
+        (HEADER_TOPIC, run.topic.encode()),
+        (HEADER_SENDER, run.sender.cluster.encode()),
+        (HEADER_PUBLISHER, run.publisher.encode()),
+    ]
+    own = [(name, text.encode()) for name, text in run.headers.items() if not name.startswith(RESERVED)]
+    every = sum(len(name) + len(text) + 10 for name, text in (*common, *own)) + len((run.key or "").encode())
+    for at, payload in enumerate(run.payloads):
+        value, encoding = stored_value(payload)
+        if encoding == PACKED and value is not None:
+            value, encoding = unpack_value(value)
+        headers = [*common, (HEADER_NUMBER, b"%d" % (run.first + at))]
+        if encoding is not None:
+            headers.append((HEADER_ENCODING, encoding.encode()))
+        yield Written(value, headers + own if own else headers, every + len(value or b"") + 48)
+
+
+class Record(NamedTuple):
+    """One record of Kafka, read as an event."""
+
+    partition: int
+    offset: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    """Without the topic."""
+    timestamp: int
+    """Microseconds since 1970."""
+    is_append_time: bool
+
+    def stored(self) -> tuple[bytes | None, str]:
+        """Return the value, and how it is encoded, as an embedded log would have them."""
+        value, encoding = self.value, self.header(HEADER_ENCODING)
+        if encoding != JSON or value is None:
+            return value, encoding
+        packed, encoding = pack_value(value, sys.maxsize)
+        return packed, "" if encoding == JSON else encoding
+
+    def header(self, name: str) -> str:
+        """Return the text of a header; empty if there is none."""
+        return next((text or b"" for key, text in self.headers if key == name), b"").decode("utf-8", "replace")
+
+    @property
+    def size(self) -> int:
+        """Approximate memory of it, in bytes."""
+        headers = sum(len(name) + len(text or b"") for name, text in self.headers)
+        return len(self.value or b"") + len(self.key or b"") + headers + RECORD_OVERHEAD
+
+
+def read_record(message: Message, topic: str) -> Record:
+    """Read a record; others than bridges may have written it.
+
+    Args:
+        message: the record.
+        topic: topic of what no bridge has written.
+    """
+    given: list[tuple[str, bytes | None]] = list(message.headers() or ())  # type: ignore[arg-type]
+    named = next((text or b"" for name, text in given if name == HEADER_TOPIC), b"").decode("utf-8", "replace")
+    kind, milliseconds = message.timestamp()
+    value = message.value()
+    encoding = next((text for name, text in given if name == HEADER_ENCODING), None)
+    # What says that it is packed and is not would come again and again to programs that cannot decode it.
+    known = value is not None and encoding in (TEXT.encode(), PACKED.encode(), JSON.encode())
+    if encoding is not None and not (known and _is_encoded(value or b"", encoding.decode())):
+        given = [pair for pair in given if pair[0] != HEADER_ENCODING]
+    return Record(
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        topic=named if is_topic(named) else topic,
+        key=message.key(),
+        value=value,
+        headers=[(name, text) for name, text in given if name != HEADER_TOPIC],
+        timestamp=max(0, milliseconds) * 1000,
+        is_append_time=kind == 2,
+    )
+
+
+def _is_encoded(value: bytes, encoding: str) -> bool:
+    return encoding == JSON or type(payload_of(value, encoding)) is not bytes
+
+
+def as_sent(record: Record, large: int) -> SentEvent:
+    """Return an event as a consumer gets it; the value's size instead of a value of more than ``large`` bytes."""
+    value, encoding = record.stored()
+    if value is None:
+        value, encoding = NIL, PACKED
+    return SentEvent(
+        offset=record.offset,
+        topic=record.topic,
+        key=key_text(record.key),
+        headers={
+            name: (text or b"").decode("utf-8", "replace")
+            for name, text in record.headers
+            if not name.startswith(RESERVED)
+        },
+        sender=record.header(HEADER_SENDER),
+        encoding=encoding,
+        timestamp=record.timestamp,
+        value=value if len(value) <= large else len(value),
+    )
+
+
+def as_batch(records: Sequence[Record]) -> pa.RecordBatch:
+    """Return the columns of events, as ``iris.spark_bridge.events.schema`` has them."""
+    stored = [record.stored() for record in records]
+    columns: list[list[object]] = [
+        [record.key for record in records],
+        [value for value, _ in stored],
+        [record.topic for record in records],
+        [record.partition for record in records],
+        [record.offset for record in records],
+        [record.timestamp for record in records],
+        [LOG_APPEND_TIME if record.is_append_time else 0 for record in records],
+        [_pairs(record, encoding) for record, (_, encoding) in zip(records, stored, strict=True)],
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def _pairs(record: Record, encoding: str) -> list[dict[str, object]]:
+    named = [(HEADER_ENCODING, encoding.encode())] if encoding else []
+    own = [pair for pair in record.headers if pair[0] != HEADER_ENCODING]
+    return [{"key": name, "value": text} for name, text in (*named, *own)]

@@ -1,0 +1,182 @@
+"""Events into Kafka by a bridge while brokers and members are killed: none confirmed is lost, each key is in order.
+
+``python -m tests.support.kafka_chaos --events 20000 --rate 500`` prints what came of it, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+import iris
+from tests.support.kafka import KafkaCluster, headers_of, open_kafka
+from tests.support.processes import Child, open_realm
+
+PARTITIONS: Final = 6
+KEYS: Final = 200
+BROKER_KILLED: Final = 10.0
+"""Seconds from one kill of a broker to the next."""
+MEMBER_KILLED: Final = 7.0
+"""The same of members of the bridge."""
+MEMBERS: Final = 3
+TOPIC: Final = "bridge"
+PATIENCE: Final = 600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is in Kafka after all."""
+
+    confirmed: int
+    lost: int
+    """Confirmed events that are not there."""
+    repeats: int
+    """Records that others with the same publisher, topic and number stand before."""
+    disordered: int
+    """Events that stand before an earlier one of their key, once repeats are dropped."""
+    brokers_killed: int
+    members_killed: int
+    seconds: float
+    slowest: float
+    """Seconds of the longest wait for room for another event, while the others waited for their confirmation."""
+
+
+class Kills:
+    """Kills brokers and members in turns, and starts each again."""
+
+    def __init__(self, kafka: KafkaCluster, members: list[Child]) -> None:
+        self._kafka = kafka
+        self._members = members
+        self._over = threading.Event()
+        self.brokers = self.members = 0
+
+    def _kill_brokers(self) -> None:
+        due = time.monotonic()
+        for number in itertools.cycle(self._kafka.brokers):
+            due += BROKER_KILLED
+            if self._over.wait(due - time.monotonic()):
+                return
+            self._kafka.kill(number)
+            self.brokers += 1
+            self._kafka.start(number)  # with two of three away nothing would be confirmed
+
+    def _kill_members(self) -> None:
+        for member in itertools.cycle(self._members):
+            if self._over.wait(MEMBER_KILLED):
+                return
+            member.end()
+            self.members += 1
+            member.launch()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Kill in the block."""
+        threads = [threading.Thread(target=self._kill_brokers), threading.Thread(target=self._kill_members)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+
+async def publish(events: int, rate: float | None) -> tuple[str, float]:
+    """Publish so many confirmed events; return the publisher, and how long an event waited for room at most."""
+    slowest = 0.0
+    async with iris.open_node("publisher") as node:
+        await node.wait_for("bridge", timeout=60)
+        async with node.confirming(timeout=PATIENCE) as confirmed:
+            began = trio.current_time()
+            for number in range(events):
+                if rate is not None and number % 50 == 0:
+                    await trio.sleep_until(began + number / rate)
+                before = trio.current_time()
+                await confirmed.publish("orders.new", b"%d" % number, key=f"k{number % KEYS}")
+                slowest = max(slowest, trio.current_time() - before)
+        return node.id, slowest
+
+
+def read_all(kafka: KafkaCluster) -> Iterator[tuple[bytes, tuple[bytes, ...], int]]:
+    """Yield the key, the identity and the value of each record, in the order of each partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "chaos", "log_level": 0, "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    ended: set[int | None] = set()
+    while len(ended) < PARTITIONS:
+        for message in consumer.consume(10_000, timeout=1.0):
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                continue
+            headers = headers_of(message)
+            named = tuple(headers[name] for name in ("iris-publisher", "iris-topic", "iris-number"))
+            yield message.key() or b"", named, int(message.value() or b"")
+    consumer.close()
+
+
+def run(events: int, rate: float | None = None) -> Outcome:
+    """Publish, kill, read and count."""
+    with open_realm() as realm, open_kafka(3) as kafka, tempfile.TemporaryDirectory() as logs:
+        kafka.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
+        command = [sys.executable, "-m", "iris", "bridge", "--topic", ">", "--kafka", kafka.bootstrap]
+        del realm
+        members = [Child(command, ready="stores", log=Path(logs) / f"{number}.txt") for number in range(MEMBERS)]
+        try:
+            for member in members:
+                member.start()
+            kills = Kills(kafka, members)
+            began = time.monotonic()
+            with kills.going_on():
+                publisher, slowest = trio.run(partial(publish, events, rate))
+                seconds = time.monotonic() - began
+            seen: set[int] = set()
+            last: dict[bytes, int] = {}
+            repeats = disordered = 0
+            for key, named, value in read_all(kafka):
+                assert named[0] == publisher.encode()
+                number = int(named[2])
+                if number in seen:
+                    repeats += 1
+                    continue
+                seen.add(number)
+                disordered += value < last.get(key, -1)
+                last[key] = value
+            return Outcome(
+                confirmed=events,
+                lost=events - len(seen),
+                repeats=repeats,
+                disordered=disordered,
+                brokers_killed=kills.brokers,
+                members_killed=kills.members,
+                seconds=round(seconds, 1),
+                slowest=round(slowest, 1),
+            )
+        finally:
+            for member in members:
+                member.end()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--rate", type=float)
+    given = parser.parse_args()
+    sys.stdout.write(json.dumps(dataclasses.asdict(run(given.events, given.rate))) + "\n")
