@@ -47,9 +47,9 @@ def queue() -> None:
 
 def _about_a_queue(verb: Verb) -> Verb:
     """Give ``verb`` the options that say which queue."""
-    verb = click.option(
-        "--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to look for it."
-    )(verb)
+    verb = click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to look for it.")(
+        verb
+    )
     verb = click.option("--bridge", default="bridge", show_default=True, metavar="NAME", help="The bridge's cluster.")(
         verb
     )
