@@ -59,8 +59,8 @@ def command_reference() -> str:
         "Written by `make docs` from the command itself; do not edit. `-h` shows all of a verb.\n",
         f"```text\n{_full_help(context)}\n```\n",
         "## Options of several verbs\n",
-        "A verb has those that stand behind *Also*. PAYLOAD is a text; `@FILE` sends the bytes of a file, `-` those of standard"
-        " input.\n",
+        "A verb has those that stand behind *Also*.\n",
+        "PAYLOAD is a text; `@FILE` sends the bytes of a file, `-` those of standard input.\n",
         *_table(shared),
         "## Connection\n",
         "Each verb that opens a node takes these, or [variables](environment.md) in their place:\n",

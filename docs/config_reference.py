@@ -23,8 +23,8 @@ mine = iris.Config(max_payload=4 * 1024 * 1024, drain_timeout=20.0)
 async with iris.open_node("shop", config=mine): ...
 ```
 
-Behind each name stands its default. Sizes are bytes, times are seconds. A value that cannot work is a `ConfigError` that
-names the field. A limit holds for what arrives as well as for what is sent.
+Defaults are in bold. Sizes are bytes, times are seconds. A value that cannot work is a `ConfigError` that names the
+field. A limit holds for what arrives as well as for what is sent.
 """
 _SECTION: Final = re.compile(r"^ +# -- ([\w/ ]+?) -+$")
 _UNITS: Final = (
