@@ -286,9 +286,9 @@ class WorkerPool:
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
         "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_identity", "_idle", "_is_over", "_latency",
         "_node", "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running",
-        "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served",
-        "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining", "failures", "kept",
-        "paused", "received", "repeated", "service",
+        "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running",
+        "_tunnels_served", "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining",
+        "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
 
     def __init__(
