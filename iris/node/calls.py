@@ -172,7 +172,8 @@ class Calls:
         if operation is not None or key is not None or type(cluster) is not str:
             check_request(cluster, operation, key)
         options = PLAIN if options is None else check_is(options, RequestOptions, "options")
-        timeout = check_timeout(timeout)
+        if type(timeout) is not float or not timeout > 0:
+            timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
         if self._tracing is not None:

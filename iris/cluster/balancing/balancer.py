@@ -295,8 +295,10 @@ class Balancer:
         """
         if not self._arranged:
             self._arrange()
-        preferred_site: list[_Score] = []
-        if isinstance(prefer, AtSite):
+        preferred_site: list[_Score] | None = None
+        if prefer is None:  # nearly always
+            pass
+        elif isinstance(prefer, AtSite):
             preferred_site = [
                 score
                 for score in self._scores.values()
@@ -306,7 +308,7 @@ class Balancer:
                 and (score.circuit is None or score.circuit.state is CircuitState.CLOSED)
                 and score.node not in exclude
             ]
-        elif prefer is not None and prefer not in exclude:
+        elif prefer not in exclude:
             preferred = self._scores.get(prefer)
             if preferred is not None and not preferred.suspended and preferred.reported < _GRAY_DELAY:
                 return prefer

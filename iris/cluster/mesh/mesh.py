@@ -233,9 +233,11 @@ class Mesh:
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``, see ``Link.post``; raise NotSent without one, or room on it."""
-        peer = self.own if node == self.own.node else self._peers.get(node)
+        peer = self._peers.get(node)
         if peer is None:
-            raise NotSent(f"no link to node {node}")
+            peer = self.own
+            if node != peer.node:
+                raise NotSent(f"no link to node {node}")
         peer.link.post(message, size, reserve, flush=flush)
 
     def frame_time(self) -> float:

@@ -174,7 +174,7 @@ class Requests(PeerObserver):
         self._ledger = ledger
         self._reach = reach
         self._begun: dict[Call, int] = {}
-        """Requests without an outcome, and at how many members."""
+        """Requests without an outcome, and at how many members; without those whose first attempt waits."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
@@ -243,7 +243,8 @@ class Requests(PeerObserver):
         Raises:
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
         """
-        body = encoded(payload, self._config.max_payload)
+        most = self._config.max_payload
+        body = payload if type(payload) is bytes and len(payload) <= most else encoded(payload, most)
         if idempotency_key is not None:
             headers = {**(headers or {}), IDEMPOTENCY_KEY: idempotency_key}
         flat, size = None, len(body) if type(body) is bytes else wire.payload_size(body)
@@ -277,7 +278,7 @@ class Requests(PeerObserver):
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
             self.latency.failed(call.label, call.operation, type(nobody).__name__)
             raise nobody
-        self.opened(call)
+        self.tally.sent += 1
         first: Attempt | None = None
         try:
             if hedge is None:
@@ -300,8 +301,10 @@ class Requests(PeerObserver):
                             reply = self.decode_reply_untrusted(reply, call.cluster, first.member)
                         self._answered(call)
                         return reply
+                self._begun[call] = 1
                 reply = await self._ask(call, first=first, refused=refused)
             else:
+                self._begun[call] = 1
                 hedging = self._hedges.setdefault(call.cluster, Hedging())
                 reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: self._may_hedge(call))
         except BaseException as error:
@@ -328,7 +331,7 @@ class Requests(PeerObserver):
             return None
         if attempt is None:
             return None
-        self.opened(call)
+        self.tally.sent += 1
         return Begun(self, attempt)
 
     def _first(self, call: Call, woken: Callable[[], None] | None = None) -> Attempt | None:
@@ -416,7 +419,7 @@ class Requests(PeerObserver):
 
     def _closed(self, call: Call, member: NodeId) -> LedgerRow:
         """Close a request to a member that has its outcome; return the row in the books that it counts in."""
-        begun = self._begun.pop(call)
+        begun = self._begun.pop(call, 1)
         if begun > 1:
             self._begun[call] = begun - 1
         return self._ledger.row(call.pattern, call.name, member)
@@ -426,6 +429,8 @@ class Requests(PeerObserver):
         waiting: Counter[tuple[Pattern, str]] = Counter()
         for call, count in self._begun.items():
             waiting[call.pattern, call.name] += count
+        for call in {attempt.call for attempt in self._waiting.values()} - self._begun.keys():
+            waiting[call.pattern, call.name] += 1
         return [
             BookRow(
                 pattern=pattern, name=name, receiver=None, sent=count, received=0, expired=0, refused=0, lost={},
@@ -437,7 +442,8 @@ class Requests(PeerObserver):
     def _answered(self, call: Call) -> None:
         """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
         self.tally.answered += 1
-        del self._begun[call]
+        if self._begun:
+            self._begun.pop(call, None)
         key = call.pattern, call.name, call.operation, call.asked
         account = self._accounts.get(key)
         if account is None or account.row.is_former:
@@ -886,6 +892,7 @@ class Begun:
         """Do what follows the first attempt: try another member, or raise; see ``Requests.request``."""
         self._is_counted = True
         requests, call = self._requests, self.attempt.call
+        requests._begun[call] = 1
         try:
             reply = await requests._ask(call, first=self.attempt)
         except BaseException as error:

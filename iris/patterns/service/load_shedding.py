@@ -36,10 +36,12 @@ _SAMPLES: Final = 64
 class LoadShedder:
     """Load shedder of one queue.  It is not called while no request waits."""
 
-    __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "shed")
+    __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "patience", "shed")
 
     def __init__(self, target: float) -> None:
         self._target = target
+        self.patience: Final = 2 * target
+        """Seconds that a request may wait without being given up, whatever runs."""
         self._gap = 0.0
         self._samples = 0
         self._last = 0.0
@@ -100,7 +102,7 @@ class LoadShedder:
 
         Only while newer ones are refused, too: a burst that nothing follows is served to its end.
         """
-        if waited <= 2 * self._target:  # nearly always, and ``target`` is no less
+        if waited <= self.patience:
             return False
         target = self.target(running)
         if waited <= 2 * target or now - self._refused_at > _INTERVALS * target or not self.stands(now, running):
@@ -119,6 +121,9 @@ _HALVED: Final = 0.25
 
 _NOTHING: Final = 1e-6
 
+_AT_ONCE: Final = 0.001
+"""Seconds in which former waits fade by less than 0.3 %, which is left out."""
+
 
 @final
 class QueueDelay:
@@ -133,9 +138,10 @@ class QueueDelay:
 
     def begun(self, arrived: float, now: float) -> None:
         """Note that a request begins that came at ``arrived``."""
-        waited = self._faded(now) if self.lately > _NOTHING else 0.0
+        waited = self.lately
+        if now - self._at > _AT_ONCE:
+            waited, self._at = self._faded(now), now
         self.lately = waited + _WEIGHT * (now - arrived - waited)
-        self._at = now
 
     def delay(self, oldest: float | None, now: float) -> float:
         """Return how long requests wait; ``oldest``: when the first of those arrived that wait now, if any do."""

@@ -35,12 +35,13 @@ from iris.patterns.request import (
     OF_HANDLER,
     OVERLOADED,
     PAUSED,
+    TIMED,
     TOO_LARGE,
 )
 from iris.patterns.service.outcomes import not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Service
-from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool, WorkerPools
+from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool, WorkerPools, pending
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
@@ -176,7 +177,7 @@ class Server(PeerObserver):
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
-        job = PendingRequest(peer, request, handler, decoded, self._mesh.frame_time())
+        job = pending(peer, request, handler, decoded, self._mesh.frame_time())
         if job.key is not None and membership.kept is None:
             refusal = not_kept(cluster, identifier)
             membership.received += 1
@@ -259,14 +260,14 @@ class Server(PeerObserver):
 
     def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
-        if job.idempotent and (
+        if job.flags & IDEMPOTENT and (
             isinstance(reply, kinds.Reply) or reply.retry_after == OF_HANDLER or reply.code not in _DID_NOT_RUN
         ):
             key = (job.peer.node, job.identifier)
             # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
             # again.
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
-        if job.timed:
+        if job.flags & TIMED:
             waited, taken = job.begun - job.arrived, trio.current_time() - job.begun
             with suppress(NotSent):  # it is a note beside the answer
                 job.peer.link.post(kinds.Timed(job.identifier, int(waited * 1e6), int(taken * 1e6)), 0)
@@ -318,7 +319,7 @@ class Server(PeerObserver):
         """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:
-                if job.idempotent:
+                if job.flags & IDEMPOTENT:
                     _end_at(job, min(job.deadline, trio.current_time() + _ORPHANED))
                 else:
                     _cancel(job)

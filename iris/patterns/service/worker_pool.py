@@ -14,15 +14,17 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
+from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
+from msgspec import Struct
 
 from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
-from iris.kernel.names import account_of
+from iris.kernel.names import NodeId, account_of
 from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
@@ -37,13 +39,11 @@ from iris.patterns.request import (
     DRAINING,
     EXPIRED,
     IDEMPOTENCY_KEY,
-    IDEMPOTENT,
     KEYED,
     MEMBER_LEFT,
     OF_HANDLER,
     OVERLOADED,
     PRIORITY_SHIFT,
-    TIMED,
 )
 from iris.patterns.service.broadcast_queue import BroadcastQueue, CreditReporter
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
@@ -60,14 +60,65 @@ from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
+from iris.security.identity import PeerIdentity
 
+_HIGH: Final = Priority.HIGH
+_NORMAL: Final = Priority.NORMAL
 _HEADER: Final = 192
 """Size that a header takes beside its name and its value, in bytes."""
 
 
 @final
-class PendingRequest:
-    """One request at a member, from its arrival to its answer.
+class PendingRequest(Struct, eq=False):
+    """One request at a member, from its arrival to its answer.  Made by ``pending``; its times are trio's.
+
+    Attributes:
+        peer: the caller.
+        handler: handler of its operation.
+        headers: its headers, decoded.
+        flags: the flags of the request as it came.
+        priority: the ``Priority`` among them.
+        arrived: time of its arrival.
+        begun: time at which its handler was called; that of its arrival until then.
+        deadline: time at which its caller waits no more.
+        key: idempotency key under which its outcome is kept.  None if it has none.
+        size: bytes that it takes of the room for what waits.
+        account: account whose share of the queue it takes while it waits; empty if it found a free place.
+        cost: part of that share that it takes.
+        counted: True while its outcome is being recorded: its handler has ended, and was counted.
+        refused: True if its handler has raised ``RemoteError``: it says that it has had no effect.
+    """
+
+    peer: Peer
+    identifier: int
+    operation: str | None
+    handler: RequestHandler | InProcess
+    headers: Mapping[str, str]
+    payload: wire.Payload
+    flags: int
+    priority: int
+    arrived: float
+    begun: float
+    deadline: float
+    key: str | None = None
+    size: int = 0
+    account: str = ""
+    cost: int = 0
+    scope: HandlerScope | None = None
+    cancelled: bool = False
+    counted: bool = False
+    refused: bool = False
+    undoes: UndoneStep | None = None
+
+
+def pending(
+    peer: Peer,
+    request: kinds.Request,
+    handler: RequestHandler | InProcess,
+    headers: Mapping[str, str],
+    arrived: float,
+) -> PendingRequest:
+    """Return a request as it waits here.
 
     Args:
         peer: the caller.
@@ -76,67 +127,11 @@ class PendingRequest:
         headers: its headers, decoded.
         arrived: time of its arrival, on trio's clock.
     """
-
-    __slots__ = (
-        "account",
-        "arrived",
-        "begun",
-        "cancelled",
-        "cost",
-        "counted",
-        "deadline",
-        "handler",
-        "headers",
-        "idempotent",
-        "identifier",
-        "key",
-        "operation",
-        "payload",
-        "peer",
-        "priority",
-        "refused",
-        "scope",
-        "size",
-        "timed",
-        "undoes",
-    )
-
-    def __init__(
-        self,
-        peer: Peer,
-        request: kinds.Request,
-        handler: RequestHandler | InProcess,
-        headers: Mapping[str, str],
-        arrived: float,
-    ) -> None:
-        flags = request.flags
-        self.timed = flags & TIMED != 0
-        """True if its caller is to be sent how long it waited and ran."""
-        self.key = headers.get(IDEMPOTENCY_KEY) if flags & KEYED else None
-        """Idempotency key under which its outcome is kept.  None if it has none."""
-        self.peer = peer
-        self.identifier = request.id
-        self.operation = request.operation
-        self.handler = handler
-        self.arrived = arrived
-        self.begun = arrived
-        self.deadline = arrived + request.budget / 1000
-        self.headers = headers
-        self.payload = request.payload
-        self.idempotent = flags & IDEMPOTENT != 0
-        self.priority = flags >> PRIORITY_SHIFT & 3
-        self.size = 0
-        self.account = ""
-        """Account whose share of the queue it takes while it waits; empty if it found a free place."""
-        self.cost = 0
-        """Part of that share that it takes."""
-        self.scope: HandlerScope | None = None
-        self.cancelled = False
-        self.counted = False
-        """True while its outcome is being recorded: its handler has ended, and was counted."""
-        self.refused = False
-        """True if its handler has raised ``RemoteError``: it says that it has had no effect."""
-        self.undoes: UndoneStep | None = None
+    flags = request.flags
+    return PendingRequest(
+        peer, request.id, request.operation, handler, headers, request.payload, flags, flags >> PRIORITY_SHIFT & 3,
+        arrived, arrived, arrived + request.budget / 1000, headers.get(IDEMPOTENCY_KEY) if flags & KEYED else None,
+    )  # fmt: skip
 
 
 @final
@@ -289,11 +284,11 @@ class WorkerPool:
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
     __slots__ = (
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
-        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_idle", "_is_over", "_latency", "_node",
-        "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running",
-        "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served",
-        "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining", "failures", "kept",
-        "paused", "received", "repeated", "service",
+        "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_identity", "_idle", "_is_over", "_latency",
+        "_node", "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running",
+        "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running",
+        "_tunnels_served", "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining",
+        "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
 
     def __init__(
@@ -355,6 +350,10 @@ class WorkerPool:
         self.broadcasts: Final = BroadcastQueue(cluster, config.broadcast_window, self._queue_bytes, host)
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
+        self._identity: PeerIdentity | None = None
+        """Identity of the caller of the last request: the next one has the same most of the time."""
+        self._sender = Sender("", NodeId(""))
+        """The caller of the last request, as handlers see it."""
         self._context = copy_context()
         """Context that every handler begins with, for any caller: the one of the code that joined the cluster."""
         self._context.run(served_priority.set, Priority.NORMAL)
@@ -608,8 +607,7 @@ class WorkerPool:
                             job.scope = scope
                             if job.deadline != until:
                                 scope.deadline = until = job.deadline
-                            called = self._call(job) if job.key is None else self._call_once(job, job.key)
-                            reply, size = await called
+                            reply, size = await (self._call(job) if job.key is None else self._call_once(job, job.key))
                             until = job.deadline  # a caller that has asked again may have moved it
                             now = trio.current_time()
                             self._finish(job, now, reply, size)
@@ -721,19 +719,21 @@ class WorkerPool:
             return False
         shedding = self._shedding
         if shedding.busy or self._queue:
-            waiting, running = len(self._queue), len(self._running)
+            waiting = len(self._queue)
+            waited = now - job.arrived
             if (
-                job.priority != Priority.HIGH
+                waited > shedding.patience  # hardly ever
+                and job.priority != _HIGH
                 # Of a caller with less than its share nothing is given up: it waits because of others.
                 and (len(self._waiting) < 2 or self._heaviest(account_of(job.peer.identity.caller), job.cost) is None)
-                and shedding.gives_up(now - job.arrived, now, waiting, running)
+                and shedding.gives_up(waited, now, waiting, len(self._running))
             ):
                 self._refuse(job)
                 return False
             shedding.begun(now, waiting)
         # From here on the handler may have effects: if the member is lost now, the caller cannot know whether it ran.
         job.begun = now
-        if job.priority != Priority.NORMAL:
+        if job.priority != _NORMAL:
             served_priority.set(job.priority)
         return True
 
@@ -786,10 +786,13 @@ class WorkerPool:
     async def _call(self, job: PendingRequest, attempt: int = 1, outbox: Outbox | None = None) -> tuple[Outcome, int]:
         handler = job.handler
         in_process = isinstance(handler, InProcess)
+        identity = job.peer.identity
+        if identity is not self._identity:
+            self._identity, self._sender = identity, Sender(identity.caller, job.peer.node)
         try:
             request = Request(
                 payload=None if in_process else wire.decode_payload_untrusted(job.payload),
-                sender=Sender(job.peer.identity.caller, job.peer.node),
+                sender=self._sender,
                 headers=job.headers,
                 deadline=job.deadline,
                 cluster=self.cluster,
@@ -812,9 +815,10 @@ class WorkerPool:
                 payload = await self._processes.call(handler, request, job.payload)
             else:
                 result: object = handler(request)
-                if inspect.isawaitable(result):
+                if type(result) is CoroutineType or inspect.isawaitable(result):
                     result = await result
-                payload = encoded(result, self._host.config.max_payload)
+                most = self._host.config.max_payload
+                payload = result if type(result) is bytes and len(result) <= most else encoded(result, most)
             if seen is not None:
                 seen.end()
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer

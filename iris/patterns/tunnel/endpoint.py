@@ -147,7 +147,7 @@ class TunnelEndpoint:
         if self._attached:
             return
         has_data = self.machine.sending.has_next
-        if self._mark or self.machine.has_news or (has_data and self._flight.has_room):
+        if self._mark or (has_data and self._flight.has_room) or self.machine.has_news:
             self._attached = True
             try:
                 self._host.mesh.add_bulk_source(self.node, self)
@@ -196,7 +196,7 @@ class TunnelEndpoint:
             self._flight.forget(self)
             self._host.end_ended(self)
         for wakeup, condition in self._waiting.items():
-            if condition():
+            if (self._reader_comes and condition is self._reader) or condition():
                 wakeup.wake()
         for woken, condition in self._watching.items():
             if condition():

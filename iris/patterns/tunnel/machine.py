@@ -2,7 +2,7 @@
 
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
-``has_news`` and ``sending.has_next`` (the link should come and ``pop``), ``has_message``, ``has_eof``, ``has_room``,
+``has_news`` and ``sending.has_next`` (the link should come and ``pop``), ``messages``, ``has_eof``, ``has_room``,
 ``is_flushed``, and ``ending`` once the tunnel has ended, with the ``final_message`` to post.
 
 How nothing is lost, over links that may lose what was in flight:
@@ -238,7 +238,10 @@ class TunnelMachine:
             return self._opening_due
         if self.state is TunnelState.CLOSED:
             return False
-        return self._has_answer or self.receiving.owes_news
+        # As ``_has_answer``, in a call less: this is asked for each message that comes, and each that is read.
+        if self._accept_due or self._ack_due or self._ask_due:
+            return True
+        return (self._hurry and self.sending.is_only_unacknowledged) or self.receiving.owes_news
 
     @property
     def has_urgent_news(self) -> bool:

@@ -56,7 +56,7 @@ class Budget:
         if self._finishing is not half:
             self._line[half] = None
             # A message that nobody reads holds the others up until one of their other ends asks, and not for ever.
-            if self._finishing is None or self._finishing.has_message:
+            if self._finishing is None or self._finishing.messages:
                 self._finishing = None
                 self._pass_on()
         return self._finishing is half
@@ -98,7 +98,6 @@ class ReceivingHalf:
         "_announced",
         "_announced_received",
         "_budget",
-        "_complete",
         "_consumed",
         "_cost",
         "_limit",
@@ -112,6 +111,7 @@ class ReceivingHalf:
         "chunks_misrouted",
         "chunks_repeated",
         "has_eof",
+        "messages",
         "messages_read",
         "messages_received",
         "number",
@@ -143,7 +143,8 @@ class ReceivingHalf:
         self._quarter = window // 4  # cost after which chunks are acknowledged
         self._limit = limit
         self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
-        self._complete = 0  # messages in _waiting that are whole
+        self.messages = 0
+        """Whole messages that wait to be read."""
         self._partial = -1  # bytes of the message that is arriving; -1 between messages
         self._partial_flags = 0
         self._cost = 0  # of everything received
@@ -160,11 +161,6 @@ class ReceivingHalf:
     def held(self) -> int:
         """Cost of the chunks that wait for a reader."""
         return self._cost - self._consumed
-
-    @property
-    def has_message(self) -> bool:
-        """True if ``read`` would return a message."""
-        return self._complete > 0
 
     @property
     def has_piece(self) -> bool:
@@ -198,7 +194,7 @@ class ReceivingHalf:
             raise RemoteProtocolError(f"a message of more than {self._limit} bytes, the limit that was agreed on")
         if chunk.flags & END:
             self._partial = -1
-            self._complete += 1
+            self.messages += 1
             self.messages_received += 1
         elif size < SMALLEST_PIECE:
             raise RemoteProtocolError(f"a piece of {size} bytes that is not the last of its message")
@@ -263,7 +259,7 @@ class ReceivingHalf:
     # -- credit ---------------------------------------------------------------------------------------------
 
     def _grant(self) -> int:
-        if self._complete:
+        if self.messages:
             return self._consumed + self._window
         if self._partial >= 0 and not self._budget.admits(self):
             return self._consumed + self._window
@@ -292,7 +288,7 @@ class ReceivingHalf:
 
     def read(self) -> tuple[bytes, bool] | None:
         """Return the next message and whether it is packed; None if none is whole."""
-        if not self._complete:
+        if not self.messages:
             return None
         flags, data = self._waiting.popleft()
         cost = len(data) + CHUNK_COST
@@ -304,7 +300,7 @@ class ReceivingHalf:
                 cost += len(data) + CHUNK_COST
             data = b"".join(parts)
         self._consumed += cost
-        self._complete -= 1
+        self.messages -= 1
         self.messages_read += 1
         self._budget.release(self, cost, message=True)
         return data, bool(flags & PACKED)
@@ -316,16 +312,16 @@ class ReceivingHalf:
         flags, data = self._waiting.popleft()
         self._consumed += len(data) + CHUNK_COST
         if flags & END:
-            self._complete -= 1
+            self.messages -= 1
             self.messages_read += 1
         self._budget.release(self, len(data) + CHUNK_COST, message=bool(flags & END))
         return data, bool(flags & PACKED)
 
     def discard(self) -> int:
         """Drop everything unread; return how many whole messages that were."""
-        dropped = self._complete
+        dropped = self.messages
         self._waiting.clear()
-        self._complete = 0
+        self.messages = 0
         held, self._consumed = self.held, self._cost
         self._budget.release(self, held, message=dropped > 0)
         return dropped

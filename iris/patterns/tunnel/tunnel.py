@@ -236,10 +236,10 @@ class Tunnel:
             What ends that.  None if there is nothing to wait for: ``receive`` says what it is.
         """
         end, receiving = self._end, self._end.machine.receiving
-        if self._receiving or self._closed or receiving.has_message or self._is_unreadable():
+        if self._receiving or self._closed or receiving.messages or self._is_unreadable():
             return None
         self._receiving = True
-        unwatch = end.watch(lambda: receiving.has_message or self._is_unreadable(), woken)
+        unwatch = end.watch(lambda: receiving.messages > 0 or self._is_unreadable(), woken)
 
         def stop() -> None:
             unwatch()
@@ -285,7 +285,7 @@ class Tunnel:
             self._receiving = True
             try:
                 await end.wait_readable(
-                    lambda: (receiving.has_piece if pieces else receiving.has_message) or self._is_unreadable()
+                    lambda: (receiving.has_piece if pieces else receiving.messages > 0) or self._is_unreadable()
                 )
             finally:
                 self._receiving = False

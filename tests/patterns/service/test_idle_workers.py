@@ -23,7 +23,7 @@ from iris.patterns.observer import Observer
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import Limits, Service
-from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool
+from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool, pending
 from tests.support.realms import TestRealm
 
 TRIALS = 32
@@ -66,7 +66,7 @@ async def pool_of(service: Service, concurrency: int) -> AsyncIterator[tuple[Wor
         def accept(number: int, seconds: float = 1.0) -> bool:
             payload = wire.encode_payload(number, 1000)
             request = kinds.Request(number, service.name, None, int(seconds * 1000), 0, None, payload)
-            return pool.accept(PendingRequest(peer, request, service.requests[None], {}, trio.current_time()))
+            return pool.accept(pending(peer, request, service.requests[None], {}, trio.current_time()))
 
         yield pool, host, accept
         await trio.sleep(1.0)

@@ -92,7 +92,7 @@ def test_whole_messages_that_arrived_before_the_end_can_be_read_after_it() -> No
     pair.ends[1].lost("the node is gone")
     pair.take_in(1)
     assert pair.read[1] == [b"whole"]
-    assert not pair.ends[1].receiving.has_message
+    assert not pair.ends[1].receiving.messages
 
 
 def test_a_reader_that_stops_bounds_what_its_sender_may_send() -> None:

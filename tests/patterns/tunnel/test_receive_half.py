@@ -44,9 +44,9 @@ def test_pieces_can_be_read_before_their_message_is_whole() -> None:
     assert receiving.read_piece() == (b"a" * 600, False)
     assert receiving.read_piece() is None
     receiving.add(kinds.TunnelChunk(1, 1, END, b"b"))
-    assert receiving.has_message
+    assert receiving.messages
     assert receiving.read_piece() == (b"b", False)
-    assert not receiving.has_message
+    assert not receiving.messages
 
 
 @pytest.mark.parametrize(("cost", "owed"), [(WINDOW // 4, True), (WINDOW // 4 - 1, False)])
@@ -230,4 +230,4 @@ def test_no_peer_makes_it_hold_more_than_a_window_and_a_message(steps: list[kind
         except RemoteProtocolError:
             break
         assert 0 <= receiving.held <= bound
-        assert receiving.has_message == any(flags & END for flags, _ in receiving._waiting)
+        assert receiving.messages == sum(bool(flags & END) for flags, _ in receiving._waiting)
