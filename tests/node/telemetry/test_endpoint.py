@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -137,6 +138,23 @@ async def test_a_crowd_waits_in_the_queue_of_the_system_and_is_served(monkeypatc
             await stream.aclose()
     assert all(answer.endswith(b"hello\n") for answer in answers)
     assert most <= module.MAX_CONNECTIONS
+
+
+@pytest.mark.parametrize("once", range(3))
+async def test_who_has_asked_pays_for_no_stall_of_the_process(monkeypatch: pytest.MonkeyPatch, once: int) -> None:
+    """One more connection waits for a place meanwhile, and those that have one are due to leave it after the stall."""
+    monkeypatch.setattr(module, "_IDLE", 1.0)
+    async with an_endpoint() as endpoint:
+        clients = [socket.create_connection((endpoint.host, endpoint.port)) for _ in range(module.MAX_CONNECTIONS + 1)]
+        while len(endpoint._open) < module.MAX_CONNECTIONS:  # noqa: ASYNC110 -- of all tasks
+            await trio.sleep(0.001)
+        for client in clients:
+            client.sendall(asking("/hello"))
+        time.sleep(module._IDLE)  # noqa: ASYNC251 -- the stall
+        for client in clients:
+            with client, client.makefile("rb") as stream:
+                assert (await trio.to_thread.run_sync(stream.read)).endswith(b"hello\n")
+                client.shutdown(socket.SHUT_WR)
 
 
 @pytest.mark.parametrize("said", [b"", asking("/hello"), asking("/large")], ids=["nothing", "one request", "large"])
