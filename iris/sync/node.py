@@ -57,7 +57,7 @@ def _publish_at_once(
     headers: Mapping[str, str] | None = None,
     expires: float | None = None,
 ) -> bool:
-    """Publish an event of a thread if nothing has to be waited for; each time that threads cross is a turn of its own."""
+    """Publish an event of a thread if nothing has to be waited for; each crossing of threads is a turn of its own."""
     node._publishing.begin_turn()
     return node._publish_at_once(topic, payload, key, headers, expires)
 
