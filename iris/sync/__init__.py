@@ -16,7 +16,9 @@ Promises: Ctrl-C ends a wait at once, and leaves behind what cancelling leaves b
 wait for that.  A process that was forked from one with a node gets an error: open the first node after the fork, as in
 Celery's ``worker_process_init``.  A program that ends with a node open says goodbye.
 ``publish`` returns when nothing can refuse the event any more: plain bytes on a topic that the node has published on
-are sent soon afterwards.  The order of a thread's events is kept, and leaving the node sends what is left.
+are sent soon afterwards.  The order of a thread's events is kept, nothing that the thread sends later overtakes them,
+and leaving the node sends what is left.  A block that ``sys.exit`` or Ctrl-C ends gives that half a second; what is not
+sent then is logged, and lost in the books as ``not published``.
 Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block; and
 ``Lease.left``.
 """

@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 import trio
 
 import iris
 import iris.sync
+from iris.sync.handles import _ConfirmedEvent
 
 SMALL = iris.SubscriptionLimits(events=4)
 
@@ -198,3 +200,138 @@ async def test_what_a_handler_in_a_thread_has_published_is_sent_when_its_member_
             await reader.request("shop", wait=5)
         with trio.fail_after(30):
             assert [(await anext(events)).payload for _ in range(2000)] == [b"%d" % number for number in range(2000)]
+
+
+@pytest.mark.parametrize("how", ["request", "tunnel", "broadcast"])
+def test_what_a_thread_sends_comes_after_the_events_that_it_has_posted_and_others_do_not_wait(how: str) -> None:
+    count, patient = 20, iris.Config(broadcast_patience=60.0)
+    shop, heard = iris.Service("shop"), SimpleQueue[int]()
+
+    @shop.request
+    def ask(_: iris.Request) -> int:
+        return events.statistics().received
+
+    @shop.broadcast
+    def hear(_: iris.Message) -> None:
+        heard.put(events.statistics().received)
+
+    @shop.tunnel
+    def talk(tunnel: iris.sync.Tunnel) -> None:
+        for _ in tunnel:
+            tunnel.send(events.statistics().received)
+
+    def received(tunnel: iris.sync.Tunnel) -> object:
+        """Return how many events had come when something came that is sent now."""
+        if how == "request":
+            return writer.request("shop", timeout=60)
+        if how == "broadcast":
+            writer.broadcast("shop", b"")
+            return heard.get(timeout=60)
+        tunnel.send(b"")
+        return tunnel.receive()
+
+    with (
+        iris.sync.open_node("reader") as reader,
+        reader.subscribe("a.b", overflow="wait", limits=SMALL) as events,
+        reader.join("shop", shop),
+        iris.sync.open_node("writer", config=patient) as writer,
+        ThreadPoolExecutor(1) as thread,
+        writer.open_tunnel("shop", wait=30) as tunnel,
+    ):
+        wait_linked(writer, "a.b", events)
+        publishing = writer._inner._publishing
+        while not writer._portal.call_plain(lambda: publishing.resolve("a.b").waits_for(None)):
+            if events.statistics().received < 3:
+                writer.publish("a.b", b"begin")
+            time.sleep(0.01)
+        before = events.statistics().received
+        held = threading.Event()
+
+        def post_and_send() -> object:
+            writer._portal.do(held.wait)  # else the second event would wait for the first
+            for number in range(count):
+                writer.publish("a.b", b"%d" % number)
+            held.set()
+            return received(tunnel)
+
+        sending = thread.submit(post_and_send)
+        while writer._portal.events.is_empty:
+            time.sleep(0.001)
+        assert received(tunnel) == before
+        assert not sending.done()
+        assert payloads(events, count) == [b"%d" % number for number in range(count)]
+        assert sending.result(60) == before + count
+
+
+def test_confirmed_events_of_a_thread_are_all_confirmed_when_it_leaves_the_block() -> None:
+    count, stored = 3000, list[object]()
+
+    def store(events: iris.sync.Subscription) -> None:
+        while len(stored) < count:
+            batch = events.receive_batch()
+            stored.extend(event.payload for event in batch)
+            events.confirm(batch)
+
+    with (
+        iris.sync.open_node("store") as store_node,
+        store_node.subscribe_durable("a.b") as events,
+        iris.sync.open_node("writer") as writer,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        storing = thread.submit(store, events)
+        with writer.confirming(timeout=60) as confirming:
+            for number in range(count):
+                confirming.publish("a.b", b"%d" % number if number % 100 else number)
+                if number == 1500:
+                    assert confirming.published == number + 1
+        assert (confirming.published, confirming.confirmed) == (count, count)
+        storing.result(30)
+    assert [int(payload) for payload in stored] == list(range(count))  # type: ignore[call-overload]
+
+
+def test_confirmed_events_that_are_posted_and_not_confirmed_are_an_error_when_the_block_is_left() -> None:
+    with (
+        iris.sync.open_node("store") as store_node,
+        store_node.subscribe_durable("a.b"),
+        iris.sync.open_node("writer") as writer,
+    ):
+
+        def publish() -> None:
+            with writer.confirming(timeout=0.2) as events:
+                for number in range(100):
+                    events.publish("a.b", b"%d" % number)
+
+        with pytest.raises(iris.RequestTimeout, match="has confirmed within"):
+            publish()
+
+
+def test_confirmed_events_that_stand_in_line_are_published_before_the_block_is_left() -> None:
+    """And one that is lost there is an error of the block."""
+    with (
+        iris.sync.open_node("store") as store_node,
+        store_node.subscribe_durable("a.b") as kept,
+        iris.sync.open_node("writer") as writer,
+    ):
+        with writer.confirming(timeout=60) as events:
+            events.publish("a.b", b"first")
+            held = threading.Event()
+            writer._portal.do(held.wait)
+            for _ in range(100):  # each a run of its own, of which others get a turn after 32
+                writer._portal.post(_ConfirmedEvent(events._inner, "a.b", b"x" * 200_000))
+            held.set()
+            confirmed = 0
+            with ThreadPoolExecutor(1) as thread:
+
+                def confirm() -> None:
+                    nonlocal confirmed
+                    while confirmed < 101:
+                        batch = kept.receive_batch()
+                        kept.confirm(batch)
+                        confirmed += len(batch)
+
+                confirming = thread.submit(confirm)
+                writer._portal.call_plain(int)
+                confirming.result(60)
+        assert (events.confirmed, confirmed) == (101, 101)
+        with pytest.raises(iris.NotSent), writer.confirming(timeout=60) as events:
+            _ConfirmedEvent(events._inner, "a.b", b"").lose()

@@ -93,13 +93,13 @@ async def test_leaving_by_a_cancellation_gives_it_the_time_of_a_goodbye(
     """What is published and waits for room is not lost."""
     seen: list[str] = []
     async with open_line() as line:
+        began = trio.current_time()
         with trio.CancelScope() as scope:
             async with line.published():
                 line.take(Posted(seen, "a", GOODBYE / 4))
                 line.take(Posted(seen, "b", GOODBYE / 4, 60.0 if late == 0 else 0.0))
                 line.take(Posted(seen, "c", 60.0))
                 line.take(Posted(seen, "d"))
-                began = trio.current_time()
                 scope.cancel()
                 with trio.CancelScope(shield=True):
                     await trio.sleep(late)

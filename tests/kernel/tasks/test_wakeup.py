@@ -74,3 +74,31 @@ async def test_only_one_task_may_wait() -> None:
         with pytest.raises(trio.BusyResourceError):
             await wakeup.wait()
         wakeup.wake()
+
+
+async def test_what_is_no_task_is_told_of_each_wake_up_until_it_ends_that() -> None:
+    wakeup, told = Wakeup(), list[int]()
+    wakeup.wake()  # what it has looked at before it watches
+    end = wakeup.watch(lambda: told.append(1))
+    assert end is not None
+    assert told == []
+    assert wakeup.watch(lambda: told.append(2)) is None
+    with pytest.raises(trio.BusyResourceError):
+        await wakeup.wait()
+    wakeup.wake()
+    wakeup.wake()
+    assert told == [1, 1]
+    end()
+    wakeup.wake()
+    assert told == [1, 1]
+    with trio.fail_after(60):
+        await wakeup.wait()
+
+
+async def test_nothing_else_is_told_while_a_task_waits() -> None:
+    wakeup = Wakeup()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wakeup.wait)
+        await wait_all_tasks_blocked()
+        assert wakeup.watch(nursery.cancel_scope.cancel) is None
+        wakeup.wake()

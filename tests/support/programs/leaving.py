@@ -17,6 +17,7 @@ import time
 from types import FrameType
 
 import iris.sync
+from iris.sync.node import _Event
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -51,7 +52,7 @@ def main() -> None:
             if how == "twice":
                 node._portal.do(threading.Event().wait)
                 for number in range(events):
-                    node._portal.post(iris.sync.node._Event(node._inner, "a.b", b"%d" % number))
+                    node._portal.post(_Event(node._inner, "a.b", b"%d" % number))
             else:
                 _post(node, events)
             if how == "exit":
