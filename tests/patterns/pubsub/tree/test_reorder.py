@@ -122,9 +122,8 @@ class Desk:
             self.carry_treed()
 
 
-steps = st.lists(
-    st.sampled_from(["publish", "publish", "publish", "tree", "direct", "linked", "treed", "little", "next"]), max_size=80
-)
+STEPS = ["publish", "publish", "publish", "tree", "direct", "linked", "treed", "little", "next"]
+steps = st.lists(st.sampled_from(STEPS), max_size=80)
 
 
 @given(steps)
