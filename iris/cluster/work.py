@@ -6,7 +6,8 @@ together.  Links keep what they send within these bounds (``Link.post_carrying``
 is an error of the peer, and is not taken.
 
 What is carried, a frame's own messages, and copies of events have bounds that do not depend on each other: their
-senders do not know what a link puts into one frame.  Copies beyond their bound wait.
+senders do not know what a link puts into one frame.  Copies beyond their bound wait, and so does what a frame frees
+that had waited before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections.abc import Callable, Hashable
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, RELAYED_CHECK, Elements
+from iris.kernel.wire import MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, MAX_MESSAGES, RELAYED_CHECK, Elements
+
+_LEAST: Final = 12
+"""Least size of an event, in bytes: it bounds how many a copy, or the body of a relayed message, holds."""
 
 
 class TooMuchWork(RemoteProtocolError):
@@ -32,7 +36,7 @@ class Work:
         later: calls to be made once when the frame has been handled, by their subject.
     """
 
-    __slots__ = ("_checks", "_copied", "_counted", "_elements", "_messages", "frame", "is_frame", "later")
+    __slots__ = ("_checks", "_counted", "_elements", "_messages", "_waiting", "frame", "is_frame", "later")
 
     def __init__(self) -> None:
         self.frame = 0
@@ -43,13 +47,13 @@ class Work:
         self.begin()
 
     def __repr__(self) -> str:
-        return f"<Work: {self._messages} messages, {self._copied} of copies and {self._checks} signatures left>"
+        return f"<Work: {self._messages} messages, {self._waiting} of what can wait and {self._checks} signatures left>"
 
     def begin(self, *, is_frame: bool = False) -> None:
         """Begin with another frame, or with something that no frame has brought about."""
         self.frame += 1
         self.is_frame = is_frame
-        self._messages = self._copied = MAX_CARRIED
+        self._messages = self._waiting = MAX_CARRIED
         # Those of the frame's own messages, which their size bounds, and those in what it carries.
         self._checks = 2 * MAX_CHECKS
 
@@ -80,12 +84,12 @@ class Work:
             raise TooMuchWork(f"a frame carries more than {MAX_CARRIED} messages")
         self._messages -= messages
 
-    def may_copy(self, messages: int) -> bool:
-        """Return whether a copy with so many events, and a signature, may be opened now; if so, count it."""
-        messages = max(messages, RELAYED_CHECK)
-        if messages > self._copied:
+    def may_open(self, size: int) -> bool:
+        """Return whether a batch that may wait for that may be opened now, by its size in bytes; if so, count it."""
+        messages = max(min(MAX_MESSAGES, size // _LEAST), RELAYED_CHECK)
+        if messages > self._waiting:
             return False
-        self._copied -= messages
+        self._waiting -= messages
         return True
 
     def check(self, signatures: int = 1) -> None:

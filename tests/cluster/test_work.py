@@ -16,20 +16,20 @@ from tests.support.messages import array
 
 def test_copies_take_nothing_of_what_is_carried() -> None:
     work = Work()
-    while work.may_copy(MAX_MESSAGES):
+    while work.may_open(12 * MAX_MESSAGES):
         pass
     work.add_messages(MAX_CARRIED)
     work.check(MAX_CHECKS)
     with pytest.raises(TooMuchWork):
         work.add_messages(1)
     work.begin(is_frame=True)
-    assert work.may_copy(1)
+    assert work.may_open(1)
 
 
 def test_copies_of_one_event_have_as_many_signatures_checked_as_others() -> None:
     work = Work()
     opened = 0
-    while work.may_copy(1):
+    while work.may_open(12):
         opened += 1
     assert opened == MAX_CHECKS
 
@@ -62,6 +62,6 @@ async def test_an_honest_mix_is_never_beyond_the_work_of_a_frame(autojump_clock:
         work.begin(is_frame=True)
         for number in [int(message[1]) for message in batch]:
             if sizes[number]:
-                work.may_copy(sizes[number])
+                work.may_open(12 * sizes[number])
             work.check(checks[number])
             work.add_messages(carried[number])

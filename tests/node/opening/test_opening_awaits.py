@@ -1,4 +1,4 @@
-"""Each await of opening a node takes long in turn, while others dial it and send: over sockets, by each front.
+"""Each await of opening a node, or a gateway, takes long in turn, while others dial it and send: over sockets.
 
 Where trio is the guest of an event loop, that one's callbacks read what comes (``Transport.receive_in``): between any
 two steps of the task that opens the node.
@@ -10,7 +10,7 @@ import asyncio  # noqa: TID251 -- one of the fronts
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,11 +20,12 @@ import trio
 
 import iris
 import iris.aio
+import iris.testing
 from iris.cluster.mesh import Mesh, Peer
+from iris.federation.gateway import open_gateway_parts
 from iris.kernel.wire import kinds
 from iris.node import open as opening
 from iris.node.open import OpenNode, open_parts
-from iris.node.parts import NodeParts
 from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.authority.realm_root import create_realm
 from iris.security.files.local_realm import private_home
@@ -36,6 +37,9 @@ LONG: Final = 0.15
 
 AWAITS: Final = 10
 """Waits of the task that opens a node like this one, at the least."""
+
+GATEWAY_AWAITS: Final = 3
+"""The same of one that makes its node a gateway."""
 
 
 async def _rest() -> None:
@@ -98,7 +102,8 @@ class Town:
         root = create_realm(os.urandom)
         issued: dict[str, Any] = {}
         for name in ("shop", "honest", "evil"):
-            root, issued[name] = issue_cluster(root, name, entropy=os.urandom, wall_now=self.now)
+            rights = iris.testing.Rights(gateway=True)
+            root, issued[name] = issue_cluster(root, name, entropy=os.urandom, wall_now=self.now, rights=rights)
         self.credentials = issued
         _, listed = revoke_cluster(root, "evil", wall_now=self.now)
         self.list = home / "revoked"
@@ -110,9 +115,9 @@ class Town:
         return iris.Environment(directory=None, lan=None)
 
     @contextmanager
-    def awake(self) -> Iterator[None]:
-        """Have the two dial, for the length of the block."""
-        thread = threading.Thread(target=trio.run, args=(self._run,))
+    def awake(self, *, gateways: bool = False) -> Iterator[None]:
+        """Have the two dial, for the length of the block: as nodes, or as gateways of other sites."""
+        thread = threading.Thread(target=trio.run, args=(self._run_gateways if gateways else self._run,))
         thread.start()
         assert self._ready.wait(30)
         try:
@@ -120,6 +125,22 @@ class Town:
         finally:
             self._stop()
             thread.join()
+
+    async def _run_gateways(self) -> None:
+        token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+        self._stop = lambda: token.run_sync_soon(scope.cancel)
+        with scope:
+            async with AsyncExitStack() as stack:
+                meshes: list[Mesh] = []
+                for name in ("honest", "evil"):
+                    one = await stack.enter_async_context(self._node(name, site=name))
+                    opened = await stack.enter_async_context(open_gateway_parts(one.node, listen=["tcp://127.0.0.1:0"]))
+                    meshes.append(opened.between)
+                meshes[1].receivers.own[kinds.Revocations] = _ignore
+                async with trio.open_nursery() as nursery:
+                    for mesh in meshes:
+                        nursery.start_soon(self._knock, mesh)
+                    self._ready.set()
 
     async def _run(self) -> None:
         token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
@@ -129,21 +150,25 @@ class Town:
                 # Else it would know, after the first attempt, that nobody talks to it.
                 evil.parts.mesh.receivers.own[kinds.Revocations] = _ignore
                 for one in (honest, evil):
-                    nursery.start_soon(self._knock, one.parts)
+                    nursery.start_soon(self._knock, one.parts.mesh)
                 nursery.start_soon(self._publish, honest.node)
                 self._ready.set()
 
     @asynccontextmanager
-    async def _node(self, name: str) -> AsyncIterator[OpenNode]:
-        listen = ["tcp://127.0.0.1:0"]
-        async with open_parts(credential=self.credentials[name], listen=listen, environment=self.environment()) as one:
+    async def _node(self, name: str, site: str | None = None) -> AsyncIterator[OpenNode]:
+        async with open_parts(
+            credential=self.credentials[name],
+            listen=["tcp://127.0.0.1:0"],
+            site=site,
+            environment=self.environment(),
+        ) as one:
             yield one
 
-    async def _knock(self, parts: NodeParts) -> None:
+    async def _knock(self, mesh: Mesh) -> None:
         while True:
             with trio.move_on_after(1):
                 with suppress(iris.IrisError):
-                    await parts.mesh.connect([self.url])
+                    await mesh.connect([self.url])
             await trio.sleep(0.01)
 
     async def _publish(self, node: iris.Node) -> None:
@@ -265,4 +290,40 @@ def test_no_frame_is_handled_before_all_is_there_when_one_await_takes_long(
 ) -> None:
     look = open_delayed(town, front, at, monkeypatch)
     assert look.waits > at
+    check(look)
+
+
+@pytest.mark.parametrize("at", [None, *range(GATEWAY_AWAITS)])
+def test_no_frame_is_handled_before_all_of_a_gateway_is_there(
+    tmp_path: Path, at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    private_home("revocations", "revocations")
+    town, look = Town(tmp_path), Look()
+    handle = Mesh.receive_frame
+
+    def receive_frame(mesh: Mesh, frame: bytes | memoryview) -> None:
+        if mesh.identity.cluster == "shop" and mesh.tag.between:
+            look.note(mesh)
+        handle(mesh, frame)
+
+    async def main() -> None:
+        async with open_parts(
+            credential=town.credentials["shop"], site="here", revocations=town.list, environment=town.environment()
+        ) as shop:
+            block = open_gateway_parts(shop.node, listen=[town.url])
+            delayed = DelayedAt(block.__aenter__(), at)
+            _, between, _ = await delayed
+            look.waits = delayed.waits
+            with trio.fail_after(30):
+                while not (between.peers and between.refusals["AuthenticationError"]):  # noqa: ASYNC110 -- no event
+                    await trio.sleep(0.01)
+            look.linked.update(peer.identity.cluster for peer in between.peers.values())
+            look.is_over = True
+            await block.__aexit__(None, None, None)
+
+    with town.awake(gateways=True), monkeypatch.context() as patch:
+        patch.setattr(Mesh, "receive_frame", receive_frame)
+        trio.run(main)
+    assert look.waits > (at or 0), look.waits
     check(look)

@@ -53,9 +53,6 @@ _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
 """Seconds for which losses are collected before they are reported to the publisher."""
 
-_LEAST: Final = 12
-"""Smallest size of an event, in bytes: it bounds how many a copy holds."""
-
 
 @final
 class _Publisher:
@@ -169,7 +166,7 @@ class SealedReceiver:
             return
         known = self._publishers.setdefault(source, _Publisher(peer.identity.owner))
         key = known.keys.get(header.key)
-        if known.waiting or key is None or header.before > key.last or not self._may_open(frame):
+        if known.waiting or key is None or header.before > key.last or not self._mesh.work.may_open(len(frame)):
             if self._has_room(known, len(frame) + _OVERHEAD):
                 now = trio.current_time()
                 known.began = known.began if known.waiting else now
@@ -208,7 +205,7 @@ class SealedReceiver:
                 return
             if key is not None and header.before > key.last and is_patient and now - since < _LATE:
                 return
-            if key is not None and not self._may_open(frame):
+            if key is not None and not self._mesh.work.may_open(len(frame)):
                 self._behind[peer.node] = None
                 self._more.wake()
                 return
@@ -219,10 +216,6 @@ class SealedReceiver:
             else:
                 self._mesh.refusals["copy without its key"] += 1
         self._waiting.pop(peer.node, None)
-
-    def _may_open(self, frame: bytes) -> bool:
-        """Charge the work that a frame may cost; return whether it may be opened now."""
-        return self._mesh.work.may_copy(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
 
     async def _catch_up(self) -> None:
         """Open the frames that were beyond the bound of work, one bound's worth at a time."""

@@ -64,6 +64,12 @@ class _Incoming:
     def receive_body(self, body: bytes) -> None:
         self._relays._open_body(self._peer, body)
 
+    def may_receive(self, body: bytes) -> bool:
+        return self._relays._mesh.work.may_open(len(body))
+
+    def receive_waiting(self, body: bytes) -> None:
+        self._relays._open_body(self._peer, body, waited=True)
+
     def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         self._relays._hand_on(relayed, children)
 
@@ -105,6 +111,7 @@ class EventRelays:
         if incoming is None or not incoming.is_waiting:
             return False
         incoming.receive_direct(message, trio.current_time())
+        self._watch(incoming)
         return True
 
     # -- what arrives ---------------------------------------------------------------------------------------
@@ -152,15 +159,16 @@ class EventRelays:
         incoming.receive_relayed(relayed, trio.current_time())
         self._watch(incoming)
 
-    def _open_body(self, peer: Peer, body: bytes) -> None:
+    def _open_body(self, peer: Peer, body: bytes, *, waited: bool = False) -> None:
         work = self._mesh.work
         try:
-            messages = CARRIED.decode_untrusted(body, work.elements)
+            messages = CARRIED.decode_untrusted(body, None if waited else work.elements)
         except RemoteProtocolError:
             self._refuse("relayed events that are malformed")
             return
         try:
-            work.add_messages(len(messages))
+            if not waited:
+                work.add_messages(len(messages))
         except RemoteProtocolError:
             self._refuse("relayed events beyond what one frame may bring")
             return
@@ -271,6 +279,7 @@ class EventRelays:
         incoming = self._incoming.get(node)
         if incoming is not None:
             incoming.reset(trio.current_time())
+            self._watch(incoming)
         for publisher, other in self._incoming.items():
             for tree in other.trees_over(node):
                 self._report(publisher, tree, CUT_OFF, node)

@@ -4,7 +4,8 @@ Plain calls, as on every path that each event takes.  A publisher reaches a node
 from one path to the other.  It announces the change on the direct link, behind everything that it has sent there, and
 sends END over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
 
-- Events of a tree that arrive before the publisher's announcement of that tree wait for the announcement.
+- Events of a tree that arrive before the publisher's announcement of that tree wait for the announcement.  They are
+  then delivered as far as the frame may bring work about, and the rest by ``expire``, which is due at once.
 - Direct events after the announcement that a tree was left wait for the tree's END, for ``PATIENCE`` seconds.
 - Events of a tree that was left are dropped.  The loss is not silent: the numbers of the events show the gap.
 
@@ -75,6 +76,14 @@ class OrderedReceiver(Protocol):
         """Receive a body that came over a tree and is for this node, in its turn."""
         ...
 
+    def may_receive(self, body: bytes) -> bool:
+        """Return whether a body that has waited may be received now; if so, ``receive_waiting`` is called with it."""
+        ...
+
+    def receive_waiting(self, body: bytes) -> None:
+        """Receive such a body."""
+        ...
+
     def forward(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         """Forward events to nodes behind this one, its children in that tree.  Called as they come."""
         ...
@@ -112,6 +121,8 @@ class ReorderBuffer:
         """Events that came over a tree that is not in use yet."""
         self._early_bytes = 0
         self._early_until = math.inf
+        self._drains = False
+        """True while the first of them are of the tree in use: no frame may bring about all at once."""
 
     @property
     def is_waiting(self) -> bool:
@@ -156,17 +167,26 @@ class ReorderBuffer:
 
     def receive_relayed(self, relayed: RelayedEvents, now: float) -> None:
         """Accept events that came over a tree and are signed by the publisher."""
-        if relayed.tree > self._tree:
-            weight = _weight(relayed)
-            self._early_bytes += weight
-            if self._early and self._early_bytes > _HELD_BYTES:  # one finds room, however large it is
-                self._early_bytes -= weight
-                self._receiver.refuse(MISROUTED)
-                return
-            if not self._early:
-                self._early_until = now + PATIENCE
-            self._early.append(relayed)
-        elif relayed.tree < self._tree or self._ended or relayed.number <= self._number:
+        if relayed.tree > self._tree or (self._drains and relayed.tree == self._tree):
+            self._hold_early(relayed, now)
+        else:
+            self._receive(relayed, now)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _hold_early(self, relayed: RelayedEvents, now: float) -> None:
+        weight = _weight(relayed)
+        self._early_bytes += weight
+        if self._early and self._early_bytes > _HELD_BYTES:  # one finds room, however large it is
+            self._early_bytes -= weight
+            self._receiver.refuse(MISROUTED)
+            return
+        if not self._early:
+            self._early_until = now + PATIENCE
+        self._early.append(relayed)
+
+    def _receive(self, relayed: RelayedEvents, now: float, *, waited: bool = False) -> None:
+        if relayed.tree < self._tree or self._ended or relayed.number <= self._number:
             self._receiver.refuse(LATE)
         else:
             role = self._roles[self._tree]
@@ -178,10 +198,10 @@ class ReorderBuffer:
                     self._ended = True
                     self._receiver.ended(self._tree)
                     self._go_on(now)
+                elif waited:
+                    self._receiver.receive_waiting(relayed.body)
                 else:
                     self._receiver.receive_body(relayed.body)
-
-    # -- inside ---------------------------------------------------------------------------------------------
 
     def _go(self, route: kinds.EventRoute, now: float) -> None:
         """Change to another path."""
@@ -194,10 +214,23 @@ class ReorderBuffer:
             return
         self._tree, self._number, self._ended = route.tree, 0, False
         self._roles = {tree: role for tree, role in self._roles.items() if tree >= route.tree}
+        self._drain(now)
+
+    def _drain(self, now: float) -> None:
+        """Deliver what has come early and is in turn now, as far as it may be; the rest is due at once."""
         early, self._early = self._early, []
         self._early_bytes, self._early_until = 0, math.inf
+        self._drains = False
         for relayed in early:
-            self.receive_relayed(relayed, now)
+            in_turn = relayed.tree == self._tree and not self._drains
+            if in_turn and not self._receiver.may_receive(relayed.body):
+                self._drains, in_turn = True, False
+            if relayed.tree > self._tree or (relayed.tree == self._tree and not in_turn):
+                self._hold_early(relayed, now)
+            else:
+                self._receive(relayed, now, waited=True)
+        if self._drains:
+            self._early_until = now
 
     def _go_on(self, now: float) -> None:
         """Deliver waiting events, as far as nothing holds them back any more."""
@@ -223,7 +256,9 @@ class ReorderBuffer:
         """Stop waiting for what has not arrived in time."""
         if now >= self._behind_until:
             self._wait_no_longer(now)
-        if now >= self._early_until:
+        if now >= self._early_until and self._drains:
+            self._drain(now)
+        elif now >= self._early_until:
             for _ in self._early:
                 self._receiver.refuse(MISROUTED)
             self._early.clear()
