@@ -7,6 +7,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
+from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.numerals import as_whole, shown
@@ -20,6 +23,9 @@ from iris.spark_bridge.server.dispatch import Dispatch
 from iris.spark_bridge.server.permissions import Permissions
 
 MIN_INSYNC: Final = 2
+
+_READERS: Final = 16
+"""Readers, and consumers, of a cluster that a member serves at a time: Kafka's client has threads for each."""
 
 
 @protected_context
@@ -75,7 +81,7 @@ async def open_kafka_bridge(
     served = KafkaMember(log, state, min_insync=least)
     permissions = Permissions(bridge=name, readers=readers, node=node)
     operations = KafkaOperations(served, name, permissions, config)
-    dispatch = Dispatch(operations, permissions, config)
+    dispatch = Dispatch(operations, permissions, _with_fewer_readers(config))
     patterns = tuple(dict.fromkeys(topics))
     async with AsyncExitStack() as stack:
         # The signed record before the subscriptions: publishers know for whom to wait from the first event on, and that
@@ -92,3 +98,11 @@ async def open_kafka_bridge(
         finally:
             del node._reports["bridge"]
             operations.close()
+
+
+def _with_fewer_readers(config: Config) -> Config:
+    return structs.replace(
+        config,
+        bridge_reads_per_owner=min(_READERS, config.bridge_reads_per_owner),
+        bridge_workers_per_owner=min(_READERS, config.bridge_workers_per_owner),
+    )

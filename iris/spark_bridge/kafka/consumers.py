@@ -63,10 +63,12 @@ class KafkaConsumers:
     Args:
         log: the topic.
         config: limits of the groups that a cluster may have.
+        threads: those that wait for records.
     """
 
-    def __init__(self, log: KafkaLog, config: Config) -> None:
+    def __init__(self, log: KafkaLog, config: Config, threads: trio.CapacityLimiter) -> None:
         self._log = log
+        self._threads = threads
         self._config = config
         self._here: set[trio.CancelScope] = set()
         self._is_closing = False
@@ -86,7 +88,7 @@ class KafkaConsumers:
         with trio.CancelScope() as scope, suppress(TunnelBroken):  # it has gone
             self._here.add(scope)
             try:
-                await _Reading(self._log, self._config, asked, tunnel, permit).run()
+                await _Reading(self._log, self._config, self._threads, asked, tunnel, permit).run()
             finally:
                 self._here.remove(scope)
 
@@ -95,8 +97,17 @@ class KafkaConsumers:
 class _Reading:
     """Stream of events to one consumer."""
 
-    def __init__(self, log: KafkaLog, config: Config, asked: Consume, tunnel: Tunnel, permit: Permit) -> None:
+    def __init__(
+        self,
+        log: KafkaLog,
+        config: Config,
+        threads: trio.CapacityLimiter,
+        asked: Consume,
+        tunnel: Tunnel,
+        permit: Permit,
+    ) -> None:
         self._log = log
+        self._threads = threads
         self._config = config
         self._asked = asked
         self._owner = tunnel.sender.cluster
@@ -240,7 +251,8 @@ class _Reading:
             has_ended = False
             waiting: deque[tuple[int, list[Record]]] = deque()
             while True:
-                waiting += _by_partition(await run_in_thread(self._poll, consumer, bool(waiting)))
+                records = await run_in_thread(self._poll, consumer, bool(waiting), limiter=self._threads)
+                waiting += _by_partition(records)
                 while waiting and not self._is_full():
                     await self._send_part(consumer, state, *waiting.popleft())
                 if not waiting and not has_ended and self._has_ended():

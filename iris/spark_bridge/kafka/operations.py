@@ -55,6 +55,9 @@ _PIECE: Final = 256 * KIB
 _LOOK: Final = 0.25
 """Seconds between two looks for news of a reader that waits for them."""
 
+_THREADS: Final = 64
+"""Readers and consumers of a member that are served at the same moment."""
+
 _MAX_RANGE: Final = 2**31
 """Offsets that one chunk may stand for."""
 
@@ -76,7 +79,9 @@ class KafkaOperations:
         self._address = address
         self._permissions = permissions
         self._config = config
-        self._consumers = KafkaConsumers(member.log, config)
+        self._threads = trio.CapacityLimiter(_THREADS)
+        """Threads that wait for records, which others than readers do not wait for."""
+        self._consumers = KafkaConsumers(member.log, config, self._threads)
         self._polls: Counter[str] = Counter()
         """Number of requests that wait for news, by cluster."""
 
@@ -156,8 +161,9 @@ class KafkaOperations:
         self._polls[account] += 1
         try:
             end = trio.current_time() + timeout
+            state = await run_in_thread(self._log.describe)
             while True:
-                state, spans = await run_in_thread(self._look)
+                spans = await run_in_thread(self._log.spans, range(state.partitions))
                 found = {
                     state.shard(partition): Extent(earliest=span.earliest, next=span.next)
                     for partition, span in spans.items()
@@ -252,7 +258,7 @@ class KafkaOperations:
         try:
             while reader.at < asked.end:
                 permit.check()
-                frame = await run_in_thread(_next_frame, reader, asked, wanted, state.epoch)
+                frame = await run_in_thread(_next_frame, reader, asked, wanted, state.epoch, limiter=self._threads)
                 for position in range(0, len(frame), _PIECE):
                     await tunnel.send(frame[position : position + _PIECE])
         finally:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.kafka_chaos import run
+from tests.support.kafka import KafkaCluster
+from tests.support.kafka_chaos import PARTITIONS, TOPIC, run, run_on
+
+
+def test_events_of_a_member_that_is_killed_go_to_another_one(kafka: KafkaCluster) -> None:
+    kafka.create_topic(TOPIC, PARTITIONS)
+    outcome = run_on(kafka, 3000, 1000, every=1.0)
+    assert outcome.members_killed >= 1
+    assert (outcome.lost, outcome.disordered) == (0, 0)
 
 
 @pytest.mark.long
