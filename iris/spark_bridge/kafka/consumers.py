@@ -278,7 +278,8 @@ class _Reading:
             if is_full != self._is_paused:
                 (consumer.pause if is_full else consumer.resume)(consumer.assignment())
                 self._is_paused = is_full
-            self._pass_over(consumer)
+            if not is_waiting:
+                self._pass_over(consumer)
             return self._take(consumer, _FULL_POLL if is_full else _POLL)
         except KafkaException as error:
             raise BridgeUnreachable(f"Kafka does not answer: {error.args[0].str()}") from None
@@ -307,7 +308,7 @@ class _Reading:
             wait = 0.0
             error = message.error()
             if error is not None:
-                self._note_error(consumer, message.partition() or 0, error)
+                self._note_error(consumer, message.partition() or 0, message.offset() or 0, error)
                 continue
             record = read_record(message, self._log.topic)
             at = self._at.get(record.partition)
@@ -319,11 +320,11 @@ class _Reading:
                 size += record.size
         return found
 
-    def _note_error(self, consumer: Consumer, partition: int, error: KafkaError) -> None:
+    def _note_error(self, consumer: Consumer, partition: int, offset: int, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if self._until is not None and partition in self._at:
-                # Behind the last record stand marks of transactions.
-                self._at[partition] = max(self._at[partition], self._until.get(partition, 0))
+                # Behind the last record stand marks of transactions.  A replica that is behind ends earlier.
+                self._at[partition] = max(self._at[partition], min(offset, self._until.get(partition, 0)))
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition in self._at:
             span = self._log.spans((partition,))[partition]
             self._missed[partition] = self._missed.get(partition, 0) + max(0, span.earliest - self._at[partition])
@@ -359,7 +360,7 @@ class _Reading:
         await self._tunnel.send(as_fields(LogNews(batch=batch)))
         for record, event in zip(kept, events, strict=True):
             if isinstance(event.value, int):
-                for piece in pieces_of(record.value or b""):
+                for piece in pieces_of(record.stored()[0] or b""):
                     await self._tunnel.send(piece)
 
     # -- committing -----------------------------------------------------------------------------------------

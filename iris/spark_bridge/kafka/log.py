@@ -292,7 +292,8 @@ class RangeReader:
                     found.append(record)
                     size += record.size
             elif error.code() == KafkaError._PARTITION_EOF:
-                self.at = end  # behind the last record stand marks of transactions
+                # Behind the last record stand marks of transactions.  A replica that is behind ends earlier.
+                self.at = max(self.at, min(end, message.offset() or 0))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise DataLost(f"retention has removed offset {self.at} of {self._log.topic!r}")
         return found

@@ -55,6 +55,9 @@ RECORD_OVERHEAD: Final = 512
 FRAMING: Final = 128
 """Most that a record's own framing, and its batch's, take on the wire, in bytes."""
 
+_LATEST: Final = 253_402_300_799_999
+"""Last time that a record has, in milliseconds since 1970: the end of the year 9999.  Later ones are no dates."""
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -126,7 +129,7 @@ def read_record(message: Message, topic: str) -> Record:
         message: the record.
         topic: topic of what no bridge has written.
     """
-    given: list[tuple[str, bytes | None]] = list(message.headers() or ())  # type: ignore[arg-type]
+    given = _headers_of(message)
     named = next((text or b"" for name, text in given if name == HEADER_TOPIC), b"").decode("utf-8", "replace")
     kind, milliseconds = message.timestamp()
     value = message.value()
@@ -142,9 +145,16 @@ def read_record(message: Message, topic: str) -> Record:
         key=message.key(),
         value=value,
         headers=[(name, text) for name, text in given if name != HEADER_TOPIC],
-        timestamp=max(0, milliseconds) * 1000,
+        timestamp=min(max(0, milliseconds), _LATEST) * 1000,
         is_append_time=kind == 2,
     )
+
+
+def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    try:
+        return list(message.headers() or ())  # type: ignore[arg-type]
+    except (SystemError, UnicodeDecodeError):  # a name is not UTF-8: the client gives none of them then
+        return []
 
 
 def _is_encoded(value: bytes, encoding: str) -> bool:

@@ -18,6 +18,7 @@ from iris.kernel.tasks import Wakeup
 from iris.patterns.bridge_protocol import read_refusal
 from iris.spark_bridge.admin import drop_group, read_events, read_status
 from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.kafka import consumers as consumers_of_kafka
 from iris.spark_bridge.kafka import member as member_of_kafka
 from iris.spark_bridge.kafka.bridge import open_kafka_bridge
 from iris.spark_bridge.kafka.member import KafkaMember
@@ -232,6 +233,7 @@ async def test_a_group_goes_on_where_it_had_committed(kafka: KafkaCluster, topic
 
 async def test_events_come_with_all_that_they_were_published_with(kafka: KafkaCluster, topic: str) -> None:
     payloads: list[Any] = [b"bytes", "text", {"n": [1, 1.0, True]}, None, b"x" * 300_000, 7, {"b": b"\x00"}, math.inf]
+    payloads.append({"readings": [1.5] * 30_000})  # as JSON it has another size than packed
     async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
         for payload in payloads:
             await node.publish_confirmed("orders.new", payload, key="k", headers={"h": "v"}, timeout=30)
@@ -241,7 +243,59 @@ async def test_events_come_with_all_that_they_were_published_with(kafka: KafkaCl
     assert {(event.topic, event.key, event.headers["h"], event.sender) for event in found} == {
         ("orders.new", "k", "v", "desk")
     }
-    assert [event.offset for event in found] == list(range(8))
+    assert [event.offset for event in found] == list(range(9))
+
+
+async def test_what_waits_for_a_slow_consumer_comes_again_after_it(kafka: KafkaCluster, topic: str) -> None:
+    partitions, each = 12, 70
+    name = f"{topic}-wide"
+    kafka.create_topic(name, partitions)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for partition in range(partitions):
+        for number in range(each):
+            value = f"{partition} {number}".ljust(2000)
+            producer.produce(name, value, partition=partition, headers=[("iris-topic", b"orders.new")])
+    producer.flush(30)
+    async with open_network() as network, bridge(network, kafka, name), network.open_node("desk") as node:
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            batch = await anext(orders)
+            # Longer than until it is looked what may be passed over; some partition's events are sent in part by then.
+            await trio.sleep(consumers_of_kafka._IDLE + 2)
+            found = {event.payload for event in batch}
+            await batch.commit()
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            found.update(await read(orders, partitions * each - len(found)))
+    assert len(found) == partitions * each
+
+
+@pytest.mark.parametrize("timestamp", [316_000_000_000_000, 2**62])
+async def test_a_record_of_the_far_future_is_read(kafka: KafkaCluster, topic: str, timestamp: int) -> None:
+    name = f"{topic}-far"
+    kafka.create_topic(name, message_timestamp_after_max_ms=2**63 - 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(name, b"tea", headers=[("iris-topic", b"orders.new")], timestamp=timestamp)
+    producer.flush(30)
+    async with open_network() as network, bridge(network, kafka, name), network.open_node("desk") as node:
+        async with node.bridge().consume("orders.>", until="now") as orders:
+            (event,) = [event async for batch in orders for event in batch]
+        assert event.timestamp == pytest.approx(253_402_300_800, abs=1)
+        (row,) = [row async for row in read_events(BridgeClient(node, "bridge", patience=10))]
+        assert row["timestamp"].startswith("9999-12-31")
+
+
+async def test_readers_end_behind_the_marks_of_transactions(kafka: KafkaCluster, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0, "transactional.id": topic})
+    producer.init_transactions(60)
+    for payload, is_kept in ((b"tea", True), (b"coffee", False)):
+        producer.begin_transaction()
+        producer.produce(topic, payload, headers=[("iris-topic", b"orders.new")])
+        (producer.commit_transaction if is_kept else producer.abort_transaction)(60)
+    async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
+        for group in (None, "billing"):
+            async with node.bridge().consume("orders.>", group=group, until="now") as orders:
+                assert [event.payload async for batch in orders for event in batch] == [b"tea"]
+        rows = [row async for row in read_events(BridgeClient(node, "bridge", patience=10))]
+        assert [row["offset"] for row in rows] == [0]
 
 
 async def test_records_that_others_wrote_are_read_and_cannot_stop_a_reader(kafka: KafkaCluster, topic: str) -> None:
