@@ -41,6 +41,8 @@ class Etcd:
 
     def __init__(self, url: str, name: str, holder: str) -> None:
         parts = urlsplit(url)
+        if "@" in f"{parts.path}{parts.query}{parts.fragment}":  # what stands before it would be taken for a host
+            raise ConfigError("election has an @ behind its hosts: write %2F, %3F and %23 for /, ? and # in a password")
         user, _, hosts = parts.netloc.rpartition("@")
         login = unquote(user) or os.environ.get("ETCDCTL_USER", "")
         self._user, _, self._password = login.partition(":")
@@ -61,6 +63,12 @@ class Etcd:
 
     def take(self) -> bool:
         """See ``Engine``."""
+        try:
+            return self._take()
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise EngineAway(f"etcd: what answers is not etcd: {error!r}") from None
+
+    def _take(self) -> bool:
         if self._lease:
             kept = self._ask("lease/keepalive", {"ID": self._lease})
             if int(kept.get("result", {}).get("TTL", 0)) <= 0:
