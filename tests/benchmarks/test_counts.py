@@ -26,9 +26,9 @@ LIMITS: Final[dict[str, dict[str, tuple[int, int]]]] = {
         "event": (4563, 124),
         "event, 64 at a time": (200, 6),
         "tunnel message and back": (10490, 269),
-        "asyncio: request": (6057, 199),
-        "asyncio: event": (6660, 192),
-        "asyncio: event, 64 at a time": (285, 9),
+        "asyncio: request": (6038, 199),
+        "asyncio: event": (4998, 146),
+        "asyncio: event, 64 at a time": (272, 9),
         "asyncio: tunnel message and back": (10444, 306),
     },
 }
