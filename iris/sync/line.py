@@ -70,7 +70,7 @@ class Line:
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         self._start: Final = start
         self._behind: Final[deque[PostedEvent]] = deque()
-        """What was posted and could not be published at once, in order, behind the one that is being published."""
+        """Events that could not be published at once, in order, behind the one that is being published."""
         self._is_moving = False
         """True while a task publishes what stands in line."""
         self._threads: Final[set[int]] = set()

@@ -59,7 +59,7 @@ class Etcd:
         """See ``Engine``."""
         return not self._ask("kv/range", {"key": self._key}).get("kvs")
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """See ``Engine``."""
         if self._lease:
             kept = self._ask("lease/keepalive", {"ID": self._lease})
