@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 import iris
 from iris.spark_bridge.kafka.settings import CLIENT, PRODUCER
@@ -53,10 +53,14 @@ def alone(bootstrap: str, count: int) -> float:
     headers: Any = [("iris-topic", b"orders.new"), ("iris-sender", b"publisher"), ("iris-publisher", b"a" * 32)]
     headers.append(("iris-number", b"12"))
     delivered: list[object] = []
+
+    def note(error: KafkaError | None, _message: Message) -> None:
+        delivered.append(error)
+
     began = time.process_time()
     for number in range(count):
         key = b"k%d" % (number % KEYS)
-        producer.produce("alone", VALUE, key, on_delivery=lambda *report: delivered.append(report[0]), headers=headers)
+        producer.produce("alone", VALUE, key, on_delivery=note, headers=headers)
         if number % 1000 == 0:
             producer.poll(0)
     producer.flush()
