@@ -19,6 +19,7 @@ from iris.patterns.bridge_protocol import read_refusal
 from iris.spark_bridge.admin import drop_group, read_events, read_status
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import KafkaLost
+from iris.spark_bridge.kafka import consumers as consumers_of_kafka
 from iris.spark_bridge.kafka import member as member_of_kafka
 from iris.spark_bridge.kafka.bridge import open_kafka_bridge
 from iris.spark_bridge.kafka.member import KafkaMember
@@ -264,6 +265,28 @@ async def test_a_group_goes_on_where_it_had_committed(kafka: KafkaCluster, topic
         client = BridgeClient(node, "bridge", patience=10)
         (group,) = (await read_status(client)).groups
         assert (group.group, group.owner, group.lag) == ("billing", "desk", 0)
+
+
+async def test_a_group_that_ends_leaves_what_comes_later_to_the_next_consumer(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers_of_kafka, "_IDLE", 0.0)  # what is on other topics is noted as read at once
+    async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
+        await publish(node, range(10))
+        async with node.bridge().consume("orders.>", group="billing", until="now") as orders:
+            assert await read(orders, 10) == list(range(10))
+            with pytest.raises(StopAsyncIteration):
+                await anext(orders)
+            await publish(node, range(10, 20))
+            await publish(node, range(5), topic="other")
+            client = BridgeClient(node, "bridge", patience=10)
+            await trio.sleep(1)  # nothing is to happen
+            assert (await read_status(client)).groups[0].lag == 15
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            assert await read(orders, 10) == list(range(10, 20))
+            with trio.fail_after(30):
+                while (await read_status(client)).groups[0].lag:  # events on another topic count as read  # noqa: ASYNC110 -- Kafka knows
+                    await trio.sleep(0.1)
 
 
 async def test_events_come_with_all_that_they_were_published_with(kafka: KafkaCluster, topic: str) -> None:
