@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
-from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
@@ -815,7 +814,7 @@ class WorkerPool:
                 payload = await self._processes.call(handler, request, job.payload)
             else:
                 result: object = handler(request)
-                if type(result) is CoroutineType or inspect.isawaitable(result):
+                if inspect.isawaitable(result):
                     result = await result
                 most = self._host.config.max_payload
                 payload = result if type(result) is bytes and len(result) <= most else encoded(result, most)
