@@ -599,7 +599,7 @@ class WorkerPool:
                             now = trio.current_time()
                         if now >= until:  # it is cancelled, or about to be
                             break
-                        job = self._take()
+                        job = self._pop()
                         follower.keen = True
                         await fresh_context()
                         if self._begins(job, now):
@@ -639,7 +639,7 @@ class WorkerPool:
         """Be a worker for one request, in a task of another event loop; the next one has a task of its own."""
         assert self._outside is not None
         if self.queued:
-            job = self._take()
+            job = self._pop()
             handler: Any = job.handler  # one of ``OutsideHandler``, or Iris's own
             job.handler = partial(task.call, getattr(handler, "outside", handler))
             try:
@@ -676,7 +676,7 @@ class WorkerPool:
                 self._cancelled += not job.counted
                 self._end(job)
 
-    def _take(self) -> PendingRequest:
+    def _pop(self) -> PendingRequest:
         """Take the request that is next from those that wait."""
         if self._urgent and self._hurries(self._urgent[0]):
             job = self._urgent.popleft()

@@ -280,7 +280,7 @@ class _Reading:
                 self._is_paused = is_full
             if not is_waiting:  # else events lie before where it is that were not sent
                 self._pass_over(consumer)
-            return self._take(consumer, _FULL_POLL if is_full else _POLL)
+            return self._receive(consumer, _FULL_POLL if is_full else _POLL)
         except KafkaException as error:
             raise BridgeUnreachable(f"Kafka does not answer: {error.args[0].str()}") from None
 
@@ -298,7 +298,7 @@ class _Reading:
         if passed:
             self._commit(consumer, passed)
 
-    def _take(self, consumer: Consumer, wait: float) -> list[Record]:
+    def _receive(self, consumer: Consumer, wait: float) -> list[Record]:
         found: list[Record] = []
         size = 0
         while len(found) < _AT_ONCE and size < _BYTES:
