@@ -99,7 +99,7 @@ class Polling:
         self._rings_at = 0.0
         """Time at which the timer rings.  Not every loop's timers report it: those of uvloop before 0.18 do not."""
         self._watched: Final[dict[int, Callable[[], None]]] = {}
-        """What to call when one of the other descriptors that the loop watches can be read."""
+        """Function to call when one of the other descriptors that the loop watches can be read."""
         held = _Held()
         self._held: Final = weakref.ref(held, lambda _: let_go())
         # A descriptor of its own: trio closes the other one without a word to the loop.

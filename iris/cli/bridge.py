@@ -363,6 +363,7 @@ async def _produce(
             kafka_topic=options.topic,
             readers=readers or None,
             min_insync=MIN_INSYNC if options.min_insync is None else options.min_insync,
+            waiting=note,
         ) as opened,
     ):
         note(f"{node.id} serves {name} and stores {', '.join(topics)} in topic {opened.log.topic} of Kafka")

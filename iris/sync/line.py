@@ -70,7 +70,7 @@ class Line:
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         self._start: Final = start
         self._behind: Final[deque[PostedEvent]] = deque()
-        """What was posted and could not be published at once, in order, behind the one that is being published."""
+        """Events that could not be published at once, in order, behind the one that is being published."""
         self._is_moving = False
         """True while a task publishes what stands in line."""
         self._threads: Final[set[int]] = set()
@@ -97,7 +97,7 @@ class Line:
         """Return whether events stand in line that a call of a thread must not overtake, or stood before others."""
         return self._is_moving and (behind == "all" or (behind == "own" and thread in self._threads))
 
-    def take(self, event: PostedEvent) -> None:
+    def accept(self, event: PostedEvent) -> None:
         """Publish an event that was posted, in a task if it has to wait."""
         if not self._is_moving:
             try:

@@ -306,7 +306,11 @@ class _OpenNode(MustEnter, AbstractContextManager[Node]):
             suppressed = self._block.__exit__(kind, error, traceback)
         except KeyboardInterrupt:
             if self._portal.posted:
-                _log.error("a node was left without a wait for %d events of its threads", self._portal.posted)
+                _log.error(
+                    "a node was left without a wait for %d events of its threads",
+                    self._portal.posted,
+                    extra={"reason": "KeyboardInterrupt"},
+                )
             self._portal.close(wait=False)
             raise
         except BaseException:

@@ -65,7 +65,7 @@ class Election:
     async def keep(self) -> None:
         """Hold the lease as well as it can be had, until cancelled: what a primary does."""
         while True:
-            await self._take()
+            await self._acquire()
             await trio.sleep(_RENEW)
 
     async def stand(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> None:
@@ -83,7 +83,7 @@ class Election:
                 continue
             now = trio.current_time()
             free_since = now if free_since is None else free_since
-            if (copy.follows and now < free_since + _TURN) or not await self._take():
+            if (copy.follows and now < free_since + _TURN) or not await self._acquire():
                 continue
             await self._promote(copy, promote)
             free_since = None
@@ -109,8 +109,8 @@ class Election:
         self._held = False
         await self._ask(self._engine.release)
 
-    async def _take(self) -> bool:
-        held = await self._ask(self._engine.take) is True
+    async def _acquire(self) -> bool:
+        held = await self._ask(self._engine.acquire) is True
         if held != self._held:
             self._held = held
             _log.info("the lease of %s is %s", self._name, "held here" if held else "not held here any more")

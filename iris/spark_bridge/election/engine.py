@@ -25,7 +25,7 @@ class Engine(Protocol):
         """Return whether nobody holds the lease."""
         ...
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take the lease if it is free, or renew it if it is held here; return whether it is held here now."""
         ...
 

@@ -57,7 +57,7 @@ class Postgres:
         """See ``Engine``."""
         return self._ask(_FREE) == 0
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """See ``Engine``."""
         return self._ask(_TAKE) is not None
 

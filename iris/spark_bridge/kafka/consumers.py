@@ -278,9 +278,9 @@ class _Reading:
             if is_full != self._is_paused:
                 (consumer.pause if is_full else consumer.resume)(consumer.assignment())
                 self._is_paused = is_full
-            if not is_waiting:
+            if not is_waiting:  # else events lie before where it is that were not sent
                 self._pass_over(consumer)
-            return self._take(consumer, _FULL_POLL if is_full else _POLL)
+            return self._receive(consumer, _FULL_POLL if is_full else _POLL)
         except KafkaException as error:
             raise BridgeUnreachable(f"Kafka does not answer: {error.args[0].str()}") from None
 
@@ -298,7 +298,7 @@ class _Reading:
         if passed:
             self._commit(consumer, passed)
 
-    def _take(self, consumer: Consumer, wait: float) -> list[Record]:
+    def _receive(self, consumer: Consumer, wait: float) -> list[Record]:
         found: list[Record] = []
         size = 0
         while len(found) < _AT_ONCE and size < _BYTES:
@@ -314,10 +314,13 @@ class _Reading:
             at = self._at.get(record.partition)
             if at is None or record.offset < at:
                 continue
-            self._at[record.partition] = record.offset + 1
-            if self._until is None or record.offset < self._until.get(record.partition, 0):
+            end = math.inf if self._until is None else self._until.get(record.partition, 0)
+            if record.offset < end:
+                self._at[record.partition] = record.offset + 1
                 found.append(record)
                 size += record.size
+            else:  # what comes later is for the next consumer of the group
+                self._at[record.partition] = max(at, int(end))
         return found
 
     def _note_error(self, consumer: Consumer, partition: int, offset: int, error: KafkaError) -> None:

@@ -47,7 +47,7 @@ _UNKNOWN: Final = PublisherRecord()
 
 @final
 class Publishers:
-    """What is kept of publishers.  Its caller holds the lock of the log's writers."""
+    """Records of publishers.  Its caller holds the lock of the log's writers."""
 
     def __init__(self) -> None:
         self._windows: PublisherMemory[PublisherWindow] = PublisherMemory(

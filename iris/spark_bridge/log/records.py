@@ -198,7 +198,7 @@ SEGMENTS: Final[Table[Place, SegmentRecord]] = Table(
 """Segments by the place of their first event."""
 
 TIERED: Final[Table[Place, bytes]] = Table("tiered", pack_place, _unpack_place, bytes, lambda _, data: data)
-"""What the tier has, by the place of a segment."""
+"""Objects of the tier, by the place of a segment."""
 
 
 class _Span(Protocol):
@@ -433,7 +433,7 @@ def _unpack_numbers_of_topic(_key: bytes, data: bytes) -> TopicNumbers:
 
 
 NUMBERINGS: Final = Table("numberings", bytes, bytes, _pack_numbers_of_topic, _unpack_numbers_of_topic)
-"""What publishers have numbered, by publisher and topic."""
+"""Numbers that publishers have given, by publisher and topic."""
 
 GapPlace = tuple[int, int, bytes]
 """Shard, offset, and a digest of topic and cluster."""
@@ -543,10 +543,10 @@ MEMBERS: Final = Table("members", pack_number, unpack_number, str.encode, lambda
 """Shards that the bridge is known to have, with the cluster at which each was found last."""
 
 REPLICATION: Final = raw_table("replication", is_own=True)
-"""What this log is among its copies."""
+"""State of this log among its copies."""
 
 DIVISION: Final = raw_table("division")
-"""How events are divided among shards: one record, under ``DIVISION_KEY``."""
+"""Division of events among shards: one record, under ``DIVISION_KEY``."""
 DIVISION_KEY: Final = b"division"
 
 QUEUES: Final = raw_table("queues")

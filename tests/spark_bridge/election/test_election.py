@@ -36,7 +36,7 @@ class Memory:
             raise EngineAway("somebody has pulled the plug")
         return not self._leases
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take it, or renew it."""
         if self.away:
             raise EngineAway("somebody has pulled the plug")

@@ -64,57 +64,57 @@ def test_one_has_it_and_the_other_when_it_is_given_up(candidates: Candidates) ->
     one, two = candidates("one"), candidates("two")
     assert one.is_free()
     assert two.is_free()
-    assert one.take()
-    assert one.take(), "the holder renews it"
-    assert not two.take()
+    assert one.acquire()
+    assert one.acquire(), "the holder renews it"
+    assert not two.acquire()
     assert not one.is_free()
     assert not two.is_free()
     two.release()
-    assert not two.take(), "who has it not cannot give it up"
+    assert not two.acquire(), "who has it not cannot give it up"
     one.release()
     assert two.is_free()
-    assert two.take()
-    assert not one.take()
+    assert two.acquire()
+    assert not one.acquire()
 
 
 def test_it_ends_when_it_is_not_renewed_and_not_before(candidates: Candidates) -> None:
     one, two = candidates("one"), candidates("two")
-    assert one.take()
+    assert one.acquire()
     began = time.monotonic()
     while time.monotonic() < began + LEASE + 1:
-        assert one.take(), "renewed, it goes on"
+        assert one.acquire(), "renewed, it goes on"
     last = time.monotonic()
-    while not two.take():
+    while not two.acquire():
         assert time.monotonic() < last + 20
     assert time.monotonic() - last > LEASE - 1
-    assert not one.take()
+    assert not one.acquire()
 
 
 @needs_etcd
 def test_an_etcd_that_is_away_says_so_and_the_next_host_is_asked(etcd: EtcdServer) -> None:
     nobody = Etcd("etcd://127.0.0.1:9", "away", "one")
     with pytest.raises(EngineAway, match=r"etcd: 127\.0\.0\.1:9 does not answer: "):
-        nobody.take()
+        nobody.acquire()
     two_hosts = Etcd(f"etcd://127.0.0.1:9,127.0.0.1:{etcd.port}", "two hosts", "one")
-    assert two_hosts.take()
+    assert two_hosts.acquire()
     with etcd.stopped(), pytest.raises(EngineAway, match="timed out"):
-        two_hosts.take()
-    assert two_hosts.take()
+        two_hosts.acquire()
+    assert two_hosts.acquire()
     two_hosts.release()
 
 
 @needs_etcd
 def test_a_wrong_password_is_said_as_etcd_says_it(etcd: EtcdServer) -> None:
     with pytest.raises(EngineAway, match="authentication is not enabled"):
-        Etcd(f"etcd://root:secret@127.0.0.1:{etcd.port}", "password", "one").take()
+        Etcd(f"etcd://root:secret@127.0.0.1:{etcd.port}", "password", "one").acquire()
 
 
 @needs_postgres
 def test_a_postgresql_that_is_away_says_so(database: str) -> None:
     with pytest.raises(EngineAway, match="PostgreSQL: connection failed"):
-        Postgres("postgresql://iris@127.0.0.1:9/postgres", "away", "one").take()
+        Postgres("postgresql://iris@127.0.0.1:9/postgres", "away", "one").acquire()
     with pytest.raises(EngineAway, match='database "none" does not exist'):
-        Postgres(database.replace("/postgres", "/none"), "away", "one").take()
+        Postgres(database.replace("/postgres", "/none"), "away", "one").acquire()
 
 
 class Something(http.server.BaseHTTPRequestHandler):
@@ -143,7 +143,7 @@ def test_what_is_not_etcd_is_an_engine_that_is_away(answer: bytes) -> None:
         thread.start()
         try:
             with pytest.raises(EngineAway, match="is not etcd"):
-                Etcd(f"etcd://127.0.0.1:{server.server_port}", "any", "one").take()
+                Etcd(f"etcd://127.0.0.1:{server.server_port}", "any", "one").acquire()
         finally:
             server.shutdown()
             thread.join()
