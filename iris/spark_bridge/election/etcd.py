@@ -43,8 +43,8 @@ class Etcd:
         parts = urlsplit(url)
         if "@" not in parts.netloc and "@" in url:  # what stands before it would be taken for a host, and be named
             raise ConfigError(
-                "election has an @ behind its hosts: write %2F, %3F and %23 for /, ? and # in a password, and %40 for @ "
-                "elsewhere"
+                "election has an @ behind its hosts: write %2F, %3F and %23 for /, ? and # in a password, and %40 "
+                "for @ elsewhere"
             )
         user, _, hosts = parts.netloc.rpartition("@")
         login = unquote(user) or os.environ.get("ETCDCTL_USER", "")

@@ -86,17 +86,17 @@ class Retainer:
             self._reserve.make()
 
     def _trim(self, number: int, before: int) -> int:
-        with self._log.index.write() as view:
+        with self._log.changing() as view:
             shard = view.get(SHARDS, number)
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
             # From here no reader gets these events any more; what follows only gives their room back.
             view.put(SHARDS, number, dataclasses.replace(shard, earliest=earliest))
             self._log.gaps.trim(number, earliest)
-            self._reader.trimmed(number, earliest)
             write_gaps(view, self._log.gaps)
             self._note_removal(view, shard, earliest)
             dead = [segment for segment in segments_of(view, number) if segment.end <= earliest]
+        self._reader.trimmed(number, earliest)
         size = shard.size
         for segment in dead:
             deleted = _DELETED_AT_ONCE
