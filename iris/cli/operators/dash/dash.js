@@ -416,6 +416,7 @@ function showMap(view, everybody) {
   for (const node of gateways) {
     for (const site of [...Object.values(node.gateway.neighbours), ...node.gateway.sites]) if (!sites.has(site)) sites.set(site, []);
   }
+  if (!columns.length && !sites.size) return $("map").replaceChildren(h("p", { class: "empty" }, "No node is seen."));
   const across = upright ? 3 : 1; // groups beside each other in a row of the upright map
   const placed = new Map();
   let along = 24, broad = 0;
@@ -427,7 +428,7 @@ function showMap(view, everybody) {
     });
     along += upright ? Math.ceil(column.length / across) * (tall + gap) + far - gap : w + far;
   }
-  const end = along - far + 24;
+  const end = Math.max(24, along - far) + 24;
   const frame = upright ? { x: 0, y: 8, width: Math.max(broad + 14, across * (w + gap) - gap + 28), height: end } : { x: 4, y: 8, width: end, height: broad + 12 };
   const drawn = [s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, s("path", { d: "M0 0L8 4L0 8Z" })))];
   drawn.push(s("rect", { class: "frame", rx: 10, ...frame }), s("text", { class: "frame-name", x: frame.x + 12, y: frame.y + 20 }, state.about.site ? `site ${state.about.site}` : "this site"));
@@ -482,7 +483,7 @@ function showMap(view, everybody) {
   map.style.maxWidth = `${width}px`;
   map.style.height = "auto";
   map.style.margin = "0 auto";
-  $("map").replaceChildren(placed.size || names.length ? map : h("p", { class: "empty" }, "No node is seen."));
+  $("map").replaceChildren(map);
 }
 
 function perSecond(node, of) {
