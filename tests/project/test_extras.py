@@ -33,6 +33,7 @@ PARTS = {
     "iris.spark_bridge.datasource.inline_source": "spark",
     "iris.spark_bridge.datasource.sink": "spark",
     "iris.spark_bridge.datasource.source": "spark",
+    "iris.spark_bridge.election.postgres": "postgres",
     "iris.spark_bridge.kafka": "kafka",
     "iris.spark_bridge.session": "spark",
     "iris.testing.plugin": "test",

@@ -175,6 +175,6 @@ def _engine(url: str, name: str, holder: str) -> Engine:
         from iris.spark_bridge.election.postgres import Postgres
     except ModuleNotFoundError:
         raise ConfigError(
-            "an election by PostgreSQL needs psycopg: pip install 'iris-mesh[bridge]' 'psycopg[binary]'"
+            "an election by PostgreSQL needs psycopg: pip install 'iris-mesh[postgres]'"
         ) from None
     return Postgres(url, name, holder)
