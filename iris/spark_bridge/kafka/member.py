@@ -69,7 +69,7 @@ class KafkaStatistics:
     stored: int
     """Events that the brokers have confirmed."""
     refused: int
-    """Events that are too large for the topic, or that the brokers refused; not confirmed."""
+    """Events that the topic does not take, for their size or lack of a key, or that the brokers refused."""
     waiting: int
     waiting_bytes: int
     """Bytes received and not confirmed, with what the client needs for them."""
@@ -194,11 +194,15 @@ class KafkaMember:
         self._waiting += count
         self._on_its_way[delivery] = None
         key = None if run.key is None else run.key.encode()
-        # In one batch with others the brokers would refuse all of it.
+        # What the topic does not take: in one batch with others the brokers would refuse all of it.
         limit = self._state.max_record - FRAMING
+        lacks_key = key is None and self._state.is_compacted
         records: list[tuple[int, Written]] = []
         for place, written in enumerate(write_records(run, key)):
-            if written.size <= limit:
+            if lacks_key:
+                delivery.refused.append(place)
+                delivery.reason = "it has no key, and Kafka's topic keeps the last value of each key"
+            elif written.size <= limit:
                 records.append((place, written))
                 delivery.size += written.size + RECORD_OVERHEAD
             else:

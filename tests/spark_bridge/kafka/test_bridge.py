@@ -84,6 +84,29 @@ async def test_a_confirmed_event_is_in_kafka_with_what_names_it(kafka: KafkaClus
     assert len(set(named)) == 4
 
 
+async def test_a_topic_that_is_compacted_keeps_the_last_value_of_each_key(kafka: KafkaCluster) -> None:
+    kafka.create_topic("compacted", cleanup_policy="compact", segment_ms=100, min_cleanable_dirty_ratio=0.001)
+    async with (
+        open_network() as network,
+        bridge(network, kafka, "compacted") as member,
+        network.open_node("desk") as node,
+    ):
+        for number in range(20):
+            await node.publish_confirmed("lamps", number, key=f"k{number % 2}", timeout=30)
+        await node.publish_confirmed("lamps", None, key="k0", timeout=30)
+        found: list[tuple[str | None, Any]] = []
+        with trio.fail_after(120):
+            # Each event begins a segment: only what stands before it is compacted.
+            while found[:2] != [("k1", 19), ("k0", None)]:
+                await node.publish_confirmed("lamps", b"", key="other", timeout=30)
+                async with node.bridge().consume("lamps", until="now") as lamps:
+                    found = [(event.key, event.payload) async for batch in lamps for event in batch]
+        with pytest.raises(RequestTimeout, match="it has no key"):
+            await node.publish_confirmed("lamps", b"alone", timeout=3)
+        await node.publish_confirmed("lamps", b"on", key="k1", timeout=30)
+        assert member.statistics().refused >= 1
+
+
 async def test_an_event_that_matches_two_patterns_is_stored_once(kafka: KafkaCluster, topic: str) -> None:
     async with (
         open_network() as network,
