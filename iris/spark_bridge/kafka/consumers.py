@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import RemoteError, TunnelBroken
+from iris.kernel.names import account_of
 from iris.kernel.tasks import open_background, run_in_thread
 from iris.patterns.bridge_protocol import (
     Consume,
@@ -189,12 +190,13 @@ class _Reading:
         return place
 
     def _check_quota(self, group: str) -> None:
-        owners = [owner for owner, _ in self._log.groups()]
+        owners = [account_of(owner) for owner, _ in self._log.groups()]
+        account = account_of(self._owner)
         most, most_of_owner = self._config.bridge_groups, self._config.bridge_groups_per_owner
-        if len(owners) >= most or owners.count(self._owner) >= most_of_owner:
+        if len(owners) >= most or owners.count(account) >= most_of_owner:
             raise QuotaExceeded(
-                f"group {group!r} is new, and there are {len(owners)} of {most} groups, {owners.count(self._owner)} of "
-                f"them of cluster {self._owner!r}, which may have {most_of_owner}: drop some by 'iris bridge drop "
+                f"group {group!r} is new, and there are {len(owners)} of {most} groups, {owners.count(account)} of "
+                f"them of cluster {account!r}, which may have {most_of_owner}: drop some by 'iris bridge drop "
                 "--group NAME'"
             )
 

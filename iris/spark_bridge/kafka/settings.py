@@ -34,6 +34,8 @@ _OWN: Final = frozenset(
             "retries",
         ),
         *("queued.max.messages.kbytes", "transactional.id", "plugin.library.paths", "group.protocol"),
+        *("delivery.report.only.error", "group.instance.id", "partition.assignment.strategy"),
+        *("default.topic.config", "error_cb", "logger", "oauth_cb", "stats_cb", "throttle_cb"),
     }
 )
 """Properties that the bridge sets: its promises stand on them."""

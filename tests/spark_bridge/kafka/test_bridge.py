@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +15,17 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 import iris
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RequestTimeout
+from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
-from iris.patterns.bridge_protocol import read_refusal
+from iris.patterns.bridge_protocol import Consume, read_refusal
+from iris.patterns.messages import Sender
 from iris.spark_bridge.admin import drop_group, read_events, read_status
 from iris.spark_bridge.client import BridgeClient
-from iris.spark_bridge.errors import KafkaLost
+from iris.spark_bridge.errors import KafkaLost, QuotaExceeded
 from iris.spark_bridge.kafka import consumers as consumers_of_kafka
 from iris.spark_bridge.kafka import member as member_of_kafka
 from iris.spark_bridge.kafka.bridge import open_kafka_bridge
+from iris.spark_bridge.kafka.log import KafkaLog
 from iris.spark_bridge.kafka.member import KafkaMember
 from iris.spark_bridge.protocol import OPERATIONS, PERMISSIONS
 from iris.testing import Network, Rights, open_network
@@ -591,3 +595,19 @@ async def test_a_cluster_has_so_many_groups(kafka: KafkaCluster, topic: str) -> 
         with pytest.raises(RemoteError, match="which may have 1"):
             async with node.bridge().consume("orders.>", group="two") as orders:
                 await read(orders, 1)
+
+
+async def test_clusters_of_another_realm_have_so_many_groups_together(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [("elsewhere/a", "one"), ("elsewhere/b", "two"), ("desk", "three")]
+    monkeypatch.setattr(KafkaLog, "groups", lambda _: groups)
+    log = KafkaLog(kafka.bootstrap, topic, "bridge", {})
+    config = iris.Config(bridge_groups_per_owner=2)
+    for cluster, is_refused in (("elsewhere/c", True), ("desk", False)):
+        tunnel: Any = SimpleNamespace(sender=Sender(cluster, NodeId("0" * 32)))
+        permit: Any = None
+        asked = Consume(group="new", topics=("orders.>",))
+        reading = consumers_of_kafka._Reading(log, config, trio.CapacityLimiter(1), asked, tunnel, permit)
+        with pytest.raises(QuotaExceeded, match="2 of them of cluster 'elsewhere/>'") if is_refused else nullcontext():
+            reading._check_quota("new")

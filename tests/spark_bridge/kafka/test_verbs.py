@@ -67,7 +67,13 @@ def test_options_that_do_not_fit_are_named(arguments: tuple[str, ...], message: 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("nothing", "line 1"), ("acks=1", "sets acks itself"), ("no.such=1", "No such configuration")],
+    [
+        ("nothing", "line 1"),
+        ("acks=1", "sets acks itself"),
+        ("delivery.report.only.error=true", "sets delivery.report.only.error itself"),
+        ("error_cb=print", "sets error_cb itself"),
+        ("no.such=1", "No such configuration"),
+    ],
 )
 def test_what_is_wrong_in_the_properties_is_named(text: str, message: str, terminal: Terminal) -> None:
     properties = terminal.directory / "client.properties"
