@@ -1,7 +1,7 @@
 """A Django site that asks a cluster, in one file.
 
 Run it: pip install django, then: python examples/programs/django_site.py runserver --noreload
-In another terminal: iris run examples.request:greeters; then open http://127.0.0.1:8000/hello/world
+In another terminal, in the checkout: iris run examples.request:greeters; then open http://127.0.0.1:8000/hello/world
 """
 
 import sys

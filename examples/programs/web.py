@@ -1,7 +1,7 @@
 """A web application that asks a cluster: FastAPI, or anything made of Starlette.
 
 Run it: pip install fastapi uvicorn, then in this folder: uvicorn web:app
-In another terminal: iris run examples.request:greeters; then open http://127.0.0.1:8000/hello/world
+In another terminal, in the checkout: iris run examples.request:greeters; then open http://127.0.0.1:8000/hello/world
 """
 
 from fastapi import FastAPI, Request

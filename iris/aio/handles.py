@@ -135,7 +135,7 @@ class Subscription(Source[TrioSubscription, Event]):
         inner, guest = self._inner, self._guest
         event = None if self._arrived else inner._pop_nowait()
         while event is None and not self._arrived and guest.runs_here():
-            event = inner._take_at_once()
+            event = inner._pop_at_once()
             if event is None and inner._is_turn_over():
                 await asyncio.sleep(0)
                 inner._begin_turn()

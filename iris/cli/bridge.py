@@ -49,7 +49,6 @@ _PRIMARY = (
         "keep_mib",
         "keep_unread",
         "keep_groups",
-        "rules",
     ),
     "min_copies",
     "tier",
@@ -111,14 +110,6 @@ MIB = 1024 * 1024
     show_default=True,
     metavar="DAYS",
     help="Forget a group of readers that nobody has used for so long.",
-)
-@click.option(
-    "--retain",
-    "rules",
-    multiple=True,
-    metavar="PATTERN=LIMITS",
-    help="Topics that are kept otherwise, as 'prices.>=24h', 'logs.*=7d,10GiB' or 'state.>=last' (the last value of "
-    "each key); the first that matches counts; may be repeated.",
 )
 @click.option(
     "--tier",
@@ -200,7 +191,6 @@ def bridge(
     keep_mib: float | None,
     keep_unread: bool,
     keep_groups: float,
-    rules: tuple[str, ...],
     tier: str | None,
     tier_minutes: float | None,
     staged_mib: float | None,
@@ -243,7 +233,7 @@ def bridge(
         return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib, election))
     with needing_bridge():
         from iris.spark_bridge.election import open_election
-        from iris.spark_bridge.log import Retention, parse_rule
+        from iris.spark_bridge.log import Retention
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
         from iris.spark_bridge.tier import Tier
     retention = Retention(
@@ -251,7 +241,6 @@ def bridge(
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
         keep_unread=keep_unread,
         group_idle=keep_groups * DAY,
-        rules=tuple(map(parse_rule, rules)),
     )
 
     sealing = {} if tier_minutes is None else {"seal_after": tier_minutes * MINUTE}
@@ -363,6 +352,7 @@ async def _produce(
             kafka_topic=options.topic,
             readers=readers or None,
             min_insync=MIN_INSYNC if options.min_insync is None else options.min_insync,
+            waiting=note,
         ) as opened,
     ):
         note(f"{node.id} serves {name} and stores {', '.join(topics)} in topic {opened.log.topic} of Kafka")

@@ -124,7 +124,7 @@ class Subscription(Source[TrioSubscription, Event]):
 
         while not self._arrived:
             self._portal.call_even_closed(
-                fetch, lambda _woken, _deadline: (None,) if self._take(batch_size(max_events)) else None, "none"
+                fetch, lambda _woken, _deadline: (None,) if self._fill(batch_size(max_events)) else None, "none"
             )
         return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
 
@@ -137,12 +137,12 @@ class Subscription(Source[TrioSubscription, Event]):
         self._arrived.extend(await self._inner.receive_batch(self._most))
 
     def _fetch_at_once(self) -> bool:
-        return self._take(self._most)
+        return self._fill(self._most)
 
-    def _take(self, most: int) -> bool:
+    def _fill(self, most: int) -> bool:
         """Take up to ``most`` events that are here already, in the trio run; return whether there was any."""
         self._inner._begin_turn()  # each crossing is one
-        first = self._inner._take_at_once()
+        first = self._inner._pop_at_once()
         if first is not None:
             self._arrived.extend(self._inner._filled([first], most))
         return first is not None

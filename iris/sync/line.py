@@ -97,7 +97,7 @@ class Line:
         """Return whether events stand in line that a call of a thread must not overtake, or stood before others."""
         return self._is_moving and (behind == "all" or (behind == "own" and thread in self._threads))
 
-    def take(self, event: PostedEvent) -> None:
+    def accept(self, event: PostedEvent) -> None:
         """Publish an event that was posted, in a task if it has to wait."""
         if not self._is_moving:
             try:

@@ -145,7 +145,7 @@ class Portal:
             self._drop_due()
             return
         ahead = trio.current_time() - time.monotonic()
-        for due in self._take_due():
+        for due in self._pop_due():
             if isinstance(due, tuple):
                 call, behind, thread, within = due
                 call.deadline += ahead
@@ -154,11 +154,11 @@ class Portal:
                     call.wait_first(self.events.wait_emptied, seconds if seconds > 0 else inf)
                 self.calls.begin(call)
             else:
-                self.events.take(due)
+                self.events.accept(due)
 
     def _drop_due(self) -> None:
         lost: list[PostedEvent] = []
-        for due in self._take_due():
+        for due in self._pop_due():
             if isinstance(due, tuple):
                 due[0].drop()
             else:
@@ -166,7 +166,7 @@ class Portal:
         if lost:
             lose(lost, trio.ClosedResourceError("their node was closed"))
 
-    def _take_due(self) -> list[tuple[OutsideCall, Behind, int, object] | PostedEvent]:
+    def _pop_due(self) -> list[tuple[OutsideCall, Behind, int, object] | PostedEvent]:
         self._is_woken = False  # and then look: what comes after that look wakes the run
         due: list[tuple[OutsideCall, Behind, int, object] | PostedEvent] = []
         with suppress(IndexError):

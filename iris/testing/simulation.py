@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, final
 
-from iris.patterns.service.signatures import python_signature
+from iris.patterns.service import python_signature
 from iris.testing.faults import CALM, Faults, Schedule
 from iris.testing.running import GRACE, Run, Test, run_once
 from iris.testing.shrinking import shrink

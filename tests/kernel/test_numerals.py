@@ -21,7 +21,6 @@ from iris.patterns.pubsub.queues.terms import check_seconds, check_whole
 from iris.patterns.pubsub.subscribe import with_expiry
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.log import Retention
-from iris.spark_bridge.log.retention import TopicRetention
 
 HALVES = [2.5, np.float64(2.5), np.float32(2.5), np.float16(2.5), Decimal("2.5"), Fraction(5, 2)]
 TWOS = [2, np.int64(2), np.uint8(2)]
@@ -99,8 +98,7 @@ def test_a_number_is_of_python_or_none() -> None:
 @pytest.mark.parametrize("value", HALVES)
 def test_limits_of_a_log_are_numbers_of_any_library(value: Any) -> None:
     assert Retention(max_age=value).max_age == 2.5
-    assert TopicRetention(pattern="t", max_age=value).max_age == 2.5
-    assert type(TopicRetention(pattern="t", max_age=value).max_age) is float
+    assert type(Retention(max_age=value).max_age) is float
 
 
 @pytest.mark.parametrize("value", TWOS)
@@ -115,7 +113,7 @@ def test_what_is_no_number_is_no_limit_of_a_log(value: Any) -> None:
     with pytest.raises(ConfigError, match="use a number above 0"):
         Retention(max_age=value)
     with pytest.raises(ConfigError, match="use a number above 0"):
-        TopicRetention(pattern="t", max_bytes=value)
+        Retention(max_bytes=value)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, math.inf, HUGE, 0])

@@ -136,6 +136,7 @@ class KafkaCluster:
             "num.io.threads": 2,
             "background.threads": 1,
             "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+            "log.cleaner.backoff.ms": 200,
             "broker.heartbeat.interval.ms": 500,
             "broker.session.timeout.ms": 3000,
             "controller.quorum.election.timeout.ms": 500,

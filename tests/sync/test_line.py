@@ -62,10 +62,10 @@ async def open_line() -> AsyncIterator[Line]:
 async def test_a_call_comes_after_the_events_of_its_thread_or_of_all(autojump_clock: MockClock) -> None:
     async with open_line() as line:
         seen: list[str] = []
-        line.take(Posted(seen, "at once"))
+        line.accept(Posted(seen, "at once"))
         assert not line.holds("all", 1)
-        line.take(Posted(seen, "waits", 1.0))
-        line.take(Posted(seen, "behind", thread=2))
+        line.accept(Posted(seen, "waits", 1.0))
+        line.accept(Posted(seen, "behind", thread=2))
         assert seen == ["at once"]
         assert [line.holds("own", thread) for thread in (1, 2, 3)] == [True, True, False]
         assert line.holds("all", 3)
@@ -82,7 +82,7 @@ async def test_leaving_waits_for_all_of_it(autojump_clock: MockClock) -> None:
     async with open_line() as line:
         async with line.published():
             for name in "ab":
-                line.take(Posted(seen, name, 60.0))
+                line.accept(Posted(seen, name, 60.0))
         assert seen == ["a", "b"]
 
 
@@ -96,10 +96,10 @@ async def test_leaving_by_a_cancellation_gives_it_the_time_of_a_goodbye(
         began = trio.current_time()
         with trio.CancelScope() as scope:
             async with line.published():
-                line.take(Posted(seen, "a", GOODBYE / 4))
-                line.take(Posted(seen, "b", GOODBYE / 4, 60.0 if late == 0 else 0.0))
-                line.take(Posted(seen, "c", 60.0))
-                line.take(Posted(seen, "d"))
+                line.accept(Posted(seen, "a", GOODBYE / 4))
+                line.accept(Posted(seen, "b", GOODBYE / 4, 60.0 if late == 0 else 0.0))
+                line.accept(Posted(seen, "c", 60.0))
+                line.accept(Posted(seen, "d"))
                 scope.cancel()
                 with trio.CancelScope(shield=True):
                     await trio.sleep(late)
@@ -115,8 +115,8 @@ async def test_what_is_posted_after_that_is_published_at_once_or_lost(autojump_c
     async with open_line() as line:
         async with line.published():
             pass
-        line.take(Posted(seen, "a"))
-        line.take(Posted(seen, "b", 1.0))
+        line.accept(Posted(seen, "a"))
+        line.accept(Posted(seen, "b", 1.0))
         await line.wait_emptied()
     assert seen == ["a", "lost b"]
 
@@ -127,6 +127,6 @@ async def test_what_is_refused_is_lost_and_those_behind_it_are_sent(
     seen: list[str] = []
     async with open_line() as line, line.published():
         for name in ("a", "refused", "b"):
-            line.take(Posted(seen, name, 1.0))
+            line.accept(Posted(seen, name, 1.0))
     assert seen == ["a", "b", "lost refused"]
     assert "1 events of threads were not published: as it is" in caplog.text

@@ -16,7 +16,7 @@ from iris.patterns.service.outside import CutOff, OutsideTask
 from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.provided import provided, provided_to_threads
 from iris.patterns.service.server import Server
-from iris.patterns.service.signatures import handler_name
+from iris.patterns.service.signatures import handler_name, python_signature
 from iris.patterns.service.service import DESCRIBE, Front, Limits, Requester, Service, callers
 from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics, WorkerPools
@@ -25,5 +25,5 @@ __all__ = (
     "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
     "Outcomes", "OutsideTask", "PauseFlag", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels",
     "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend", "provided",
-    "provided_to_threads",
+    "provided_to_threads", "python_signature",
 )  # fmt: skip

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
-from types import CoroutineType
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
@@ -600,7 +599,7 @@ class WorkerPool:
                             now = trio.current_time()
                         if now >= until:  # it is cancelled, or about to be
                             break
-                        job = self._take()
+                        job = self._pop()
                         follower.keen = True
                         await fresh_context()
                         if self._begins(job, now):
@@ -640,7 +639,7 @@ class WorkerPool:
         """Be a worker for one request, in a task of another event loop; the next one has a task of its own."""
         assert self._outside is not None
         if self.queued:
-            job = self._take()
+            job = self._pop()
             handler: Any = job.handler  # one of ``OutsideHandler``, or Iris's own
             job.handler = partial(task.call, getattr(handler, "outside", handler))
             try:
@@ -677,7 +676,7 @@ class WorkerPool:
                 self._cancelled += not job.counted
                 self._end(job)
 
-    def _take(self) -> PendingRequest:
+    def _pop(self) -> PendingRequest:
         """Take the request that is next from those that wait."""
         if self._urgent and self._hurries(self._urgent[0]):
             job = self._urgent.popleft()
@@ -815,7 +814,7 @@ class WorkerPool:
                 payload = await self._processes.call(handler, request, job.payload)
             else:
                 result: object = handler(request)
-                if type(result) is CoroutineType or inspect.isawaitable(result):
+                if inspect.isawaitable(result):
                     result = await result
                 most = self._host.config.max_payload
                 payload = result if type(result) is bytes and len(result) <= most else encoded(result, most)

@@ -166,7 +166,7 @@ class TunnelEndpoint:
         self.machine.receive(message, now)
         self.settle()
 
-    def takes_mark(self, mark: int) -> bool:
+    def accepts_mark(self, mark: int) -> bool:
         """Return whether a mark that has come goes back with what this end says next."""
         if self._ended:
             return False

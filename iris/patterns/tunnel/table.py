@@ -284,7 +284,7 @@ class TunnelTable:
         # ever.
         elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):
             self._receive_other(sender, identifier, message)
-        if isinstance(message, kinds.TunnelChunk) and message.mark and not (end and end.takes_mark(message.mark)):
+        if isinstance(message, kinds.TunnelChunk) and message.mark and not (end and end.accepts_mark(message.mark)):
             # Whatever becomes of the chunk: it is here and no longer in flight.
             self._post(sender, kinds.TunnelMarked(message.mark))
 

@@ -161,11 +161,16 @@ async def open_election(url: str, *, bridge: str, shard: int) -> AsyncIterator[E
 
 
 def _engine(url: str, name: str, holder: str) -> Engine:
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise ConfigError(f"the election's URL is none: {error}") from None
     if scheme in ("etcd", "etcds"):
         return Etcd(url, name, holder)
-    if scheme not in ("postgresql", "postgres"):
-        raise ConfigError(f"{url!r} is no engine of an election: write etcd://HOST:PORT or postgresql://HOST/DATABASE")
+    if scheme not in ("postgresql", "postgres"):  # the rest may have a password in it
+        raise ConfigError(
+            f"{scheme!r} is no engine of an election: write etcd://HOST:PORT or postgresql://HOST/DATABASE"
+        )
     try:
         from iris.spark_bridge.election.postgres import Postgres
     except ModuleNotFoundError:

@@ -41,6 +41,11 @@ class Etcd:
 
     def __init__(self, url: str, name: str, holder: str) -> None:
         parts = urlsplit(url)
+        if "@" not in parts.netloc and "@" in url:  # what stands before it would be taken for a host, and be named
+            raise ConfigError(
+                "election has an @ behind its hosts: write %2F, %3F and %23 for /, ? and # in a password, and %40 "
+                "for @ elsewhere"
+            )
         user, _, hosts = parts.netloc.rpartition("@")
         login = unquote(user) or os.environ.get("ETCDCTL_USER", "")
         self._user, _, self._password = login.partition(":")
@@ -61,6 +66,12 @@ class Etcd:
 
     def acquire(self) -> bool:
         """See ``Engine``."""
+        try:
+            return self._acquire()
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise EngineAway(f"etcd: what answers is not etcd: {error!r}") from None
+
+    def _acquire(self) -> bool:
         if self._lease:
             kept = self._ask("lease/keepalive", {"ID": self._lease})
             if int(kept.get("result", {}).get("TTL", 0)) <= 0:

@@ -46,7 +46,9 @@ class Postgres:
         try:
             psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise ConfigError(f"the election's URL is not one of PostgreSQL: {error}") from None
+            # Behind the colon stands what is wrong, which may be a password.
+            reason = str(error).partition(":")[0].strip()
+            raise ConfigError(f"the election's URL is not one of PostgreSQL: {reason}") from None
         self._url = url
         self._values: Final = {"name": name, "holder": holder, "lease": LEASE}
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None

@@ -19,7 +19,7 @@ not bytes, ``iris-encoding`` with the value ``utf-8`` or ``msgpack``.  Names tha
 the value: what a query has read is the same event when it writes it.
 
 An event whose value is null is a *tombstone*: where only the last event of each key is kept, it says that the key is
-gone (``iris.spark_bridge.log.topics.compaction``).
+gone (``cleanup.policy=compact`` of a topic in Kafka).
 """
 
 from __future__ import annotations

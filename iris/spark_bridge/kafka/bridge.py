@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+import trio
 from msgspec import structs
 
 from iris.kernel.config import Config
@@ -16,13 +17,17 @@ from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import check_pattern
-from iris.spark_bridge.kafka.log import KafkaLog
+from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.kafka.log import KafkaLog, TopicState
 from iris.spark_bridge.kafka.member import KafkaMember, check_promises
 from iris.spark_bridge.kafka.operations import KafkaOperations
 from iris.spark_bridge.server.dispatch import Dispatch
 from iris.spark_bridge.server.permissions import Permissions
 
 MIN_INSYNC: Final = 2
+
+_RETRY: Final = 0.5
+"""Seconds between two questions to brokers that do not answer."""
 
 _READERS: Final = 16
 """Readers, and consumers, of a cluster that a member serves at a time: Kafka's client has threads for each."""
@@ -39,6 +44,7 @@ async def open_kafka_bridge(
     kafka_topic: str | None = None,
     readers: Collection[str] | None = None,
     min_insync: int = MIN_INSYNC,
+    waiting: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[KafkaMember]:
     """Be a member of a bridge that keeps events in a topic of Kafka, until the block ends.
 
@@ -55,12 +61,12 @@ async def open_kafka_bridge(
         readers: clusters whose nodes may read, and then everything; None: every node that may use the cluster ``name``,
             and what it may subscribe to.
         min_insync: replicas that must have what is confirmed.  Less than 2 is for a topic that is not replicated.
+        waiting: called with the reason when entering the block has to wait for brokers.
 
     Raises:
         ConfigError: a topic or a name cannot be used, the client's settings are wrong, or there is no such topic, or it
             promises less than ``min_insync``, which may also come to light later and end the block.
         NotAllowed: the node's certificate does not permit to subscribe to a topic.
-        BridgeUnreachable: no broker answers.
         KafkaLost: later, and it ends the block: the client cannot go on.
 
     Cancelling the block is leaving it.  A member that is killed loses nothing that it has confirmed.
@@ -74,7 +80,7 @@ async def open_kafka_bridge(
     if least is None or least < 1:
         raise ConfigError(f"min_insync is {shown(min_insync)}: use a whole number, 1 or more")
     log = KafkaLog(kafka, kafka_topic or name, name, settings or {})
-    state = await run_in_thread(log.describe)
+    state = await _wait_described(log, waiting)
     check_promises(log, state, least)
     config = node._parts.mesh.config
     pubsub = node._parts.patterns.pubsub
@@ -98,6 +104,19 @@ async def open_kafka_bridge(
         finally:
             del node._reports["bridge"]
             operations.close()
+
+
+async def _wait_described(log: KafkaLog, waiting: Callable[[str], None]) -> TopicState:
+    """Return what the topic is, as soon as a broker tells."""
+    told = False
+    while True:
+        try:
+            return await run_in_thread(log.describe)
+        except BridgeUnreachable as error:
+            if not told:
+                waiting(f"{error}; waiting for it")
+                told = True
+        await trio.sleep(_RETRY)
 
 
 def _with_fewer_readers(config: Config) -> Config:

@@ -278,8 +278,9 @@ class _Reading:
             if is_full != self._is_paused:
                 (consumer.pause if is_full else consumer.resume)(consumer.assignment())
                 self._is_paused = is_full
-            self._pass_over(consumer)
-            return self._take(consumer, _FULL_POLL if is_full else _POLL)
+            if not is_waiting:  # else events lie before where it is that were not sent
+                self._pass_over(consumer)
+            return self._receive(consumer, _FULL_POLL if is_full else _POLL)
         except KafkaException as error:
             raise BridgeUnreachable(f"Kafka does not answer: {error.args[0].str()}") from None
 
@@ -297,7 +298,7 @@ class _Reading:
         if passed:
             self._commit(consumer, passed)
 
-    def _take(self, consumer: Consumer, wait: float) -> list[Record]:
+    def _receive(self, consumer: Consumer, wait: float) -> list[Record]:
         found: list[Record] = []
         size = 0
         while len(found) < _AT_ONCE and size < _BYTES:
@@ -307,23 +308,26 @@ class _Reading:
             wait = 0.0
             error = message.error()
             if error is not None:
-                self._note_error(consumer, message.partition() or 0, error)
+                self._note_error(consumer, message.partition() or 0, message.offset() or 0, error)
                 continue
             record = read_record(message, self._log.topic)
             at = self._at.get(record.partition)
             if at is None or record.offset < at:
                 continue
-            self._at[record.partition] = record.offset + 1
-            if self._until is None or record.offset < self._until.get(record.partition, 0):
+            end = math.inf if self._until is None else self._until.get(record.partition, 0)
+            if record.offset < end:
+                self._at[record.partition] = record.offset + 1
                 found.append(record)
                 size += record.size
+            else:  # what comes later is for the next consumer of the group
+                self._at[record.partition] = max(at, int(end))
         return found
 
-    def _note_error(self, consumer: Consumer, partition: int, error: KafkaError) -> None:
+    def _note_error(self, consumer: Consumer, partition: int, offset: int, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if self._until is not None and partition in self._at:
-                # Behind the last record stand marks of transactions.
-                self._at[partition] = max(self._at[partition], self._until.get(partition, 0))
+                # Behind the last record stand marks of transactions.  A replica that is behind ends earlier.
+                self._at[partition] = max(self._at[partition], min(offset, self._until.get(partition, 0)))
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition in self._at:
             span = self._log.spans((partition,))[partition]
             self._missed[partition] = self._missed.get(partition, 0) + max(0, span.earliest - self._at[partition])
@@ -359,7 +363,7 @@ class _Reading:
         await self._tunnel.send(as_fields(LogNews(batch=batch)))
         for record, event in zip(kept, events, strict=True):
             if isinstance(event.value, int):
-                for piece in pieces_of(record.value or b""):
+                for piece in pieces_of(record.stored()[0] or b""):
                     await self._tunnel.send(piece)
 
     # -- committing -----------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class TopicState:
     """Replicas that have to have a record before it is confirmed."""
     unclean: bool
     """True if a replica that lacks records may become the leader, and these are lost."""
+    is_compacted: bool
+    """True if it keeps the last record of each key, and takes none without a key."""
     max_record: int
     """Size of the largest record, in bytes."""
 
@@ -131,6 +133,7 @@ class KafkaLog:
             replicas=min(len(partition.replicas) for partition in found.partitions),
             min_insync=int(configs["min.insync.replicas"].value),
             unclean=configs["unclean.leader.election.enable"].value == "true",
+            is_compacted="compact" in configs["cleanup.policy"].value.split(","),
             max_record=int(configs["max.message.bytes"].value),
         )
 
@@ -292,7 +295,8 @@ class RangeReader:
                     found.append(record)
                     size += record.size
             elif error.code() == KafkaError._PARTITION_EOF:
-                self.at = end  # behind the last record stand marks of transactions
+                # Behind the last record stand marks of transactions.  A replica that is behind ends earlier.
+                self.at = max(self.at, min(end, message.offset() or 0))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise DataLost(f"retention has removed offset {self.at} of {self._log.topic!r}")
         return found

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
 import trio
@@ -68,7 +69,7 @@ class KafkaStatistics:
     stored: int
     """Events that the brokers have confirmed."""
     refused: int
-    """Events that are too large for the topic, or that the brokers refused; not confirmed."""
+    """Events that the topic does not take, for their size or lack of a key, or that the brokers refused."""
     waiting: int
     waiting_bytes: int
     """Bytes received and not confirmed, with what the client needs for them."""
@@ -192,11 +193,16 @@ class KafkaMember:
         self._received += count
         self._waiting += count
         self._on_its_way[delivery] = None
-        # In one batch with others the brokers would refuse all of it.
+        key = None if run.key is None else run.key.encode()
+        # What the topic does not take: in one batch with others the brokers would refuse all of it.
         limit = self._state.max_record - FRAMING
+        lacks_key = key is None and self._state.is_compacted
         records: list[tuple[int, Written]] = []
-        for place, written in enumerate(write_records(run)):
-            if written.size <= limit:
+        for place, written in enumerate(write_records(run, key)):
+            if lacks_key:
+                delivery.refused.append(place)
+                delivery.reason = "it has no key, and Kafka's topic keeps the last value of each key"
+            elif written.size <= limit:
                 records.append((place, written))
                 delivery.size += written.size + RECORD_OVERHEAD
             else:
@@ -207,7 +213,6 @@ class KafkaMember:
         if not records:
             self._settled.append(delivery)
             self._news.wake()
-        key = None if run.key is None else run.key.encode()
         for number, (place, written) in enumerate(records, 1):
             try:
                 self._producer.produce(
@@ -242,7 +247,7 @@ class KafkaMember:
 
     async def _settle(self) -> None:
         """Confirm what the brokers have, by what the client has reported."""
-        confirmed: dict[Subscription, dict[NodeId, list[int]]] = {}
+        confirmed: dict[Subscription, dict[NodeId, list[tuple[int, int]]]] = {}
         while self._settled:
             delivery = self._settled.popleft()
             run, refused = delivery.run, delivery.refused
@@ -260,12 +265,14 @@ class KafkaMember:
                 # From here the replicas have the events, and they may be acknowledged.  Not a line earlier: a publisher
                 # forgets an event when it is acknowledged.
                 ranges = confirmed.setdefault(delivery.subscription, {}).setdefault(run.publisher, [])
-                _append(ranges, run.confirm, count, refused)
+                ranges += (
+                    _without(run.confirm, count, refused) if refused else ((run.confirm, run.confirm + count - 1),)
+                )
         if self._bytes < _IN_FLIGHT:
             self._room.unpark_all()
         for subscription, ranges_of in confirmed.items():
             with trio.CancelScope(shield=True):
-                await subscription._confirm_ranges(ranges_of)
+                await subscription._confirm_ranges({node: _merged(ranges) for node, ranges in ranges_of.items()})
 
     def _note_refused(self, delivery: _Delivery) -> None:
         run = delivery.run
@@ -330,16 +337,22 @@ def check_promises(log: KafkaLog, state: TopicState, min_insync: int) -> None:
         )
 
 
-def _append(ranges: list[int], first: int, count: int, refused: Sequence[int]) -> None:
-    """Add the numbers of a run, but for some places of it, to ranges."""
-    begin = 0
-    for place in (*sorted(refused), count):
-        if place > begin:
-            if ranges and ranges[-1] == first + begin - 1:
-                ranges[-1] = first + place - 1
-            else:
-                ranges += (first + begin, first + place - 1)
-        begin = place + 1
+def _without(first: int, count: int, refused: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges of a run's numbers, but for some places of it."""
+    places = (-1, *sorted(refused), count)
+    return [(first + left + 1, first + right - 1) for left, right in pairwise(places) if right - left > 1]
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[int]:
+    """Return ranges as they are confirmed, in order: those of several partitions interlock."""
+    ranges.sort()
+    merged: list[int] = []
+    for first, last in ranges:
+        if merged and merged[-1] == first - 1:
+            merged[-1] = last
+        else:
+            merged += (first, last)
+    return merged
 
 
 def _one_line(text: str) -> str:

@@ -19,6 +19,7 @@ sender.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -55,6 +56,9 @@ RECORD_OVERHEAD: Final = 512
 FRAMING: Final = 128
 """Most that a record's own framing, and its batch's, take on the wire, in bytes."""
 
+_LATEST: Final = 253_402_300_799_999
+"""Last time that a record has, in milliseconds since 1970: the end of the year 9999.  Later ones are no dates."""
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -67,23 +71,38 @@ class Written(NamedTuple):
     """Bytes of value, key and headers."""
 
 
-def write_records(run: EventRun) -> Iterator[Written]:
-    """Yield the events of a run as records, in their order."""
-    common: Headers = [
-        (HEADER_TOPIC, run.topic.encode()),
-        (HEADER_SENDER, run.sender.cluster.encode()),
-        (HEADER_PUBLISHER, run.publisher.encode()),
+@functools.lru_cache(maxsize=1024)
+def _names(topic: str, cluster: str, publisher: str) -> tuple[Headers, int]:
+    """Return the headers that all events of a publisher on a topic have, and their size: each keyed event is a run."""
+    named = [
+        (HEADER_TOPIC, topic.encode()),
+        (HEADER_SENDER, cluster.encode()),
+        (HEADER_PUBLISHER, publisher.encode()),
     ]
-    own = [(name, text.encode()) for name, text in run.headers.items() if not name.startswith(RESERVED)]
-    every = sum(len(name) + len(text) + 10 for name, text in (*common, *own)) + len((run.key or "").encode())
+    return named, _size(named) + 48
+
+
+def _size(headers: Headers) -> int:
+    return sum(len(name) + len(text) + 10 for name, text in headers)
+
+
+def write_records(run: EventRun, key: bytes | None) -> Iterator[Written]:
+    """Yield the events of a run, whose key is given in UTF-8, as records in their order."""
+    common, every = _names(run.topic, run.sender.cluster, run.publisher)
+    own: Headers = []
+    if run.headers:
+        own = [(name, text.encode()) for name, text in run.headers.items() if not name.startswith(RESERVED)]
+        every += _size(own)
+    if key is not None:
+        every += len(key)
     for at, payload in enumerate(run.payloads):
-        value, encoding = stored_value(payload)
+        value, encoding = (payload, None) if type(payload) is bytes else stored_value(payload)
         if encoding == PACKED and value is not None:
             value, encoding = unpack_value(value)
         headers = [*common, (HEADER_NUMBER, b"%d" % (run.first + at))]
         if encoding is not None:
             headers.append((HEADER_ENCODING, encoding.encode()))
-        yield Written(value, headers + own if own else headers, every + len(value or b"") + 48)
+        yield Written(value, headers + own if own else headers, every + len(value or b""))
 
 
 class Record(NamedTuple):
@@ -126,7 +145,7 @@ def read_record(message: Message, topic: str) -> Record:
         message: the record.
         topic: topic of what no bridge has written.
     """
-    given: list[tuple[str, bytes | None]] = list(message.headers() or ())  # type: ignore[arg-type]
+    given = _headers_of(message)
     named = next((text or b"" for name, text in given if name == HEADER_TOPIC), b"").decode("utf-8", "replace")
     kind, milliseconds = message.timestamp()
     value = message.value()
@@ -142,9 +161,16 @@ def read_record(message: Message, topic: str) -> Record:
         key=message.key(),
         value=value,
         headers=[(name, text) for name, text in given if name != HEADER_TOPIC],
-        timestamp=max(0, milliseconds) * 1000,
+        timestamp=min(max(0, milliseconds), _LATEST) * 1000,
         is_append_time=kind == 2,
     )
+
+
+def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    try:
+        return list(message.headers() or ())  # type: ignore[arg-type]
+    except (SystemError, UnicodeDecodeError):  # a name is not UTF-8: the client gives none of them then
+        return []
 
 
 def _is_encoded(value: bytes, encoding: str) -> bool:

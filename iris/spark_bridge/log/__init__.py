@@ -10,7 +10,7 @@ from iris.spark_bridge.log.replication.journal import ABANDONED, LogChange, deco
 from iris.spark_bridge.log.local_read import FileRange, machine, read_file_range
 from iris.spark_bridge.log.recovery import existing_store, open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
-from iris.spark_bridge.log.retention import GROUP_IDLE, Retention, TopicRetention, parse_rule
+from iris.spark_bridge.log.retention import GROUP_IDLE, Retention
 from iris.spark_bridge.log.segments import is_full, sync_directory
 from iris.spark_bridge.log.appender import Appended
 from iris.spark_bridge.log.owners import JOB_PREFIX
@@ -26,7 +26,7 @@ __all__ = (
     "ABANDONED", "CHUNK_EVENTS", "EVERYTHING", "GROUP_IDLE", "HEADER_SIZE", "JOB_PREFIX", "KEYS", "KEY_COUNTS",
     "KEY_ENDS", "LEASES", "MAX_REGEX", "QUERY", "QUEUES", "ROOM", "Appended", "Chunk", "Cursor", "Cut", "FileRange",
     "HeldShard", "LogChange", "News", "Position", "Quota", "Replication", "Retention", "SealedSegment", "ShardState",
-    "Store", "TierObject", "TierPart", "Tiering", "TopicFilter", "TopicRetention", "Transaction", "crc32",
+    "Store", "TierObject", "TierPart", "Tiering", "TopicFilter", "Transaction", "crc32",
     "decode_change_untrusted", "decode_frames", "encode_head", "existing_store", "frame_header", "frame_size",
-    "is_full", "machine", "open_store", "parse_rule", "read_file_range", "record_size", "sync_directory",
+    "is_full", "machine", "open_store", "read_file_range", "record_size", "sync_directory",
 )  # fmt: skip

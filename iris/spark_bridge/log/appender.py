@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -95,26 +95,13 @@ class Appender:
             # One transaction for the events, their places and the publishers' windows. It commits at the end of the
             # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
             # disk.
-            with self._changing() as view:
+            with self._log.changing() as view:
                 if change is not None:
                     more = change(view)
                     events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
                 appending = self._appending(view, now, date)
                 appended = self._append(appending, events, judged)
             return self._finish(appending, appended)
-
-    @contextlib.contextmanager
-    def _changing(self) -> Generator[Transaction]:
-        """Change the index; after an error what is in memory counts what was not stored, and is read again."""
-        try:
-            with self._log.index.write() as view:
-                yield view
-        except BaseException:
-            self._log.publishers.clear()
-            self._log.tails.topics.clear()
-            with self._log.index.read() as view:
-                self._log.gaps.reset(gap for _, gap in view.items(GAPS))
-            raise
 
     def _append(
         self, appending: Appending, events: Mapping[int, Sequence[EventRun]], judged: Callable[[str], bool]
@@ -252,7 +239,7 @@ class Appender:
         with self._log.writing:
             count = 0
             topics: set[str] = set()
-            with self._changing() as view:
+            with self._log.changing() as view:
                 known = view.get(SINKS, query)
                 if known is None and not self._sinks_complete:
                     # Read in full, once, before a query counts as new: damage could hide its record.
@@ -306,7 +293,7 @@ class Appender:
         Raises:
             StoreFull: there is no room; nothing was changed.
         """
-        with self._log.writing, self._changing() as view:
+        with self._log.writing, self._log.changing() as view:
             self._log.publishers.merge_windows(view, windows, now)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import final
 
@@ -15,6 +17,7 @@ from iris.spark_bridge.log.publishers import Publishers
 from iris.spark_bridge.log.records import GAPS, REMOVALS
 from iris.spark_bridge.log.retention import Removals
 from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.transaction import Transaction
 
 
 @final
@@ -34,6 +37,19 @@ class OpenLog:
     """Segments that are appended to."""
     writing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """Held by the thread that changes the index, and what is in memory of it."""
+
+    @contextlib.contextmanager
+    def changing(self) -> Generator[Transaction]:
+        """Change the index; after an error what is in memory counts what was not stored, and is read again."""
+        try:
+            with self.index.write() as view:
+                yield view
+        except BaseException:
+            self.publishers.clear()
+            self.tails.topics.clear()
+            with self.index.read() as view:
+                self.gaps.reset(gap for _, gap in view.items(GAPS))
+            raise
 
 
 def open_log(directory: Path, index: Index, files: SegmentFiles, damage: DamageBook) -> OpenLog:

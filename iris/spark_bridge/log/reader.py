@@ -241,7 +241,7 @@ class Reader:
         find: Callable[[Transaction, ShardState], list[Stretch]],
         use: Callable[[list[Stretch]], T],
     ) -> T:
-        """Use the places of a range; one that was trimmed or written anew meanwhile is not reported as damaged."""
+        """Use the places of a range; one that was trimmed or went to the tier meanwhile is not reported as damaged."""
         before: list[Stretch] | None = None
         while True:
             with self._log.index.read() as view:

@@ -102,7 +102,7 @@ class ChunkPlace:
     position: int
     size: int
     revision: int = 0
-    """Revision of the segment's file."""
+    """Revision of the segment's file: 0, or ``IN_TIER``."""
 
     @property
     def end(self) -> int:
@@ -120,7 +120,6 @@ _CHUNK: Final = struct.Struct(">QQIIq")
 
 def _pack_chunk(chunk: ChunkPlace) -> bytes:
     data = _CHUNK.pack(chunk.segment, chunk.position, chunk.size, chunk.count, chunk.timestamp)
-    # Behind it the revision of a file that was written anew; the others have revision 0.
     return data + _SMALL.pack(chunk.revision) if chunk.revision else data
 
 
@@ -159,7 +158,7 @@ class SegmentRecord:
     written: int
     last_timestamp: int
     revision: int = 0
-    """Number of times its file was written anew, without events that were to go."""
+    """Revision of its file: 0, or ``IN_TIER``."""
     topics: int | None = None
     """Number of the segment's topics. None if they are not known: a copy that catches up gets them at last, and may be
     promoted by force before."""

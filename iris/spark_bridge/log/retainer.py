@@ -28,10 +28,9 @@ from iris.spark_bridge.log.records import (
     segments_of,
     spans,
 )
-from iris.spark_bridge.log.retention import Retention, TopicRules, choose_expired
+from iris.spark_bridge.log.retention import Retention, choose_expired
 from iris.spark_bridge.log.segments import Reserve
 from iris.spark_bridge.log.tiering import Tiering
-from iris.spark_bridge.log.topics.compaction import LogCleaner
 from iris.spark_bridge.log.topics.index import topics_of
 from iris.spark_bridge.log.transaction import Transaction
 
@@ -59,7 +58,6 @@ class Retainer:
         self._owners = owners
         self._reserve = Reserve(log.directory / "reserve")
         self._retaining = threading.Lock()
-        self._cleaner = LogCleaner(log, self)
 
     def trim(self, shard: int, before: int) -> int:
         """Remove the events of a shard below offset ``before``; return how many are gone now.
@@ -86,17 +84,17 @@ class Retainer:
             self._reserve.make()
 
     def _trim(self, number: int, before: int) -> int:
-        with self._log.index.write() as view:
+        with self._log.changing() as view:
             shard = view.get(SHARDS, number)
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
             # From here no reader gets these events any more; what follows only gives their room back.
             view.put(SHARDS, number, dataclasses.replace(shard, earliest=earliest))
             self._log.gaps.trim(number, earliest)
-            self._reader.trimmed(number, earliest)
             write_gaps(view, self._log.gaps)
             self._note_removal(view, shard, earliest)
             dead = [segment for segment in segments_of(view, number) if segment.end <= earliest]
+        self._reader.trimmed(number, earliest)
         size = shard.size
         for segment in dead:
             deleted = _DELETED_AT_ONCE
@@ -141,24 +139,15 @@ class Retainer:
                 )
                 for shard in shards
             }
-            if not retention.rules:
-                local = {
-                    number: [segment for segment in own if segment.revision != IN_TIER]
-                    for number, own in segments.items()
-                }
-                expired = choose_expired(local, retention, now=now, unread=unread)
-                if self._tiering.is_attached:
-                    for number, before in expired.items():
-                        self._make_room(partial(self._tiering.drop, number, before))
-                    return 0
-                return sum(self.trim(shard, before) for shard, before in expired.items())
-            rules = TopicRules(retention)
-            return sum(
-                self._cleaner.retain(
-                    shard.number, rules, now=now, unread=unread[shard.number] if retention.keep_unread else shard.next
-                )
-                for shard in shards
-            )
+            local = {
+                number: [segment for segment in own if segment.revision != IN_TIER] for number, own in segments.items()
+            }
+            expired = choose_expired(local, retention, now=now, unread=unread)
+            if self._tiering.is_attached:
+                for number, before in expired.items():
+                    self._make_room(partial(self._tiering.drop, number, before))
+                return 0
+            return sum(self.trim(shard, before) for shard, before in expired.items())
 
     def forget_publishers(self, before: int) -> int:
         """Forget the publishers whose last event arrived before ``before``; return how many.

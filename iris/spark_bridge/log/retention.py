@@ -1,7 +1,6 @@
 """Retention: which events may be removed, by age and by size, but never what a protected group has still to read.
 
-Without rules for topics whole segments go, from the beginning of each shard.  With rules, segments from which some
-events go and others do not are written anew, see ``iris.spark_bridge.log.topics.compaction``.
+Whole segments go, from the beginning of each shard.
 
 Removals: the topics whose events were removed, so that a reader of others gets no report of a loss.  A query on
 a silent topic stays at the offset where it was, and the events of other topics behind that go.
@@ -11,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, final
 from weakref import WeakKeyDictionary
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
-from iris.patterns.pubsub.interest import check_pattern
 from iris.spark_bridge.log.records import REMOVALS, Removed, SegmentRecord
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.log.transaction import Transaction
@@ -31,61 +28,6 @@ def _limit(name: str, value: object) -> float | None:
         return None
     whole = as_whole(value) if name == "max_bytes" else None
     return as_float(value) if whole is None else whole
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRetention:
-    """Retention of the events of some topics.
-
-    Raises:
-        ConfigError: the pattern is none, or a limit is not above 0.
-    """
-
-    pattern: str
-    max_age: float | None = None
-    """Seconds; None keeps events of any age."""
-    max_bytes: int | None = None
-    """Least that is kept of each shard, in bytes of all topics of the pattern together. None: no limit."""
-    last_value: bool = False
-    """Keep the last event of each topic and key only; of those without a key, the last of the topic."""
-
-    def __post_init__(self) -> None:
-        check_pattern(self.pattern)
-        for name in ("max_age", "max_bytes"):
-            value = _limit(name, given := getattr(self, name))
-            if value is not None and not value > 0:
-                raise ConfigError(f"retention of {self.pattern!r}: {name} is {shown(given)}: use a number above 0")
-            object.__setattr__(self, name, value)
-
-
-def parse_rule(text: str) -> TopicRetention:
-    """Read how long topics are kept, as ``prices.>=24h``, ``logs.*=7d,10GiB`` or ``state.>=last``.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    pattern, sign, limits = text.rpartition("=")
-    given: dict[str, Any] = {}
-    for limit in limits.split(","):
-        amount = _AMOUNT.fullmatch(limit.strip())
-        value: float | None = None
-        if limit.strip() == "last":
-            name, value = "last_value", True
-        elif amount is not None and amount[2] in _SECONDS:
-            name, value = "max_age", float(amount[1]) * _SECONDS[amount[2]]
-        elif amount is not None:
-            name, value = "max_bytes", int(float(amount[1]) * _BYTES[amount[2]])
-        else:
-            name = ""
-        if not sign or not name or name in given:
-            raise ConfigError(
-                f"{text!r} does not say how long topics are kept: use PATTERN=LIMITS, where the limits are a time as "
-                "24h (s, m, h, d), a size as 10GiB (KiB, MiB, GiB, TiB) and the word last, for the last value of each "
-                "key, each once at most, with commas"
-            )
-        given[name] = value
-    return TopicRetention(pattern=pattern, **given)
 
 
 GROUP_IDLE: Final = 30 * 86_400.0
@@ -111,21 +53,16 @@ class Retention:
     """Least that is kept of all shards of a member together, in bytes. None: no limit."""
     keep_unread: bool = False
     """Keep what a known group has not read yet, whatever the limits say."""
-    rules: tuple[TopicRetention, ...] = ()
-    """Rules for topics; the first that matches counts.  The limits above are for the other topics then."""
-    tombstones: float = 86_400.0
-    """Seconds for which a last value that is null stays at least, so that readers learn that its key is gone."""
     group_idle: float = GROUP_IDLE
     """Seconds, a day at least, after which a group of readers that nobody uses is forgotten.  A group in use never is:
     one that has a consumer, or a query of Spark's."""
 
     def without_ages(self) -> Retention:
         """Return the same without what depends on the clock."""
-        rules = tuple(dataclasses.replace(rule, max_age=None) for rule in self.rules)
-        return dataclasses.replace(self, max_age=None, rules=rules, tombstones=math.inf)
+        return dataclasses.replace(self, max_age=None)
 
     def __post_init__(self) -> None:
-        for name in ("max_age", "max_bytes", "tombstones"):
+        for name in ("max_age", "max_bytes"):
             value = _limit(name, given := getattr(self, name))
             if value is not None and not value > 0:
                 raise ConfigError(f"retention: {name} is {shown(given)}: use a number above 0, or None for no limit")
@@ -134,87 +71,6 @@ class Retention:
         if not _SHORTEST_IDLE <= idle < math.inf:
             raise ConfigError(f"retention: group_idle is {shown(self.group_idle)}: use {_SHORTEST_IDLE:g} s or more")
         object.__setattr__(self, "group_idle", idle)
-
-
-_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|h|d|KiB|MiB|GiB|TiB)")
-_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_BYTES: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-_MOST_PARTS: Final = 4
-"""Events of a limited age stand in segments that span a quarter of it: whole segments are looked at."""
-
-_SHORTEST: Final = 60.0
-"""Seconds that a segment spans at least, if its size does not end it."""
-
-
-@final
-class TopicRules:
-    """The rules of a log, by number; the last one is for topics that no other matches."""
-
-    def __init__(self, retention: Retention) -> None:
-        others = TopicRetention(pattern=">", max_age=retention.max_age, max_bytes=retention.max_bytes)
-        self.rules: Final = (*retention.rules, others)
-        self.tombstones: Final = retention.tombstones
-        self._filters = [TopicFilter([rule.pattern]) for rule in retention.rules]
-        self._numbers: dict[str, int] = {}
-
-    def keeps_last(self, number: int) -> bool:
-        """Return whether a rule keeps the last value of each key alone."""
-        return self.rules[number].last_value
-
-    def of(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the number of the rule of each topic."""
-        left = list(topics)
-        found: dict[str, int] = {}
-        for number, one in enumerate(self._filters):
-            found |= dict.fromkeys(one.choose(left), number)
-            left = [topic for topic in left if topic not in found]
-        return found | dict.fromkeys(left, len(self._filters))
-
-    @property
-    def span(self) -> float:
-        """Seconds after which a segment is not to grow any more; inf: that does not matter."""
-        ages = [rule.max_age for rule in self.rules if rule.max_age is not None]
-        ages += [self.tombstones for rule in self.rules if rule.last_value]
-        return max(min(ages) / _MOST_PARTS, _SHORTEST) if ages else math.inf
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentShares:
-    """Events and bytes of a segment on the topics of each rule, by the number of the rule."""
-
-    events: Sequence[int]
-    bytes: Sequence[int]
-    """Approximate size: the chunks' bytes, divided by events."""
-    is_known: bool = True
-    """True if its topics are known; else its events count as on topics without a rule."""
-
-
-def choose_rules(
-    segments: Sequence[SegmentRecord], shares: Mapping[int, SegmentShares], rules: TopicRules, *, now: int
-) -> dict[int, set[int]]:
-    """Return which rules let all of their events in which segments go, by the first offset of the segment.
-
-    Args:
-        segments: segments of one shard, oldest first.
-        shares: shares of the segments, by first offset.
-        rules: retention rules of topics.
-        now: microseconds since 1970.
-    """
-    expired: dict[int, set[int]] = {}
-    kept = [0] * len(rules.rules)
-    ages = {segment.first: age for age, _, _, segment in _ages(0, segments, now)}
-    for segment in reversed(segments):
-        held = shares[segment.first]
-        gone = expired[segment.first] = set[int]()
-        for number, rule in enumerate(rules.rules):
-            too_old = rule.max_age is not None and ages[segment.first] < now - rule.max_age * 1_000_000
-            too_much = rule.max_bytes is not None and kept[number] >= rule.max_bytes
-            if too_old or too_much:
-                gone.add(number)
-            kept[number] += held.bytes[number]
-    return expired
 
 
 MAX_REMOVALS: Final = 65_536
@@ -242,8 +98,6 @@ class Removals:
 
     def earliest(self, shard: int, earliest: int, wanted: TopicFilter) -> int:
         """Return the offset below which wanted events may have been removed, by age, size or hand.
-
-        Events that later ones have superseded do not count.
 
         Args:
             shard: number of the shard.

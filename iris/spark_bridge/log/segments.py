@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol, final
 
@@ -273,40 +273,6 @@ class SegmentFiles:
         except FileNotFoundError:
             raise LogDamaged(f"the segment {path} is missing") from None
         return str(path), status.st_dev, status.st_ino
-
-    def rewrite(
-        self, shard: int, epoch: str, first: int, revision: int, frames: Iterable[bytes | memoryview], most: int
-    ) -> None:
-        """Write a revision of a segment; it is on the disk when this returns, and counts when the index names it.
-
-        Args:
-            shard: number of the segment's shard.
-            epoch: epoch of the shard.
-            first: first offset of the segment.
-            revision: revision of the file to make.
-            frames: contents of the file.
-            most: limit of the frames together, in bytes.
-
-        Raises:
-            StoreFull: there is no room for it; nothing is left of it.
-        """
-        path = self.path(shard, epoch, first, revision)
-        try:
-            descriptor = self._disk.create(path, most)
-            try:
-                position = 0
-                for frame in frames:
-                    self._disk.write(descriptor, [frame], position)
-                    position += len(frame)
-                self._disk.truncate(descriptor, position)
-                self._disk.sync(descriptor)
-            finally:
-                self._disk.close(descriptor)
-        except BaseException as error:
-            self._disk.remove(path)
-            if isinstance(error, OSError) and is_full(error):
-                raise StoreFull(f"no room to write {path} anew: {error.strerror}") from None
-            raise
 
     def remove(self, shard: int, epoch: str, first: int, revision: int = 0) -> None:
         """Delete a segment whose events the index no longer names."""

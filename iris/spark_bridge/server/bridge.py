@@ -106,7 +106,7 @@ async def open_bridge(
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
         tier: tier to which sealed segments go; retention then removes only what is there, from this disk alone, and
-            from those of copies.  Only what enough copies have goes there.  Not together with rules for topics.
+            from those of copies.  Only what enough copies have goes there.
         election: has a copy take over when this member is gone, and not before; needs ``min_copies``.  None: a person
             promotes one.
         waiting: called with a reason when entering the block has to wait for copies.
@@ -160,16 +160,6 @@ async def open_bridge(
         raise ConfigError(
             f"the log in {directory} is a copy: give --follow {name}/{min(shards)}, or promote it by 'iris bridge "
             f"promote {name}/{min(shards)}' while it follows"
-        )
-    if retention is not None and retention.rules and (min_copies or state.copies or state.history):
-        raise ConfigError(
-            "retention by topic writes segments anew, which copies do not repeat: give no rules for topics, or keep no "
-            "copies of this log"
-        )
-    if tier is not None and (retention is not None and retention.rules):
-        raise ConfigError(
-            "a tier has what is sealed, and rules for topics would take events out of that: give no rules for topics, "
-            "or no tier"
         )
     division: Division | None = None
     newcomer: Newcomer | None = None

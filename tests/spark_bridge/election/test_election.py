@@ -120,6 +120,26 @@ async def test_an_election_without_copies_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_engine_that_is_not_known_is_said() -> None:
-    with pytest.raises(ConfigError, match="'zookeeper://here' is no engine of an election: write etcd://"):
+    with pytest.raises(ConfigError, match="'zookeeper' is no engine of an election: write etcd://"):
         async with open_election("zookeeper://here", bridge="bridge", shard=0):
             raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgress://iris:hunter2@here/base",
+        "host=here password=hunter2",
+        "postgresql://iris:hunter2%zz@here/base",
+        "postgresql://iris:hunter2@[here/base",
+        "etcd://iris:hunter2/3@here",
+        "etcd://iris:3?hunter2@here",
+        "etcd://iris:hunter2@here:port",
+        "etcd://iris:hunter2@[here",
+    ],
+)
+async def test_what_is_wrong_in_a_url_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        async with open_election(url, bridge="bridge", shard=0):
+            raise AssertionError
+    assert "hunter2" not in str(raised.value)

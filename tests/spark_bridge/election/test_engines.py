@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -113,6 +115,38 @@ def test_a_postgresql_that_is_away_says_so(database: str) -> None:
         Postgres("postgresql://iris@127.0.0.1:9/postgres", "away", "one").acquire()
     with pytest.raises(EngineAway, match='database "none" does not exist'):
         Postgres(database.replace("/postgres", "/none"), "away", "one").acquire()
+
+
+class Something(http.server.BaseHTTPRequestHandler):
+    """Answers in JSON, and is not etcd."""
+
+    answer = b""
+
+    def do_POST(self) -> None:
+        """Say it."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.answer)))
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    "answer", [b"{}", b'{"ID":"1"}', b'{"ID":"1","responses":[]}', b'{"ID":"1","responses":[{"response_range":[]}]}']
+)
+def test_what_is_not_etcd_is_an_engine_that_is_away(answer: bytes) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), type("It", (Something,), {"answer": answer})) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(EngineAway, match="is not etcd"):
+                Etcd(f"etcd://127.0.0.1:{server.server_port}", "any", "one").acquire()
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 import iris
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RequestTimeout
@@ -18,6 +18,8 @@ from iris.kernel.tasks import Wakeup
 from iris.patterns.bridge_protocol import read_refusal
 from iris.spark_bridge.admin import drop_group, read_events, read_status
 from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.errors import KafkaLost
+from iris.spark_bridge.kafka import consumers as consumers_of_kafka
 from iris.spark_bridge.kafka import member as member_of_kafka
 from iris.spark_bridge.kafka.bridge import open_kafka_bridge
 from iris.spark_bridge.kafka.member import KafkaMember
@@ -78,6 +80,29 @@ async def test_a_confirmed_event_is_in_kafka_with_what_names_it(kafka: KafkaClus
     assert len(set(named)) == 4
 
 
+async def test_a_topic_that_is_compacted_keeps_the_last_value_of_each_key(kafka: KafkaCluster) -> None:
+    kafka.create_topic("compacted", cleanup_policy="compact", segment_ms=100, min_cleanable_dirty_ratio=0.001)
+    async with (
+        open_network() as network,
+        bridge(network, kafka, "compacted") as member,
+        network.open_node("desk") as node,
+    ):
+        for number in range(20):
+            await node.publish_confirmed("lamps", number, key=f"k{number % 2}", timeout=30)
+        await node.publish_confirmed("lamps", None, key="k0", timeout=30)
+        found: list[tuple[str | None, Any]] = []
+        with trio.fail_after(120):
+            # Each event begins a segment: only what stands before it is compacted.
+            while found[:2] != [("k1", 19), ("k0", None)]:
+                await node.publish_confirmed("lamps", b"", key="other", timeout=30)
+                async with node.bridge().consume("lamps", until="now") as lamps:
+                    found = [(event.key, event.payload) async for batch in lamps for event in batch]
+        with pytest.raises(RequestTimeout, match="it has no key"):
+            await node.publish_confirmed("lamps", b"alone", timeout=3)
+        await node.publish_confirmed("lamps", b"on", key="k1", timeout=30)
+        assert member.statistics().refused >= 1
+
+
 async def test_an_event_that_matches_two_patterns_is_stored_once(kafka: KafkaCluster, topic: str) -> None:
     async with (
         open_network() as network,
@@ -128,6 +153,41 @@ async def test_a_topic_that_promises_less_is_refused_unless_that_is_asked_for(ka
         with pytest.raises(ConfigError, match="settings of Kafka's client are wrong"):
             async with open_kafka_bridge(node, topics=[">"], kafka=kafka.bootstrap, settings={"nonsense": "1"}):
                 pass
+
+
+async def test_a_member_whose_client_cannot_keep_the_order_ends_and_confirms_nothing_more(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    async with open_network() as network, network.open_node("desk") as node:
+        with pytest.raises(KafkaLost, match=r"cannot go on: .*sequence"), trio.fail_after(60):  # noqa: PT012
+            async with bridge(network, kafka, topic) as member:
+                await node.publish_confirmed("a", 1, timeout=30)
+                member._note_error(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of sequence", fatal=True))
+                await trio.sleep_forever()
+
+
+async def test_a_member_that_starts_before_its_brokers_waits_for_them(kafka: KafkaCluster, topic: str) -> None:
+    said: list[str] = []
+    told = trio.Event()
+
+    def tell(reason: str) -> None:
+        said.append(reason)
+        told.set()
+
+    kafka.kill(1)
+    async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            async with bridge(network, kafka, topic, waiting=tell):
+                await trio.sleep_forever()
+
+        nursery.start_soon(serve)
+        await told.wait()
+        assert "Kafka does not answer" in said[0]
+        await trio.to_thread.run_sync(kafka.start, 1)
+        await node.wait_for("bridge", timeout=60)
+        await node.publish_confirmed("a", 1, timeout=60)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_member_ends_when_its_topic_promises_less_than_before(
@@ -230,8 +290,31 @@ async def test_a_group_goes_on_where_it_had_committed(kafka: KafkaCluster, topic
         assert (group.group, group.owner, group.lag) == ("billing", "desk", 0)
 
 
+async def test_a_group_that_ends_leaves_what_comes_later_to_the_next_consumer(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers_of_kafka, "_IDLE", 0.0)  # what is on other topics is noted as read at once
+    async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
+        await publish(node, range(10))
+        async with node.bridge().consume("orders.>", group="billing", until="now") as orders:
+            assert await read(orders, 10) == list(range(10))
+            with pytest.raises(StopAsyncIteration):
+                await anext(orders)
+            await publish(node, range(10, 20))
+            await publish(node, range(5), topic="other")
+            client = BridgeClient(node, "bridge", patience=10)
+            await trio.sleep(1)  # nothing is to happen
+            assert (await read_status(client)).groups[0].lag == 15
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            assert await read(orders, 10) == list(range(10, 20))
+            with trio.fail_after(30):
+                while (await read_status(client)).groups[0].lag:  # events on another topic count as read  # noqa: ASYNC110 -- Kafka knows
+                    await trio.sleep(0.1)
+
+
 async def test_events_come_with_all_that_they_were_published_with(kafka: KafkaCluster, topic: str) -> None:
     payloads: list[Any] = [b"bytes", "text", {"n": [1, 1.0, True]}, None, b"x" * 300_000, 7, {"b": b"\x00"}, math.inf]
+    payloads.append({"readings": [1.5] * 30_000})  # as JSON it has another size than packed
     async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
         for payload in payloads:
             await node.publish_confirmed("orders.new", payload, key="k", headers={"h": "v"}, timeout=30)
@@ -241,7 +324,61 @@ async def test_events_come_with_all_that_they_were_published_with(kafka: KafkaCl
     assert {(event.topic, event.key, event.headers["h"], event.sender) for event in found} == {
         ("orders.new", "k", "v", "desk")
     }
-    assert [event.offset for event in found] == list(range(8))
+    assert [event.offset for event in found] == list(range(9))
+
+
+async def test_what_waits_for_a_slow_consumer_comes_again_after_it(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers_of_kafka, "_IDLE", 0.0)  # what may be passed over is noted at once
+    partitions, each = 12, 70
+    name = f"{topic}-wide"
+    kafka.create_topic(name, partitions)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for partition in range(partitions):
+        for number in range(each):
+            value = f"{partition} {number}".ljust(2000)
+            producer.produce(name, value, partition=partition, headers=[("iris-topic", b"orders.new")])
+    producer.flush(30)
+    async with open_network() as network, bridge(network, kafka, name), network.open_node("desk") as node:
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            batch = await anext(orders)
+            await trio.sleep(2)  # nothing is to happen: some partition's events have been sent in part
+            found = {event.payload for event in batch}
+            await batch.commit()
+        async with node.bridge().consume("orders.>", group="billing") as orders:
+            found.update(await read(orders, partitions * each - len(found)))
+    assert len(found) == partitions * each
+
+
+@pytest.mark.parametrize("timestamp", [316_000_000_000_000, 2**62])
+async def test_a_record_of_the_far_future_is_read(kafka: KafkaCluster, topic: str, timestamp: int) -> None:
+    name = f"{topic}-far"
+    kafka.create_topic(name, message_timestamp_after_max_ms=2**63 - 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(name, b"tea", headers=[("iris-topic", b"orders.new")], timestamp=timestamp)
+    producer.flush(30)
+    async with open_network() as network, bridge(network, kafka, name), network.open_node("desk") as node:
+        async with node.bridge().consume("orders.>", until="now") as orders:
+            (event,) = [event async for batch in orders for event in batch]
+        assert event.timestamp == pytest.approx(253_402_300_800, abs=1)
+        (row,) = [row async for row in read_events(BridgeClient(node, "bridge", patience=10))]
+        assert row["timestamp"].startswith("9999-12-31")
+
+
+async def test_readers_end_behind_the_marks_of_transactions(kafka: KafkaCluster, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0, "transactional.id": topic})
+    producer.init_transactions(60)
+    for payload, is_kept in ((b"tea", True), (b"coffee", False)):
+        producer.begin_transaction()
+        producer.produce(topic, payload, headers=[("iris-topic", b"orders.new")])
+        (producer.commit_transaction if is_kept else producer.abort_transaction)(60)
+    async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
+        for group in (None, "billing"):
+            async with node.bridge().consume("orders.>", group=group, until="now") as orders:
+                assert [event.payload async for batch in orders for event in batch] == [b"tea"]
+        rows = [row async for row in read_events(BridgeClient(node, "bridge", patience=10))]
+        assert [row["offset"] for row in rows] == [0]
 
 
 async def test_records_that_others_wrote_are_read_and_cannot_stop_a_reader(kafka: KafkaCluster, topic: str) -> None:

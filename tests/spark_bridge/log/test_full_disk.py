@@ -14,10 +14,13 @@ import trio
 
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.events.gaps import GapBook
+from iris.spark_bridge.log import appender, retainer
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retainer import Retainer
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.transaction import Transaction
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import fake_event, make_store, numbered, stored
@@ -262,3 +265,33 @@ async def test_publishers_are_not_told_that_it_is_stored_until_there_is_room(
         left = [int(value.rstrip(b"\0")) for value in stored(bridge.store)[:-2]]
         assert left == list(range(left[0], told + 1)), "the one that was refused was kept, and is stored once"
         assert stored(bridge.store)[-2:] == [b"too late", b"last"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_what_is_missing_is_known_as_long_as_the_events_beside_it_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    left = failures
+
+    def write_gaps(view: Transaction, gaps: GapBook) -> None:
+        nonlocal left
+        appender.write_gaps(view, gaps)
+        if left:
+            left -= 1
+            raise StoreFull("no room for that")
+
+    store = make_store(tmp_path, segment_bytes=SEGMENT)
+    for number in (1, 2, 5, 6, 7):
+        event = fake_event(b"x" * 3000, sequence=number, first=number)
+        store.appender.append({0: [event]}, now=number)
+    monkeypatch.setattr(retainer, "write_gaps", write_gaps)
+    if failures == 1:  # with the reserve there is room
+        assert store.retainer.trim(0, 4) == 4
+    else:
+        with pytest.raises(StoreFull):
+            store.retainer.trim(0, 4)
+    for _ in range(2):
+        assert [gap.count for gap in store.reader.gaps()] == [2] * (failures - 1)
+        store.close()
+        store = make_store(tmp_path, segment_bytes=SEGMENT)
+    store.close()

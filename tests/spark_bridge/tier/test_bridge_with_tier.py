@@ -21,7 +21,7 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import open_copy
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import TierUnreachable
-from iris.spark_bridge.log.retention import Retention, TopicRetention
+from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.tiering import TierObject
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
@@ -179,14 +179,6 @@ async def test_a_reader_waits_for_a_tier_that_does_not_answer_and_goes_on(
             with trio.fail_after(60):
                 assert (await anext(consumer))[0].payload == 0
         assert failures[0] == 0
-
-
-async def test_rules_for_topics_do_not_go_with_a_tier(tmp_path: Path) -> None:
-    rules = (TopicRetention(pattern="a.>", last_value=True),)
-    async with open_network() as network:
-        with pytest.raises(ConfigError, match="rules for topics"):
-            async with bridge(network, tmp_path, tier=tier(tmp_path), retention=Retention(rules=rules)):
-                pass
 
 
 async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

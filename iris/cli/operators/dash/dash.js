@@ -41,6 +41,7 @@ function colour(name) {
 // -- numbers, as people read them --------------------------------------------------------------------------
 
 const count = (n) => n.toLocaleString("en-US");
+const counted = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 const rate = (n) => (n === 0 ? "0" : n < 100 ? n.toFixed(1) : count(Math.round(n)));
 function time(t) {
   if (t === null || t === undefined) return "–";
@@ -64,11 +65,12 @@ class Table {
     this.nothing = nothing;
     this.rows = new Map();
     this.body = h("tbody");
-    const heads = columns.map((column) => h("th", { class: [column.n && "n", column.class === "extra" && "extra"].filter(Boolean).join(" "), title: column.title ?? null }, column.name));
+    const heads = columns.map((column) => h("th", { class: [column.n && "n", ["extra", "spark"].includes(column.class) && column.class].filter(Boolean).join(" "), title: column.title ?? null }, column.name));
     this.table = $(id);
     this.table.append(h("thead", {}, h("tr", {}, ...heads)), this.body);
     this.empty = h("p", { class: "empty" }, nothing);
     this.table.after(this.empty);
+    this.table.hidden = this.empty.hidden = true; // until a view has come, nothing is known
   }
 
   show(items, key) {
@@ -208,16 +210,22 @@ function nice(most) {
   return step * [1, 2, 5, 10].find((times) => times * step >= most * 0.999);
 }
 
-function line(points, value, x, y) {
-  let path = "", last = null;
+/** The stretches without a gap, each a list of places. */
+function stretches(points, value, x, y) {
+  const found = [];
+  let last = null;
   for (const point of points) {
     const v = value(point);
     if (v === null || v === undefined) { last = null; continue; }
-    path += `${last !== null && point.t - last < GAP ? "L" : "M"}${x(point.t).toFixed(1)} ${y(v).toFixed(1)}`;
+    if (last === null || point.t - last >= GAP) found.push([]);
+    found.at(-1).push([x(point.t).toFixed(1), y(v).toFixed(1)]);
     last = point.t;
   }
-  return path;
+  return found;
 }
+const joined = (places) => `M${places.map((place) => place.join(" ")).join("L")}`;
+const line = (...all) => stretches(...all).map(joined).join("");
+const area = (ground, ...all) => stretches(...all).map((places) => `${joined([...places, [places.at(-1)[0], ground], [places[0][0], ground]])}Z`).join("");
 
 function spark(cell, value, mark) {
   const width = 120, height = 22;
@@ -276,7 +284,7 @@ class Chart {
     for (const one of series) {
       const path = line(points, one.value, x, y);
       if (!one.thin && path && series.length === 1) {
-        drawn.push(s("path", { class: `area ${one.colour}`, d: `${path}L${x(points.at(-1).t).toFixed(1)} ${y(0)}L${x(points[0].t).toFixed(1)} ${y(0)}Z` }));
+        drawn.push(s("path", { class: `area ${one.colour}`, d: area(y(0), points, one.value, x, y) }));
       }
       drawn.push(s("path", { class: `line ${one.colour} ${one.thin ? "thin" : ""}`, d: path }));
     }
@@ -334,7 +342,7 @@ function showTiles(view) {
   const gone = view.gone.filter((n) => n.reason !== "left").length;
   const absent = [view.silent.length && `${view.silent.length} silent`, gone && `${gone} lost`].filter(Boolean).join(", ");
   const shown = [
-    [count(view.nodes.length), absent || `${count(view.clusters.length)} clusters`, gone ? "bad" : view.silent.length ? "warn" : ""],
+    [count(view.nodes.length), absent || counted(view.clusters.length, "cluster"), gone ? "bad" : view.silent.length ? "warn" : ""],
     [`${rate(sum(view.clusters, (c) => c.rate))}/s`, `${rate(sum(view.nodes, (n) => n.asked_rate))}/s asked`, ""],
     [time(slowest?.p99), slowest?.p99 !== null && slowest ? slowest.cluster : "nothing served", ""],
     [count(sum(view.clusters, (c) => c.queued)), fullest ? `${fullest.cluster} most` : `${count(sum(view.clusters, (c) => c.running))} running`, fullest ? "warn" : ""],
@@ -408,6 +416,7 @@ function showMap(view, everybody) {
   for (const node of gateways) {
     for (const site of [...Object.values(node.gateway.neighbours), ...node.gateway.sites]) if (!sites.has(site)) sites.set(site, []);
   }
+  if (!columns.length && !sites.size) return $("map").replaceChildren(h("p", { class: "empty" }, "No node is seen."));
   const across = upright ? 3 : 1; // groups beside each other in a row of the upright map
   const placed = new Map();
   let along = 24, broad = 0;
@@ -419,7 +428,7 @@ function showMap(view, everybody) {
     });
     along += upright ? Math.ceil(column.length / across) * (tall + gap) + far - gap : w + far;
   }
-  const end = along - far + 24;
+  const end = Math.max(24, along - far) + 24;
   const frame = upright ? { x: 0, y: 8, width: Math.max(broad + 14, across * (w + gap) - gap + 28), height: end } : { x: 4, y: 8, width: end, height: broad + 12 };
   const drawn = [s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, s("path", { d: "M0 0L8 4L0 8Z" })))];
   drawn.push(s("rect", { class: "frame", rx: 10, ...frame }), s("text", { class: "frame-name", x: frame.x + 12, y: frame.y + 20 }, state.about.site ? `site ${state.about.site}` : "this site"));
@@ -474,7 +483,7 @@ function showMap(view, everybody) {
   map.style.maxWidth = `${width}px`;
   map.style.height = "auto";
   map.style.margin = "0 auto";
-  $("map").replaceChildren(placed.size || names.length ? map : h("p", { class: "empty" }, "No node is seen."));
+  $("map").replaceChildren(map);
 }
 
 function perSecond(node, of) {
@@ -621,7 +630,7 @@ function showAlerts(view, trouble) {
   const more = found.length - 4;
   if (more > 0) found.splice(4, more, ["bad", `and ${more} more: `, "see the nodes below"]);
   $("alerts").replaceChildren(...found.map(([mark, head, text]) => h("p", { class: mark }, h("b", {}, head), h("span", {}, text))));
-  document.title = `${found.length ? "(!) " : ""}Iris: ${view.nodes.length} nodes`;
+  document.title = `${found.length ? "(!) " : ""}Iris: ${counted(view.nodes.length, "node")}`;
 }
 
 function show({ view, point, trouble, revocations }) {

@@ -547,7 +547,7 @@ class Subscription:
             self._skip_malformed(error)
             return None
 
-    def _take_at_once(self) -> Event | None:
+    def _pop_at_once(self) -> Event | None:
         """Return the next event as ``__anext__`` does if it is here, and others need no turn; else None.
 
         For any code of the node's thread, in a task of trio or not.

@@ -1,1 +1,1 @@
-"""Topics of a log: which ones a reader wants, which chunks hold them, and what goes of those that have rules."""
+"""Topics of a log: which ones a reader wants, and which chunks hold them."""

@@ -165,12 +165,9 @@ def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
     """Return a chunk of the wanted events for the same offsets; raise LogDamaged if it holds no events."""
     events = decode_events(chunk.data)
     kept = wanted.keep(events)
-    return chunk if kept.num_rows == events.num_rows else with_events(chunk, kept)
-
-
-def with_events(chunk: Chunk, events: pa.RecordBatch) -> Chunk:
-    """Return a chunk that stands for the same offsets and holds these events of it alone."""
-    data = bytes(events.serialize())
+    if kept.num_rows == events.num_rows:
+        return chunk
+    data = bytes(kept.serialize())
     header = frame_header(
         data, shard=chunk.shard, epoch=chunk.epoch, first=chunk.first, count=chunk.count, timestamp=chunk.timestamp
     )

@@ -29,7 +29,6 @@ from iris.spark_bridge.log.records import (
     read_topics,
     spans,
 )
-from iris.spark_bridge.log.retention import SegmentShares, TopicRules
 from iris.spark_bridge.log.topics.filter import TopicFilter, WantedTopics
 from iris.spark_bridge.log.transaction import Transaction
 
@@ -163,26 +162,6 @@ def topics_of(view: Transaction, shard: int, segment: SegmentRecord, before: int
         return {names[number]: end for number, end in last.items()}
     except (LogDamaged, IndexError):
         return None  # it is to go, whatever was in it
-
-
-def share_of(view: Transaction, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
-    """Return what a segment holds of each rule's topics; raise LogDamaged if the index leaves something out."""
-    names = read_topics(view, shard, segment)
-    numbers = rules.of(names)
-    of_topic = [numbers[name] for name in names]
-    events = [0] * len(rules.rules)
-    sizes = [0] * len(rules.rules)
-    for place in places_of(view, shard, segment):
-        contents = view.get(CONTENTS, (shard, place.first))
-        if contents is None:
-            everything = [0] * (len(rules.rules) - 1)
-            return SegmentShares(
-                events=[*everything, segment.end - segment.first], bytes=[*everything, segment.size], is_known=False
-            )
-        for topic, count in zip(contents.topics, contents.counts, strict=True):
-            events[of_topic[topic]] += count
-            sizes[of_topic[topic]] += place.size * count // contents.held
-    return SegmentShares(events=events, bytes=sizes)
 
 
 def places_of(view: Transaction, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:

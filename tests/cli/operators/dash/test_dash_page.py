@@ -10,14 +10,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from iris.cli.operators import dash as dash_of_files
 from tests.support.airport_realm import MEMBERS, Airport, open_airport
 from tests.support.browser import Page, in_browser, open_page
-from tests.support.command import Terminal, interrupt, open_terminal
+from tests.support.command import PATIENCE, Terminal, interrupt, open_terminal
 from tests.support.dash import open_dash
 from tests.support.door_process import serving
 
@@ -208,6 +211,60 @@ def test_a_realm_that_is_not_seen_is_told() -> None:
     with open_terminal() as terminal, open_dash(terminal) as dash, open_page(dash.address) as page:
         page.wait_for(_has_text("#alerts .bad", "The realm is not seen: no other node was found"))
         page.wait_for(LIVE)
+
+
+def test_nothing_is_said_of_what_was_not_seen() -> None:
+    """Neither before the first view, nor in a chart for the time in which nobody looked."""
+    points = [
+        {"t": at, "clusters": {"greeters": [rate, None, None, 0]}} for at, rate in ((0, 5), (1, 6), (20, 7), (21, 8))
+    ]
+    about = {"realm": "0" * 32, "node": "1" * 32, "site": "", "allowed": [], "points": points[:-1]}
+    view: dict[str, object] = {
+        "nodes": [],
+        "clusters": [],
+        "gone": [],
+        "silent": [],
+        "doubted": {},
+        "remote_clusters": {},
+    }
+    news = {"view": view, "point": points[-1], "trouble": None, "revocations": 0}
+    seen, over = threading.Event(), threading.Event()
+
+    class Canned(SimpleHTTPRequestHandler):
+        """The files of the page, and a feed that waits between what it knows and what it sees."""
+
+        def do_GET(self) -> None:
+            if self.path != "/views":
+                return super().do_GET()
+            self.send_response(200)
+            self.end_headers()
+            for kind, data, waits in (("history", about, seen), ("view", news, over)):
+                self.wfile.write(f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode())
+                waits.wait(PATIENCE)  # until the test goes on
+            return None
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    folder = str(Path(dash_of_files.__file__ or "").parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Canned, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with open_page(f"http://127.0.0.1:{server.server_port}/dash.html") as page:
+                page.watch_problems()
+                page.wait_for("document.getElementById('about').textContent.startsWith('realm 0000')")
+                empty = "return document.querySelectorAll('.empty:not([hidden])').length"
+                assert page.run(empty) == 0
+                seen.set()
+                page.wait_for(LIVE)
+                assert page.run(empty) == 5
+                filled = page.run("return document.querySelector('#rates .area').getAttribute('d')")
+                assert filled.count("M") == filled.count("Z") == 2
+                assert page.problems == []
+        finally:
+            seen.set()
+            over.set()
+            server.shutdown()
 
 
 def test_a_member_is_drained_and_called_back_by_hand(terminal: Terminal) -> None:
