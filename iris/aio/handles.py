@@ -139,8 +139,11 @@ class Subscription(Source[TrioSubscription, Event]):
             if event is None and inner._is_turn_over():
                 await asyncio.sleep(0)
                 inner._begin_turn()
-            elif event is None and not await guest.wait_woken(inner._watch):
-                break
+            elif event is None:
+                if not await guest.wait_woken(inner._watch):
+                    break
+                if guest.runs_here():
+                    inner._begin_turn()
         return await super().__anext__() if event is None else event
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
+from inspect import signature
 from threading import get_ident
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
@@ -15,6 +16,7 @@ import outcome
 from trio import EndOfChannel
 
 from iris.kernel.tasks import HeldBlock, MustEnter
+from iris.sync.line import Behind
 from iris.sync.portal import Portal, Waiter
 
 _log: Final = logging.getLogger("iris")
@@ -77,22 +79,17 @@ class Source(Handle[T], Generic[T, V]):
                     raise StopIteration from None
 
 
-def awaited(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return the method of a ``Handle`` that waits for one of what is in it."""
+def awaited(
+    method: Callable[Concatenate[Any, P], Awaitable[T]], behind: Behind = "own"
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the method of a ``Handle`` that waits for one of what is in it, behind events and within its timeout."""
+    timeout = signature(method).parameters.get("timeout")
+    default: object = None if timeout is None else timeout.default
 
     @wraps(method)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._portal.call(partial(method, self._inner, *args, **kwargs))
-
-    return call
-
-
-def publishing(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method as ``awaited`` does, of what must not overtake the events of any thread."""
-
-    @wraps(method)
-    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._portal.call(partial(method, self._inner, *args, **kwargs), behind="all")
+        within = kwargs.get("timeout", default)
+        return self._portal.call(partial(method, self._inner, *args, **kwargs), behind=behind, within=within)
 
     return call
 
@@ -126,13 +123,15 @@ def shared(
 
 
 def block(
-    method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[T]], handle: Callable[[T, Portal], W]
+    method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[T]],
+    handle: Callable[[T, Portal], W],
+    behind: Behind = "own",
 ) -> Callable[Concatenate[Any, P], AbstractContextManager[W]]:
     """Return the method of a ``Handle`` whose block is one of what is in it; ``handle`` makes what the block gives."""
 
     @wraps(method)
     def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[W]:
-        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle, method.__name__)
+        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle, method.__name__, behind)
 
     return enter
 
@@ -145,7 +144,7 @@ class Block(MustEnter, AbstractContextManager[W]):
     its body runs logs its error, and raises it when it is left.
     """
 
-    __slots__ = ("_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal")
+    __slots__ = ("_behind", "_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal")
 
     def __init__(
         self,
@@ -153,8 +152,10 @@ class Block(MustEnter, AbstractContextManager[W]):
         block: Callable[[], AbstractAsyncContextManager[T]],
         handle: Callable[[T, Portal], W],
         opener: str = "this",
+        behind: Behind = "own",
     ) -> None:
         super().__init__(opener, "with")
+        self._behind: Final[Behind] = behind
         self._portal = portal
         self._block = block
         self._handle: Callable[[Any, Portal], W] = handle
@@ -214,10 +215,10 @@ class Block(MustEnter, AbstractContextManager[W]):
         return isinstance(error, Exception) and isinstance(came, outcome.Value)
 
     def _leave(self, error: Exception | None, thread: int) -> None:
-        """Leave it once the events of the thread are published that stand in line: some may be the block's."""
+        """Leave it once the events are published that stand in line: some may be the block's."""
         if self._ended.notified:
             return
-        if self._portal.events.holds("own", thread):
+        if self._portal.events.holds(self._behind, thread):
             self._portal.events.call_emptied(partial(self._leave, error, thread))
         else:
             self._held.leave(error)

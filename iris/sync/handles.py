@@ -349,7 +349,7 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
                 "all",
             )
 
-    wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
+    wait_confirmed = awaited(TrioConfirmed.wait_confirmed, "all")
 
     @property
     def published(self) -> int:

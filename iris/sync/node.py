@@ -11,7 +11,9 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
+from iris.kernel.errors import RequestTimeout
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_float
 from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
@@ -22,7 +24,7 @@ from iris.patterns.request import RequestOptions
 from iris.patterns.service import Limits, Service, provided_to_threads
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, awaited, block, direct, publishing, shared
+from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
@@ -134,11 +136,20 @@ class Node(Handle[TrioNode], OwnNode):
         ask = partial(inner.request, cluster, payload, **given)
         came: Any
         if wait != 0 or fallback is not None:
-            came = self._portal.call(partial(ask, reply=reply, wait=wait, fallback=fallback))
+            try:
+                came = self._portal.call(
+                    partial(ask, reply=reply, wait=wait, fallback=fallback), within=as_float(wait) + as_float(timeout)
+                )
+            except RequestTimeout:  # of its thread's events before it
+                if fallback is None:
+                    raise
+                came = fallback
         else:
             convert = None if reply is None else reply_converter(reply)
             came = self._portal.call(
-                ask, lambda woken, deadline: inner._calls.begin(woken, deadline, cluster, payload, **given)
+                ask,
+                lambda woken, deadline: inner._calls.begin(woken, deadline, cluster, payload, **given),
+                within=timeout,
             )
             if convert is not None:
                 came = converted_reply(convert, came, cluster)
@@ -182,7 +193,7 @@ class Node(Handle[TrioNode], OwnNode):
                 behind="all",
             )
 
-    publish_confirmed = publishing(TrioNode.publish_confirmed)
+    publish_confirmed = awaited(TrioNode.publish_confirmed, "all")
 
     def retain(
         self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
@@ -197,10 +208,10 @@ class Node(Handle[TrioNode], OwnNode):
             "all",
         )
 
-    retain_confirmed = publishing(TrioNode.retain_confirmed)
+    retain_confirmed = awaited(TrioNode.retain_confirmed, "all")
     raise_for_losses = direct(TrioNode.raise_for_losses)
     forget_retained = direct(TrioNode.forget_retained)
-    confirming = block(TrioNode.confirming, ConfirmedEvents)
+    confirming = block(TrioNode.confirming, ConfirmedEvents, "all")  # of whatever threads
     subscribe = block(TrioNode.subscribe, Subscription)
     subscribe_durable = block(TrioNode.subscribe_durable, Subscription)
     durable_subscribers = direct(TrioNode.durable_subscribers)
@@ -211,7 +222,7 @@ class Node(Handle[TrioNode], OwnNode):
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)
-    wait_for = awaited(TrioNode.wait_for)
+    wait_for = awaited(TrioNode.wait_for, "none")
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
     books = awaited(TrioNode.books)

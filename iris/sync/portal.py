@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, final
 import trio
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_float
 from iris.kernel.tasks import AtOnce, CallTasks, OutsideCall, check_not_patched, open_background, thread_deadline
 from iris.sync.line import Behind, Line, PostedEvent, lose
 
@@ -65,7 +66,7 @@ class Portal:
         """Number of the thread in which the run is.  None before it begins."""
         self.calls: CallTasks | None = None
         self.events: Final = Line(self._start)
-        self._due: Final[deque[tuple[OutsideCall, Behind, int] | PostedEvent]] = deque()
+        self._due: Final[deque[tuple[OutsideCall, Behind, int, object] | PostedEvent]] = deque()
         """Calls that are to begin, and what was posted.  The thread of the run takes all of it at one waking."""
         self._is_woken = False
         """True if the run takes what is due without being woken again.  False in doubt."""
@@ -103,9 +104,15 @@ class Portal:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
         return OutsideCall(function, ended, thread_deadline.get(), at_once)
 
-    def begin(self, call: OutsideCall, behind: Behind = "own") -> None:
-        """Begin a call, after ``check``, behind events; it may be over at once, because the run has ended."""
-        self._add((call, behind, get_ident()))
+    def begin(self, call: OutsideCall, behind: Behind = "own", within: object = None) -> None:
+        """Begin a call, after ``check``, behind events; it may be over at once, because the run has ended.
+
+        Args:
+            call: the call.
+            behind: the events.
+            within: seconds that it may take, if it has to wait for them; no limit, if what it is given to refuses that.
+        """
+        self._add((call, behind, get_ident(), within))
 
     def post(self, event: PostedEvent) -> None:
         """Have an event published, in turn with the calls of its thread."""
@@ -121,7 +128,7 @@ class Portal:
         assert self.calls is not None  # it is for what comes from ``_begin_due``
         self.calls.begin(OutsideCall(function, lambda: None, inf))
 
-    def _add(self, due: tuple[OutsideCall, Behind, int] | PostedEvent) -> None:
+    def _add(self, due: tuple[OutsideCall, Behind, int, object] | PostedEvent) -> None:
         self._due.append(due)
         if not self._is_woken:
             self._is_woken = True  # before the run is: what comes in between must not wake it as well
@@ -140,10 +147,11 @@ class Portal:
         ahead = trio.current_time() - time.monotonic()
         for due in self._pop_due():
             if isinstance(due, tuple):
-                call, behind, thread = due
+                call, behind, thread, within = due
                 call.deadline += ahead
                 if self.events.holds(behind, thread):
-                    call.wait_first(self.events.wait_emptied)
+                    seconds = as_float(within)
+                    call.wait_first(self.events.wait_emptied, seconds if seconds > 0 else inf)
                 self.calls.begin(call)
             else:
                 self.events.accept(due)
@@ -158,9 +166,9 @@ class Portal:
         if lost:
             lose(lost, trio.ClosedResourceError("their node was closed"))
 
-    def _pop_due(self) -> list[tuple[OutsideCall, Behind, int] | PostedEvent]:
+    def _pop_due(self) -> list[tuple[OutsideCall, Behind, int, object] | PostedEvent]:
         self._is_woken = False  # and then look: what comes after that look wakes the run
-        due: list[tuple[OutsideCall, Behind, int] | PostedEvent] = []
+        due: list[tuple[OutsideCall, Behind, int, object] | PostedEvent] = []
         with suppress(IndexError):
             while True:
                 due.append(self._due.popleft())
@@ -199,7 +207,13 @@ class Portal:
             return False
         return True
 
-    def call(self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None, behind: Behind = "own") -> T:
+    def call(
+        self,
+        function: Callable[[], Awaitable[T]],
+        at_once: AtOnce | None = None,
+        behind: Behind = "own",
+        within: object = None,
+    ) -> T:
         """Do something in the trio run, without a task if ``at_once`` can, and return what comes of it; see ``begin``.
 
         Ctrl-C cancels that and waits for its end; a second one does not wait.
@@ -208,7 +222,7 @@ class Portal:
         ended = Waiter()
         call = self.new_call(function, ended.notify, at_once)
         try:
-            self.begin(call, behind)
+            self.begin(call, behind, within)
             ended.wait()
         except BaseException:
             self.cancel(call, ended)

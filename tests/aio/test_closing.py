@@ -61,6 +61,31 @@ def test_what_waits_ends_when_its_node_is_closed() -> None:
     asyncio.run(main())
 
 
+def test_a_coroutine_that_waits_for_events_is_dropped_after_its_loop_as_any_other() -> None:
+    ends: list[str] = []
+
+    async def take(events: iris.aio.Subscription) -> None:
+        try:
+            await anext(events)
+        except BaseException as error:
+            ends.append(type(error).__name__)
+            raise
+
+    async def main() -> list[object]:
+        opening = iris.aio.open_node("reader")
+        node = await opening.__aenter__()
+        subscribing = node.subscribe("a")
+        taking = take(await subscribing.__aenter__())
+        taking.send(None)
+        return [opening, subscribing, taking]
+
+    loop = asyncio.new_event_loop()
+    kept = loop.run_until_complete(main())
+    loop.close()
+    kept.pop().close()  # type: ignore[attr-defined]
+    assert ends == ["GeneratorExit"]
+
+
 def test_what_a_closed_node_has_left_is_taken_as_with_trio() -> None:
     async def main() -> None:
         async with iris.aio.open_node("caller") as node:

@@ -349,7 +349,7 @@ def test_a_task_that_is_cancelled_twice_still_waits_for_the_end() -> None:
 def holds_something(source: Any) -> bool:
     """Return whether something has come; it is kept where it came until its taker runs."""
     if isinstance(source, iris.aio.Tunnel):
-        return source._inner._end.machine.receiving.has_message
+        return bool(source._inner._end.machine.receiving.messages)
     assert isinstance(source, iris.aio.Subscription)
     return bool(source._inner._runs)
 

@@ -335,3 +335,76 @@ def test_confirmed_events_that_stand_in_line_are_published_before_the_block_is_l
         assert (events.confirmed, confirmed) == (101, 101)
         with pytest.raises(iris.NotSent), writer.confirming(timeout=60) as events:
             _ConfirmedEvent(events._inner, "a.b", b"").lose()
+
+
+@pytest.mark.parametrize("how", ["leave", "wait"])
+def test_confirmed_events_of_other_threads_that_stand_in_line_are_waited_for_too(how: str) -> None:
+    with (
+        iris.sync.open_node("store") as store_node,
+        store_node.subscribe_durable("a.b") as kept,
+        iris.sync.open_node("writer") as writer,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def confirm() -> None:
+            confirmed = 0
+            while confirmed < 101:
+                batch = kept.receive_batch()
+                kept.confirm(batch)
+                confirmed += len(batch)
+
+        def post() -> None:
+            for _ in range(100):  # each a run of its own, of which others get a turn after 32
+                writer._portal.post(_ConfirmedEvent(events._inner, "a.b", b"x" * 200_000))
+
+        confirming = threads.submit(confirm)
+        with writer.confirming(timeout=60) as events:
+            events.publish("a.b", b"first")
+            held = threading.Event()
+            writer._portal.do(held.wait)
+            threads.submit(post).result(30)
+            threading.Timer(0.1, held.set).start()
+            if how == "wait":
+                events.wait_confirmed()
+                assert events.confirmed == 101
+        assert (events.confirmed, events.published) == (101, 101)
+        confirming.result(60)
+
+
+@pytest.mark.parametrize("fallback", [None, b"else"])
+def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobody(fallback: bytes | None) -> None:
+    shop, asked = iris.Service("shop"), list[object]()
+
+    @shop.request
+    def ask(request: iris.Request) -> bytes:
+        asked.append(request.payload)
+        return b"reply"
+
+    with (
+        open_reader(SMALL) as events,
+        iris.sync.open_node("shop") as member,
+        member.join("shop", shop),
+        iris.sync.open_node("writer", config=iris.Config(broadcast_patience=60.0)) as writer,
+    ):
+        writer.wait_for("shop")
+        wait_linked(writer, "a.b", events)
+        publishing = writer._inner._publishing
+        while not writer._portal.call_plain(lambda: publishing.resolve("a.b").waits_for(None)):
+            if events.statistics().received < 3:
+                writer.publish("a.b", b"begin")
+            time.sleep(0.01)
+        writer.publish("a.b", b"waits")
+        began = time.monotonic()
+        if fallback is None:
+            with pytest.raises(iris.RequestTimeout, match="had published before"):
+                writer.request("shop", b"late", timeout=0.2)
+        else:
+            assert writer.request("shop", b"late", timeout=0.2, fallback=fallback) == fallback
+        with pytest.raises(iris.RequestTimeout, match="had published before"):
+            writer.publish_confirmed("a.b", b"late", timeout=0.2)
+        writer.wait_for("shop", 1, 0.2)
+        assert not writer._portal.events.is_empty
+        assert time.monotonic() - began < 10
+        assert payloads(events, 1) == [b"waits"]
+        assert writer.request("shop", b"in time", timeout=30) == b"reply"
+    assert asked == [b"in time"]

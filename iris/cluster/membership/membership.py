@@ -633,12 +633,14 @@ class Membership(PeerObserver):
         if node in self._remote_members:
             self._route(Routable(node=node, open=False))
             return
+        self._silent.discard(node)
         self._perform(self._swim.broken(node, trio.current_time()))
         self._wakeup.wake()
 
     def peer_refused(self, node: NodeId) -> None:
         """Nobody listens at the node's address any more: evidence for the machine."""
         if node not in self._remote_members:
+            self._silent.discard(node)
             self._perform(self._swim.refused(node, trio.current_time()))
             self._wakeup.wake()
 

@@ -101,13 +101,20 @@ class OutsideCall:
         elif self._waits_in is not None:
             self._waits_in.abandon(self)
 
-    def wait_first(self, wait: Callable[[], Awaitable[object]]) -> None:
-        """Have it wait for something else before it does anything, in a task; before it begins."""
+    def wait_first(self, wait: Callable[[], Awaitable[object]], within: float) -> None:
+        """Have it wait for something else before it does anything, in a task; before it begins.
+
+        Args:
+            wait: waits for that.
+            within: seconds that both may take in all; then it raises ``RequestTimeout``.
+        """
         function = self._function
 
         async def after() -> Any:
-            await wait()
-            return await function()
+            with trio.move_on_after(within):
+                await wait()
+                return await function()
+            raise RequestTimeout(f"{within:g} s are over: it came after what its thread had published before")
 
         self._function, self._at_once = after, None
 

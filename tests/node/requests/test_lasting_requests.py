@@ -142,6 +142,27 @@ async def test_what_may_run_once_waits_for_an_only_member_that_is_too_slow_to_sh
                 assert shop.members("store") == ()
 
 
+@pytest.mark.parametrize("ask", ONCE.values(), ids=ONCE)
+async def test_what_may_run_once_does_not_wait_for_a_silent_member_whose_connection_then_broke(
+    ask: Callable[[iris.Node], Awaitable[object]], autojump_clock: MockClock
+) -> None:
+    async with open_stage() as stage:
+        await stage.member(Store().at("one"), "one")
+        shop = await stage.node("shop")
+        await shop.wait_for("store")
+        stage.network.memory.partition(["shop"], ["one"])
+        async with shop.watch("store") as changes:
+            async for change in changes:
+                if change.kind == "suspected":
+                    break
+        stage.network.memory.break_links("shop", "one")
+        await trio.sleep(0.01)
+        began = trio.current_time()
+        with pytest.raises(iris.NoSuchCluster):
+            await ask(shop)
+        assert trio.current_time() - began < 0.05
+
+
 async def test_where_there_was_no_member_lately_there_is_none_at_once(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         shop = await stage.node("shop")

@@ -90,8 +90,6 @@ class ConfirmedEvents:
         self._runs_since_yield = 0
         self._changed = trio.lowlevel.ParkingLot()
         self._error: IrisError | trio.ClosedResourceError | None = None
-        self._is_over = False
-        """True once the block has ended."""
         self._topic: str | None = None
         """Topic of the last run.  None before the first one."""
         self.published = 0
@@ -119,6 +117,7 @@ class ConfirmedEvents:
         Raises:
             RequestTimeout: an event before it was not confirmed in time.  ``confirmed`` says how many were.
             NotSent: no durable subscriber of the topic is known.
+            trio.ClosedResourceError: the block has ended.
             ConfigError, NotAllowed, PayloadTooLarge, LocalProtocolError: see ``node.publish``.
 
         Cancelling it while it waits leaves this event unpublished.
@@ -136,7 +135,7 @@ class ConfirmedEvents:
         if run is None:
             flat = self._checked(key, headers)
             left = self._timeout
-            if self._is_over or not self._may_begin(topic, key):
+            if not self._may_begin(topic, key):
                 left = await self._wait_run(topic, key)
             run = self._begin_run(topic, key, headers, flat, left)
         self._append(run, body, size)
@@ -149,7 +148,7 @@ class ConfirmedEvents:
 
         For any code of the node's thread, in a task of trio or not.
         """
-        if self._is_over or (self._observer is not None and self._observer.is_within):
+        if self._observer is not None and self._observer.is_within:
             return False
         if expires is not None:
             headers = with_expiry(headers, expires)
@@ -169,7 +168,6 @@ class ConfirmedEvents:
         return (
             topic == self._topic
             and self._error is None
-            and not self._is_over
             and not (self._observer is not None and self._observer.is_within)
             and size <= self._config.max_payload
             and self._bytes * 2 < _WINDOW_BYTES
@@ -248,6 +246,8 @@ class ConfirmedEvents:
             if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
                 left = await self._remote_subscribers.reach(topic, within=self._timeout)
             await self._confirming.wait_route(topic, key, trio.current_time() + left, self._timeout)
+        if self._error is not None:
+            raise self._error
         self._post()  # of another task, which was faster
         return left
 
@@ -301,7 +301,7 @@ class ConfirmedEvents:
 
         Raises:
             RequestTimeout: see ``publish``.
-            trio.ClosedResourceError: the node was closed meanwhile; events may be on their way.
+            trio.ClosedResourceError: the block or the node was left meanwhile; events may be on their way.
 
         Cancelling it changes nothing.
         """
@@ -309,15 +309,17 @@ class ConfirmedEvents:
         wanted = self.published
         while self._error is None and self.confirmed < wanted:
             await self._changed.park()
-        if self._error is not None:
+        if self._error is not None and (self.confirmed < wanted or isinstance(self._error, IrisError)):
             raise self._error
 
     def _waiting(self) -> AbstractContextManager[object]:
         return nullcontext() if self._guard is None else self._guard.waiting()
 
     def forget(self) -> None:
-        """Wait for nothing any more: the block has ended."""
-        self._is_over = True
+        """Wait for nothing any more: the block has ended, and so does what other tasks wait for."""
+        if self._error is None:
+            self._error = trio.ClosedResourceError("these events are closed: the block of node.confirming has ended")
+        self._changed.unpark_all()
         for run, _ in self._window:
             self._confirming.forget(run)
         self._window.clear()

@@ -573,15 +573,7 @@ class Subscription:
         Returns:
             What ends that.  None if there is nothing to wait for: ``__anext__`` says what it is.
         """
-        unwatch = None if self._runs or self._closed else self._news.watch(woken)
-        if unwatch is None:
-            return None
-
-        def stop() -> None:
-            unwatch()
-            self._begin_turn()
-
-        return stop
+        return None if self._runs or self._closed else self._news.watch(woken)
 
     def _is_turn_over(self) -> bool:
         """Return whether others are to have a turn now; else begin to count anew."""

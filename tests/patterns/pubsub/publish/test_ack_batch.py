@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from iris.kernel.config import Config
@@ -193,6 +194,54 @@ async def test_an_error_of_the_block_ends_it_at_once(autojump_clock: MockClock) 
             await work()
         assert trio.current_time() - began < 0.1
         assert not fleet["a"].pubsub.confirming.waiting
+
+
+async def test_other_tasks_do_not_wait_for_what_was_left_and_publish_nothing_more_in_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b") as fleet, open_log(fleet["b"]) as log, trio.open_nursery() as nursery:
+        log.telling = trio.Event()
+        ended, shared = list[str](), list[ConfirmedEvents]()
+
+        async def wait(events: ConfirmedEvents) -> None:
+            with pytest.raises(trio.ClosedResourceError, match="the block"):
+                await events.wait_confirmed()
+            ended.append("wait")
+
+        async def fill(events: ConfirmedEvents) -> None:
+            try:
+                while True:
+                    await events.publish("t", bytes(200_000))
+            except trio.ClosedResourceError:
+                ended.append("fill")
+
+        async def leave() -> None:
+            async with confirming(fleet["a"]) as events:
+                shared.append(events)
+                await events.publish("t", b"one")
+                nursery.start_soon(wait, events)
+                nursery.start_soon(fill, events)
+                await trio.sleep(1)
+                raise ZeroDivisionError
+
+        began = trio.current_time()
+        with pytest.raises(ZeroDivisionError):
+            await leave()
+        (events,) = shared
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(ended) == ["fill", "wait"]
+        assert trio.current_time() - began < 2
+        published = events.published
+        with pytest.raises(trio.ClosedResourceError, match="the block"):
+            await events.publish("t", b"late")
+        assert events.published == published
+
+
+async def test_who_waits_after_the_end_for_what_is_confirmed_has_it(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, open_log(fleet["b"]):
+        async with confirming(fleet["a"]) as events:
+            await events.publish("t", b"one")
+        await events.wait_confirmed()
 
 
 async def test_several_tasks_may_share_it(autojump_clock: MockClock) -> None:
