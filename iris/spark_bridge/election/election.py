@@ -174,7 +174,5 @@ def _engine(url: str, name: str, holder: str) -> Engine:
     try:
         from iris.spark_bridge.election.postgres import Postgres
     except ModuleNotFoundError:
-        raise ConfigError(
-            "an election by PostgreSQL needs psycopg: pip install 'iris-mesh[postgres]'"
-        ) from None
+        raise ConfigError("an election by PostgreSQL needs psycopg: pip install 'iris-mesh[postgres]'") from None
     return Postgres(url, name, holder)

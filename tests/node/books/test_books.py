@@ -175,6 +175,8 @@ async def test_a_steady_stream_that_is_taken_at_once_is_reported_ten_times_a_sec
         back = stage.parts[member.id].mesh.peer(shop.id)
         assert back is not None
         async with member.subscribe("news.a") as news:
+            before = 0
+            before = 0
             for count in (1, 2000):
                 before = back.link.statistics().posted
                 for number in range(count):

@@ -93,7 +93,7 @@ def test_forged_frames_take_no_memory_of_the_pool(suite: Suite) -> None:
     give_back(held[0])
     for _ in range(20):
         with pytest.raises(AuthenticationError):
-            far.open_untrusted(frame)
+            far.open_untrusted(memoryview(frame))
     assert borrow(40_000).obj is held[0].obj
 
 
