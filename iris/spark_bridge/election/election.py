@@ -164,7 +164,9 @@ def _engine(url: str, name: str, holder: str) -> Engine:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise ConfigError(f"the election's URL is none: {error}") from None
+        raise ConfigError(
+            f"the election's URL is none, write etcd://HOST:PORT or postgresql://HOST/DATABASE: {error}"
+        ) from None
     if scheme in ("etcd", "etcds"):
         return Etcd(url, name, holder)
     if scheme not in ("postgresql", "postgres"):  # the rest may have a password in it

@@ -155,7 +155,7 @@ def _address(host: str) -> tuple[str, int]:
 def _tls_context(query: str) -> ssl.SSLContext:
     files = {name: values[-1] for name, values in parse_qs(query).items()}
     if unknown := files.keys() - _FILES:
-        raise ConfigError(f"election has {', '.join(sorted(unknown))} behind the ?: ca, cert and key are known")
+        raise ConfigError(f"election has {', '.join(sorted(unknown))} behind the ?: use ca, cert and key")
     try:
         context = ssl.create_default_context(cafile=files.get("ca"))
         if "cert" in files:

@@ -48,7 +48,9 @@ class Postgres:
         except psycopg.ProgrammingError as error:
             # Behind the colon stands what is wrong, which may be a password.
             reason = str(error).partition(":")[0].strip()
-            raise ConfigError(f"the election's URL is not one of PostgreSQL: {reason}") from None
+            raise ConfigError(
+                f"the election's URL is not one of PostgreSQL, write postgresql://USER@HOST/DATABASE: {reason}"
+            ) from None
         self._url = url
         self._values: Final = {"name": name, "holder": holder, "lease": LEASE}
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
