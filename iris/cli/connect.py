@@ -24,14 +24,22 @@ def connect() -> None:
     metavar="BOOTSTRAP",
     help="Write the events of the bridge into Kafka, at these brokers: HOST:PORT, with commas between them.",
 )
-@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="What to write; may be repeated. (All.)")
-@click.option("--kafka-topic", metavar="NAME", help="The topic of Kafka. (As the bridge is called.)")
+@click.option(
+    "--from",
+    "source",
+    metavar="BOOTSTRAP",
+    help="Publish the records of a topic of Kafka, at these brokers, as events that the bridge stores.",
+)
+@click.option("--kafka-topic", metavar="NAME", help="The topic of Kafka. (With --to: as the bridge is called.)")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="PATTERN", help="With --to: what to write; may be repeated. (All.)"
+)
 @click.option("--bridge", default="bridge", show_default=True, metavar="NAME", help="The cluster of the bridge.")
 @click.option(
     "--group",
     metavar="NAME",
-    help="Tells connectors apart: one of this name writes at a time, and goes on where another one has ended. "
-    "(kafka-TOPIC)",
+    help="With --to: tells connectors apart. One of this name writes at a time, and goes on where another one has "
+    "ended. (kafka-TOPIC)",
 )
 @click.option(
     "--config",
@@ -45,6 +53,7 @@ def connect() -> None:
 def kafka(
     connection: NodeOptions,
     to: str | None,
+    source: str | None,
     topics: tuple[str, ...],
     kafka_topic: str | None,
     bridge: str,
@@ -52,17 +61,24 @@ def kafka(
     properties: Path | None,
     timeout: float,
 ) -> int:
-    """Copy the events of a bridge into a topic of Kafka, until Ctrl-C.
+    """Copy between the log of a bridge and a topic of Kafka, until Ctrl-C: each event once, whatever is killed.
 
-    Each is there once for who reads what is committed (isolation.level=read_committed), whatever was killed meanwhile.
-    The bridge has a log of its own.
+    In Kafka that is so for who reads what is committed (isolation.level=read_committed). The bridge has a log of its
+    own. Either --to or --from.
     """
-    if to is None:
-        raise click.UsageError("give --to BOOTSTRAP")
-    topic = kafka_topic or bridge
-    return run_until_interrupted(
-        partial(_copy_out, connection, to, topics, topic, bridge, group or f"kafka-{topic}", properties, timeout)
-    )
+    if (to is None) == (source is None):
+        raise click.UsageError("give --to BOOTSTRAP or --from BOOTSTRAP")
+    if source is None:
+        assert to is not None
+        topic = kafka_topic or bridge
+        return run_until_interrupted(
+            partial(_copy_out, connection, to, topics, topic, bridge, group or f"kafka-{topic}", properties, timeout)
+        )
+    if topics or group is not None:
+        raise click.UsageError("--topic and --group are for --to: the records of a topic are copied all, and once")
+    if kafka_topic is None:
+        raise click.UsageError("give the topic of Kafka: --kafka-topic NAME")
+    return run_until_interrupted(partial(_copy_in, connection, source, kafka_topic, bridge, properties, timeout))
 
 
 async def _copy_out(
@@ -89,3 +105,27 @@ async def _copy_out(
             nursery.start_soon(copying.run)
             await interruption.wait()
     note(f"{copying.written} events written")
+
+
+async def _copy_in(
+    connection: NodeOptions,
+    bootstrap: str,
+    kafka_topic: str,
+    bridge: str,
+    properties: Path | None,
+    timeout: float,
+    interruption: Interruption,
+) -> None:
+    with needing_bridge("kafka"):
+        from iris.spark_bridge.client import BridgeClient
+        from iris.spark_bridge.kafka.copy_in import CopyIn
+        from iris.spark_bridge.kafka.settings import read_settings
+    settings = {} if properties is None else read_settings(properties)
+    async with connection.open("connect") as node:
+        client = BridgeClient(node, bridge, patience=timeout)
+        copying = CopyIn(client, kafka=bootstrap, topic=kafka_topic, settings=settings)
+        note(f"{node.id} copies topic {kafka_topic} of Kafka into {bridge}")
+        async with open_background() as nursery:
+            nursery.start_soon(copying.run)
+            await interruption.wait()
+    note(f"{copying.stored} events stored")

@@ -17,7 +17,7 @@ import trio
 from iris.kernel.tasks import run_in_thread
 from iris.spark_bridge.client import BridgeClient, BridgeWatch, one_error, wanted_batches
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, NotCopied
-from iris.spark_bridge.kafka.log import KafkaLog
+from iris.spark_bridge.kafka.log import KafkaLog, TopicState
 from iris.spark_bridge.kafka.records import Copied, copy_rows
 from iris.spark_bridge.kafka.transactions import PLACES, Places, ShardWriter
 from iris.spark_bridge.log import Chunk, TopicFilter
@@ -102,11 +102,14 @@ class CopyOut:
             self._over.set()
 
     async def _copy_all(self) -> None:
-        state = await run_in_thread(self._log.describe)
-        places = await run_in_thread(Places, self._places_log, state, self._over)
-        await self._watch.look(self._client)
+        state: TopicState | None = None
+        places: Places | None = None
         while True:
             try:
+                if state is None or places is None:
+                    state = await run_in_thread(self._log.describe)
+                    places = await run_in_thread(Places, self._places_log, state, self._over)
+                    await self._watch.look(self._client)
                 for shard in self._watch.extents.keys() - self._writers.keys():
                     name = f"iris/{self._client.bridge}/{self._group}/{self._log.topic}/{shard}"
                     writer = ShardWriter(self._log, state, places, name, self._over)
@@ -116,12 +119,13 @@ class CopyOut:
                     self._at[shard] = begin
                     self._writers[shard] = writer
                 await self._watch.wait(self._client, self._at, _WAIT)
-                async with trio.open_nursery() as nursery:
-                    for shard in self._watch.extents.keys() & self._writers.keys():
-                        nursery.start_soon(self._copy, shard)
+                with one_error():
+                    async with trio.open_nursery() as nursery:
+                        for shard in self._watch.extents.keys() & self._writers.keys():
+                            nursery.start_soon(self._copy, shard)
                 await self._note_progress()
-            except* (BridgeUnreachable, NotCopied) as errors:
-                _log.warning("waits: %s", _first(errors))
+            except (BridgeUnreachable, NotCopied) as error:
+                _log.warning("waits: %s", error)
                 await trio.sleep(_AGAIN)
 
     def _address(self, shard: str) -> str:
@@ -182,10 +186,3 @@ class CopyOut:
             offsets = {shard: at for shard, at in self._at.items() if self._watch.address(shard) == address}
             if offsets:
                 await self._client.move(address, self._group, offsets)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -40,7 +40,7 @@ _PASSING: Final = frozenset(
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._WAIT_COORD),
         *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE),
         *(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
-        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS),
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.OFFSET_NOT_AVAILABLE),
     }
 )
 """Errors that are over when brokers are back, or have agreed on leaders."""
@@ -226,7 +226,7 @@ class KafkaLog:
     # -- records --------------------------------------------------------------------------------------------
 
     def producer(self, state: TopicState, **further: object) -> Producer:
-        """Return a producer whose batches the brokers take, with callbacks and properties beside those of the bridge."""
+        """Return a producer whose batches the brokers take, with these callbacks and properties, too."""
         largest = {"message.max.bytes": max(1000, state.max_record), "batch.size": min(1_000_000, state.max_record)}
         return Producer({**self._config, **PRODUCER, **largest, **further})
 

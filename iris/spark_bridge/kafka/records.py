@@ -113,9 +113,9 @@ def copy_rows(rows: pa.RecordBatch, shard: str) -> Iterator[Copied]:
     publisher = shard.encode()
     columns = [rows.column(name).to_pylist() for name in ("key", "value", "topic", "offset", "headers")]
     moments = rows.column("timestamp").cast(pa.int64()).to_pylist()
-    for key, value, topic, offset, pairs, moment in zip(*columns, moments, strict=True):
+    for key, stored, topic, offset, pairs, moment in zip(*columns, moments, strict=True):
         sender = next((pair["value"] for pair in pairs if pair["key"] == HEADER_SENDER), b"")
-        value, encoding = _produced(value, encoding_of(pairs))
+        value, encoding = _produced(stored, encoding_of(pairs))
         headers: Headers = [
             (HEADER_TOPIC, topic.encode()),
             (HEADER_SENDER, sender),

@@ -228,5 +228,8 @@ class ShardWriter:
             )
         for refused in (self._failed, reason):
             if refused is not None and refused.code() in _REFUSALS:
-                return ConfigError(f"Kafka refuses what is written to {self._log.topic!r}: {refused.str()}")
+                return ConfigError(
+                    f"Kafka refuses what is written to {self._log.topic!r}: {refused.str()}; see "
+                    "the settings of the topic, and what its ACLs permit this client"
+                )
         return BridgeUnreachable(f"Kafka has not written it: {(self._failed or reason).str()}")
