@@ -63,5 +63,6 @@ class BridgeUnreachable(BridgeError):
 class KafkaLost(BridgeError):
     """Kafka's client of a bridge can write nothing more in the order of what it was given; the member has ended.
 
-    Nothing of what it had was confirmed, and publishers send it to other members.  Start the member again.
+    Nothing of what it had was confirmed, and publishers send it to other members.  Start the member again.  A connector
+    (``iris connect kafka``) has ended like that when another one of its group has taken over.
     """

@@ -290,11 +290,26 @@ class Commit(_OfQuery[Number | None], kw_only=True):
     permission = Permission("writer", "written", owns="query")
 
     parts: tuple[ListedPart, ...]
+    after: Number | None = None
+    """The batch that has to be the last one of the query, 0 standing for none too. None: any earlier one."""
 
     def check(self) -> None:
         super().check()
         if len({(part.partition, part.attempt) for part in self.parts}) < len(self.parts):
             raise ValueError("a part is listed twice: its rows would be stored twice")
+
+
+class LastBatch(Ask[Number | None], kw_only=True):
+    """The last batch of a query that is part of the log; None if there is none."""
+
+    operation = "committed"
+    permission = Permission("writer", owns="query")
+
+    query: str
+
+    def check(self) -> None:
+        super().check()
+        _check_query(self.query)
 
 
 class Abort(_OfQuery[None], kw_only=True):
@@ -437,7 +452,7 @@ OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
         ListShards, PollOffsets, ListGaps, CountDamage, FindTimes, Locate, ReadLog,
         Pin, Move, ListCursors, Consume,
         TakeJobs, ShowQueue, PeekJobs, PurgeQueue,
-        StagePart, Commit, Abort,
+        StagePart, Commit, LastBatch, Abort,
         Drop, Transfer, Trim, ReadCounters, ListCopies, ListTiers,
         Divide, ReadWindows, FindPosition,
         AskLease, RenewLease, ReleaseLease,

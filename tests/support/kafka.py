@@ -199,6 +199,13 @@ class KafkaCluster:
         admin: Any = self.admin()  # with it goes what it is asked
         admin.create_topics([topic], operation_timeout=30)[name].result(60)
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all that is in it; return when no broker that answers knows it."""
+        admin: Any = self.admin()
+        admin.delete_topics([name], operation_timeout=30)[name].result(60)
+        while name in admin.list_topics(timeout=10).topics:
+            time.sleep(0.05)
+
     def configure_topic(self, name: str, **settings: object) -> None:
         """Set these of a topic, likewise."""
         entries = [

@@ -70,6 +70,7 @@ from iris.spark_bridge.protocol import (
     CountDamage,
     Extent,
     FindTimes,
+    LastBatch,
     ListedPart,
     ListGaps,
     Locate,
@@ -385,6 +386,7 @@ class BridgeClient:
         batch: int,
         parts: Sequence[StagedPart],
         carried: Mapping[StagedPart, bytes] | None = None,
+        after: int | None = None,
     ) -> int | None:
         """Let parts become part of the log; None if the batch is part of it already.
 
@@ -394,12 +396,20 @@ class BridgeClient:
             batch: number of the batch.
             parts: all of them.
             carried: of those that are not staged, the Arrow IPC streams: 512 KiB in all.
+            after: the batch that has to be the last one of the query, 0 standing for none too. None: any earlier one.
+
+        Raises:
+            StaleBatch: another batch is the last one.
         """
         rows = carried or {}
         listed = tuple(
             ListedPart(partition=part.partition, attempt=part.attempt, rows=rows.get(part)) for part in parts
         )
-        return await self.ask(address, Commit(query=query, batch=batch, parts=listed), timeout=_COMMIT)
+        return await self.ask(address, Commit(query=query, batch=batch, parts=listed, after=after), timeout=_COMMIT)
+
+    async def last_batch(self, address: str, query: str) -> int | None:
+        """Return the last batch of a query that is part of a member's log; None if there is none."""
+        return await self.ask(address, LastBatch(query=query))
 
     async def abort(self, address: str, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""

@@ -4,4 +4,6 @@ Promises: what is confirmed has been written by as many replicas as ``min.insync
 less was asked for; events of one key stand in their order in one partition once repeats are dropped, and each repeat
 can be told by its headers; what waits for brokers is bounded in bytes, and publishers pause for it.  Not here: queues,
 leases, outcomes, Spark's sink, copies and tiers, which need the embedded log.
+
+``CopyOut`` and ``CopyIn`` copy between an embedded log and Kafka, each event once.
 """

@@ -25,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupOffsets
 from confluent_kafka import admin as administration
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost
@@ -39,7 +40,7 @@ _PASSING: Final = frozenset(
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._WAIT_COORD),
         *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE),
         *(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
-        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS),
+        *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.OFFSET_NOT_AVAILABLE),
     }
 )
 """Errors that are over when brokers are back, or have agreed on leaders."""
@@ -70,10 +71,16 @@ class TopicState:
     """True if it keeps the last record of each key, and takes none without a key."""
     max_record: int
     """Size of the largest record, in bytes."""
+    cleanup: str
+    """What becomes of old records: ``delete``, ``compact``, or both with a comma between them."""
 
     def shard(self, partition: int) -> str:
         """Return the id of a partition's shard."""
         return f"{partition}@{self.epoch}"
+
+
+def _epoch_of(described: Any) -> str:
+    return hashlib.blake2b(str(described.topic_id).encode(), digest_size=8).hexdigest()
 
 
 @final
@@ -124,18 +131,45 @@ class KafkaLog:
             BridgeUnreachable: no broker answers.
         """
         resource = _CLASSES.ConfigResource(_CLASSES.ConfigResource.Type.TOPIC, self.topic)
-        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_ANSWER)
-        found = self._result(described[self.topic])
+        found = self._described()
         configs = self._result(self._admin.describe_configs([resource], request_timeout=_ANSWER)[resource])
         return TopicState(
-            epoch=hashlib.blake2b(str(found.topic_id).encode(), digest_size=8).hexdigest(),
+            epoch=_epoch_of(found),
             partitions=len(found.partitions),
             replicas=min(len(partition.replicas) for partition in found.partitions),
             min_insync=int(configs["min.insync.replicas"].value),
             unclean=configs["unclean.leader.election.enable"].value == "true",
             is_compacted="compact" in configs["cleanup.policy"].value.split(","),
             max_record=int(configs["max.message.bytes"].value),
+            cleanup=configs["cleanup.policy"].value,
         )
+
+    def identity(self) -> tuple[str, int]:
+        """Return ``epoch`` and ``partitions`` alone: a quarter of ``describe``.
+
+        Raises:
+            ConfigError, BridgeUnreachable: see ``describe``.
+        """
+        found = self._described()
+        return _epoch_of(found), len(found.partitions)
+
+    def _described(self) -> Any:
+        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_ANSWER)
+        return self._result(described[self.topic])
+
+    def make(self, replicas: int, config: Mapping[str, str]) -> None:
+        """Make the topic, of one partition, unless it is there.
+
+        Raises:
+            ConfigError: this client may not.
+            BridgeUnreachable: no broker answers.
+        """
+        topic = NewTopic(self.topic, 1, replicas, config=dict(config))
+        try:
+            self._admin.create_topics([topic], request_timeout=_ANSWER)[self.topic].result(_ANSWER + 5)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._translated(error) from None
 
     def _result(self, future: Any) -> Any:
         try:
@@ -154,6 +188,18 @@ class KafkaLog:
                 "describe it"
             )
         return ConfigError(f"Kafka refuses that: {reason.str()}; see what its ACLs permit this client")
+
+    def end(self) -> int:
+        """Return the end of partition 0, with what transactions that are not over have written there.
+
+        Raises:
+            BridgeUnreachable, ConfigError: see ``describe``.
+        """
+        place = TopicPartition(self.topic, 0)
+        asked = self._admin.list_offsets(
+            {place: _LATEST}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ANSWER
+        )
+        return int(self._result(asked[place]).offset)
 
     def spans(self, partitions: Collection[int]) -> dict[int, Span]:
         """Return what can be read of partitions.
@@ -182,10 +228,10 @@ class KafkaLog:
 
     # -- records --------------------------------------------------------------------------------------------
 
-    def producer(self, state: TopicState, **callbacks: object) -> Producer:
-        """Return a producer whose batches the brokers take."""
+    def producer(self, state: TopicState, **further: object) -> Producer:
+        """Return a producer whose batches the brokers take, with these callbacks and properties, too."""
         largest = {"message.max.bytes": max(1000, state.max_record), "batch.size": min(1_000_000, state.max_record)}
-        return Producer({**self._config, **PRODUCER, **largest, **callbacks})
+        return Producer({**self._config, **PRODUCER, **largest, **further})
 
     def consumer(self, group: str | None = None) -> Consumer:
         """Return a consumer; without a group it is assigned partitions, and commits nothing."""

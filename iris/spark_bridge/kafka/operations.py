@@ -300,6 +300,7 @@ def refusal(kind: type[Ask[object]]) -> RemoteError:
         "stage": "Spark's sink needs",
         "commit": "Spark's sink needs",
         "abort": "Spark's sink needs",
+        "committed": "Spark's sink needs",
         "pin": "a query with format('iris') and a group needs",
         "move": "a query with format('iris') and a group needs",
         "trim": "Kafka's topic has retention of its own, and trimming by hand needs",

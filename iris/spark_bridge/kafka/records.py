@@ -42,6 +42,7 @@ from iris.spark_bridge.events.schema import (
     RESERVED,
     SCHEMA,
     TEXT,
+    encoding_of,
     key_text,
     payload_of,
     stored_value,
@@ -96,13 +97,55 @@ def write_records(run: EventRun, key: bytes | None) -> Iterator[Written]:
     if key is not None:
         every += len(key)
     for at, payload in enumerate(run.payloads):
-        value, encoding = (payload, None) if type(payload) is bytes else stored_value(payload)
-        if encoding == PACKED and value is not None:
-            value, encoding = unpack_value(value)
+        value, encoding = (payload, None) if type(payload) is bytes else _produced(*stored_value(payload))
         headers = [*common, (HEADER_NUMBER, b"%d" % (run.first + at))]
         if encoding is not None:
             headers.append((HEADER_ENCODING, encoding.encode()))
         yield Written(value, headers + own if own else headers, every + len(value or b""))
+
+
+def _produced(value: bytes | None, encoding: str | None) -> tuple[bytes | None, str | None]:
+    """Return the value of a record, and how it is encoded, by what an embedded log has."""
+    return unpack_value(value) if encoding == PACKED and value is not None else (value, encoding)
+
+
+class Copied(NamedTuple):
+    """One event of an embedded log as a record to be produced."""
+
+    written: Written
+    key: bytes | None
+    offset: int
+    timestamp: int
+    """When the log stored it, in milliseconds since 1970."""
+
+
+def copy_rows(rows: pa.RecordBatch, shard: str) -> Iterator[Copied]:
+    """Yield the events that an embedded log has as records, in their order.
+
+    The log does not keep what their publishers called them, so ``iris-publisher`` is the shard, and ``iris-number`` the
+    offset there: the two name an event as well.
+
+    Args:
+        rows: columns of the log.
+        shard: id of the shard.
+    """
+    publisher = shard.encode()
+    columns = [rows.column(name).to_pylist() for name in ("key", "value", "topic", "offset", "headers")]
+    moments = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    for key, stored, topic, offset, pairs, moment in zip(*columns, moments, strict=True):
+        sender = next((pair["value"] for pair in pairs if pair["key"] == HEADER_SENDER), b"")
+        value, encoding = _produced(stored, encoding_of(pairs))
+        headers: Headers = [
+            (HEADER_TOPIC, topic.encode()),
+            (HEADER_SENDER, sender),
+            (HEADER_PUBLISHER, publisher),
+            (HEADER_NUMBER, b"%d" % offset),
+        ]
+        if encoding is not None:
+            headers.append((HEADER_ENCODING, encoding.encode()))
+        headers += [(pair["key"], pair["value"]) for pair in pairs if not pair["key"].startswith(RESERVED)]
+        size = sum(len(name) + len(text or b"") + 10 for name, text in headers) + len(key or b"") + len(value or b"")
+        yield Copied(Written(value, headers, size), key, offset, moment // 1000)
 
 
 class Record(NamedTuple):

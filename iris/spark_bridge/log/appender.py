@@ -217,6 +217,7 @@ class Appender:
         split: Callable[[pa.RecordBatch], Mapping[int, pa.RecordBatch]],
         now: int,
         date: int | None = None,
+        after: int | None = None,
     ) -> Appended | None:
         """Store a batch that Spark has written, once: with it goes the note that it is in the log.
 
@@ -228,12 +229,13 @@ class Appender:
             split: divides rows by number of shard.
             now: microseconds since 1970.
             date: as for ``append``.
+            after: the batch that has to be the last one in the log; 0 stands for none, too. None: any earlier one.
 
         Returns:
             What was stored; None if this batch of the query was the last one and is in the log already.
 
         Raises:
-            StaleBatch: a later batch of the query is in the log; nothing was stored.
+            StaleBatch: a later batch of the query is in the log, or another one than ``after``; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
         with self._log.writing:
@@ -256,6 +258,12 @@ class Appender:
                         "checkpoint is older than that, or not the only one. Begin with a new checkpoint, or name the "
                         "batches of this query anew"
                     )
+                last = 0 if known is None else known.batch
+                if after is not None and last != after:
+                    raise StaleBatch(
+                        f"batch {batch} of query {query} comes after batch {after}, and batch {last} is the last one "
+                        "in the log: somebody else writes this query, too"
+                    )
                 appending = self._appending(view, now, date)
                 appends: dict[int, ShardAppend] = {}
                 for part in rows:
@@ -273,6 +281,12 @@ class Appender:
                 view.put(SINKS, query, SinkBatch(batch, now))
                 appended = Appended(shards=read_shards(view, self._log.gaps), topics=frozenset(topics), count=count)
             return self._finish(appending, appended)
+
+    def last_batch(self, query: str) -> int | None:
+        """Return the last batch of a query that is in the log; None if there is none."""
+        with self._log.index.read() as view:
+            known = view.get(SINKS, query)
+        return None if known is None else known.batch
 
     def _finish(self, appending: Appending, appended: Appended) -> Appended:
         """Return the outcome of an append whose transaction is committed."""

@@ -41,6 +41,7 @@ from iris.spark_bridge.protocol import (
     FindPosition,
     FindTimes,
     GroupCursor,
+    LastBatch,
     ListCopies,
     ListCursors,
     ListGaps,
@@ -156,6 +157,7 @@ class Operations:
             ListCopies: self._copies,
             ListTiers: self._tier,
             Commit: self._commit,
+            LastBatch: self._last_batch,
             Abort: self._abort,
             ShowQueue: self._queues.status,
             PeekJobs: self._queues.peek,
@@ -447,7 +449,10 @@ class Operations:
             for part in asked.parts
         }
         carried = {part: rows for part, rows in parts.items() if rows is not None}
-        return await self._intake.commit(asked.query, asked.batch, [*parts], carried, writer=writer)
+        return await self._intake.commit(asked.query, asked.batch, [*parts], carried, writer=writer, after=asked.after)
+
+    async def _last_batch(self, _sender: Sender, asked: LastBatch) -> int | None:
+        return await run_in_thread(self._member.store.appender.last_batch, asked.query)
 
     async def _abort(self, _sender: Sender, asked: Abort) -> None:
         await self._intake.abort(asked.query, asked.batch)

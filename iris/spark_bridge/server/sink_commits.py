@@ -158,6 +158,7 @@ class BatchCommitter:
         carried: Mapping[StagedPart, bytes],
         *,
         writer: Writer,
+        after: int | None = None,
     ) -> int | None:
         """Commit the parts to the log and publish them; None if they were committed before.
 
@@ -167,10 +168,12 @@ class BatchCommitter:
             parts: all of them.
             carried: the streams of those that are not staged.
             writer: sender that commits.
+            after: the batch that has to be the last one. None: any earlier one.
 
         Raises:
             StoreFull: there is no room; nothing was committed.
-            StaleBatch: a later batch of the query was committed before; this one was not.
+            StaleBatch: a later batch of the query was committed before, or another one than ``after``; nothing was
+                committed.
             LogDamaged: a part is missing or damaged; nothing was committed.
             NotAllowed: the writer may not publish on a topic; nothing was committed.
         """
@@ -189,6 +192,7 @@ class BatchCommitter:
                 split=partial(split_rows, self._sharding, query),
                 now=self._log.now(),
                 date=self._log.date(),
+                after=after,
             )
             async with self._appending:
                 appended = await run_in_thread(append)

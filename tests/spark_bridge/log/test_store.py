@@ -18,7 +18,7 @@ from iris.kernel.names import NodeId
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.admin import verify_log
-from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.errors import DataLost, LogDamaged, StaleBatch
 from iris.spark_bridge.log import publishers as publishers_module
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.log.index import Index
@@ -191,6 +191,26 @@ def test_verifying_changes_nothing_and_goes_on_where_a_segment_is_missing(tmp_pa
     ]
     assert ["is missing" in finding.damage for finding in findings if finding.damage] == [True] * (left // 10) + [False]
     assert tree(tmp_path) == before
+
+
+def test_a_batch_is_stored_behind_the_one_that_its_writer_went_on_from_and_behind_no_other(store: Store) -> None:
+    def append(batch: int, after: int | None) -> bool:
+        appended = store.appender.append_batch(
+            "query", batch, [], sender="s", split=lambda rows: {0: rows}, now=1, after=after
+        )
+        return appended is not None
+
+    assert store.appender.last_batch("query") is None
+    with pytest.raises(StaleBatch, match="somebody else writes"):
+        append(7, 3)
+    assert append(7, 0)
+    assert not append(7, 0)  # a repeat, of which the answer was lost
+    with pytest.raises(StaleBatch, match="batch 7 is the last one"):
+        append(9, 0)
+    assert store.appender.last_batch("query") == 7
+    assert append(9, 7)
+    assert append(12, None)
+    assert store.appender.last_batch("query") == 12
 
 
 def test_verifying_finds_damage_in_what_repeats_are_known_by(tmp_path: Path) -> None:

@@ -1,0 +1,235 @@
+"""Transactions: a shard's events go into Kafka together with the place up to which they are there.
+
+As Kafka Connect does it since KIP-618: ``init_transactions`` ends what an earlier writer of this name has begun, and
+from there on that one can write nothing more; only then is the place read, from a compacted topic.
+
+Everything here blocks, and is called in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.errors import BridgeUnreachable, KafkaLost
+from iris.spark_bridge.kafka.log import KafkaLog, TopicState
+from iris.spark_bridge.kafka.records import FRAMING, Copied
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_log: Final = logging.getLogger("iris")
+
+PLACES: Final = "iris-connect"
+"""Topic of Kafka that has the place of each connector and shard."""
+
+_TRANSACTION: Final = 30.0
+"""Seconds after which brokers give up a transaction of a writer from which they hear nothing."""
+
+_PATIENCE: Final = 90.0
+"""Seconds to wait for brokers, and for transactions that died on the way: more than those may last."""
+
+_STEP: Final = 1.0
+"""Seconds after which a wait looks whether it is to end."""
+
+_REFUSALS: Final = frozenset(
+    {
+        *(KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_CONFIG),
+        *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
+        *(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.INVALID_TIMESTAMP),
+        *(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION),
+    }
+)
+"""What trying again does not change."""
+
+
+@final
+class Places:
+    """The topic of places.
+
+    Args:
+        log: the topic, which need not be there.
+        state: the topic of the events: this one has as many copies.
+        over: is set when waiting is to end.
+
+    Raises:
+        ConfigError: the topic forgets places, or this client may not make it.
+        BridgeUnreachable: no broker answers.
+    """
+
+    def __init__(self, log: KafkaLog, state: TopicState, over: threading.Event) -> None:
+        self._over = over
+        self._log = log
+        log.make(state.replicas, {"cleanup.policy": "compact", "min.insync.replicas": str(state.min_insync)})
+        cleanup = log.describe().cleanup
+        if cleanup != "compact":
+            raise ConfigError(
+                f"Kafka's topic {log.topic!r} has cleanup.policy={cleanup} and forgets places, so that events would be "
+                f"written again: set it by 'kafka-configs.sh --alter --entity-type topics --entity-name {log.topic} "
+                "--add-config cleanup.policy=compact'"
+            )
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self._log.topic
+
+    def read(self, name: str) -> int | None:
+        """Return the place that was written last under a name; None if there is none.
+
+        Raises:
+            BridgeUnreachable: the brokers do not answer, or a transaction of others does not end.
+        """
+        # What is committed ends where the oldest open transaction begins, and that may be another shard's: the end to
+        # read up to is that of all records, or a place behind it would be missed and events written again.
+        end = self._log.end()
+        key, found = name.encode(), None
+        consumer = self._log.consumer()
+        deadline = time.monotonic() + _PATIENCE
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, 0)])
+            at = 0
+            while at < end:
+                message = consumer.poll(_STEP)
+                if message is None:
+                    if time.monotonic() > deadline or self._over.is_set():
+                        raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
+                    continue
+                error = message.error()
+                if error is None:
+                    at = (message.offset() or 0) + 1
+                    if message.key() == key:
+                        found = int(message.value() or b"0")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    at = message.offset() or 0
+        finally:
+            consumer.close()
+        return found
+
+
+@final
+class ShardWriter:
+    """Writes the events of one shard, each once.
+
+    Args:
+        log: topic of the events.
+        state: what it is now.
+        places: where the place is kept.
+        name: transactional id, and key of the place.
+        over: is set when waiting is to end.
+    """
+
+    def __init__(self, log: KafkaLog, state: TopicState, places: Places, name: str, over: threading.Event) -> None:
+        self._log = log
+        self._state = state
+        self._places = places
+        self._name = name
+        self._over = over
+        self._producer: Producer | None = None
+        self._failed: KafkaError | None = None
+        """What has become of a record of the transaction that failed."""
+
+    def open(self) -> int | None:
+        """End what was begun under this name, keep others from going on with it, and return the place, if it has one.
+
+        Raises:
+            BridgeUnreachable: the brokers do not answer.
+            KafkaLost: they refuse that.
+        """
+        self.close()
+        seconds = {"transaction.timeout.ms": int(_TRANSACTION * 1000), "message.timeout.ms": int(_TRANSACTION * 1000)}
+        producer = self._log.producer(self._state, **{"transactional.id": self._name}, **seconds)
+        self._producer = producer
+        try:
+            self._repeat(partial(producer.init_transactions, _STEP))
+        except KafkaException as error:
+            raise self._translated(error) from None
+        # Not before: until here a writer that was presumed dead could commit, and move the place.
+        return self._places.read(self._name)
+
+    def write(self, records: Sequence[Copied], place: int) -> bool:
+        """Write records and the place behind them; False if nobody knows whether they are there: ``open`` tells.
+
+        Raises:
+            ConfigError: the topic does not take one of them.
+            KafkaLost: another connector of this name is at work.
+        """
+        producer = self._producer
+        assert producer is not None
+        limit = self._state.max_record - FRAMING
+        for record in records:
+            if record.written.size > limit:
+                raise ConfigError(
+                    f"the event at offset {record.offset} of {self._name} has {record.written.size} bytes with its "
+                    f"headers, and Kafka's topic {self._log.topic!r} takes {limit}: raise its max.message.bytes"
+                )
+        self._failed = None
+        try:
+            producer.begin_transaction()
+            for record in records:
+                producer.produce(
+                    self._log.topic,
+                    record.written.value,
+                    record.key,
+                    on_delivery=self._note_report,
+                    timestamp=record.timestamp,
+                    headers=record.written.headers,  # type: ignore[arg-type]
+                )
+            producer.produce(self._places.topic, b"%d" % place, self._name.encode(), 0, on_delivery=self._note_report)
+            self._repeat(partial(producer.commit_transaction, _STEP))
+        except KafkaException as error:
+            found = self._translated(error)
+            if isinstance(found, ConfigError | KafkaLost):
+                raise found from None
+            _log.warning("a transaction of %s failed and is repeated: %s", self._name, found)
+            return False
+        except BridgeUnreachable as error:
+            _log.warning("a transaction of %s failed and is repeated: %s", self._name, error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave what was begun to whoever opens next, and to the brokers, which give it up."""
+        if self._producer is not None:
+            self._producer.purge(blocking=False)
+            self._producer = None
+
+    def _repeat(self, call: partial[None]) -> None:
+        """Repeat a call of the client for as long as it says that this may help."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                call()
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+                if time.monotonic() > deadline or self._over.is_set():
+                    raise BridgeUnreachable(f"Kafka does not answer: {error.args[0].str()}") from None
+            else:
+                return
+
+    def _note_report(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and (self._failed is None or error.code() in _REFUSALS):
+            self._failed = error
+
+    def _translated(self, error: KafkaException) -> Exception:
+        reason: KafkaError = error.args[0]
+        if reason.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            return KafkaLost(
+                f"another connector writes {self._name} now, or this one stood still for {_TRANSACTION:g} s: nothing "
+                "is lost or written twice; have one of each --group"
+            )
+        for refused in (self._failed, reason):
+            if refused is not None and refused.code() in _REFUSALS:
+                return ConfigError(
+                    f"Kafka refuses what is written to {self._log.topic!r}: {refused.str()}; see "
+                    "the settings of the topic, and what its ACLs permit this client"
+                )
+        return BridgeUnreachable(f"Kafka has not written it: {(self._failed or reason).str()}")
