@@ -33,6 +33,7 @@ NOT_RUN: Final = {
     ". .venv/bin/activate": "the same",
     "ssh": "needs a second machine",
     "kafka-": "comes with Kafka, which tests ask by its client",
+    "iris bridge --election": "needs etcd on other machines; `tests/support/takeover.py` starts one here",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
 """How the commands of ``sh`` blocks begin, and why no test runs them; docs/explanation/contribute.md shows it."""
