@@ -34,6 +34,7 @@ NOT_RUN: Final = {
     "ssh": "needs a second machine",
     "kafka-": "comes with Kafka, which tests ask by its client",
     "iris bridge --election": "needs etcd on other machines; `tests/support/takeover.py` starts one here",
+    "iris bridge --kafka": "needs Kafka; `tests/support/kafka.py` starts one",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
 """How the commands of ``sh`` blocks begin, and why no test runs them; docs/explanation/contribute.md shows it."""
