@@ -19,7 +19,7 @@ import trio
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.tasks import protected_context, run_in_thread
 from iris.spark_bridge.copies import BridgeCopy, Promotion
-from iris.spark_bridge.election.engine import ANSWER, Engine, EngineAway
+from iris.spark_bridge.election.engine import ANSWER, LEASE, Engine, EngineAway
 from iris.spark_bridge.election.etcd import Etcd
 
 _log: Final = logging.getLogger("iris")
@@ -119,23 +119,29 @@ class Election:
     async def _ask(self, question: Callable[[], bool | None]) -> bool | None:
         """Ask the engine; None if it does not answer, which is logged once.
 
-        A cancelled question goes on in its thread, for as long as the engine takes, and the next one waits for it.
+        A question that was cancelled, or took too long, goes on in its thread, and the next one waits for it.
         """
-        try:
-            answer = await run_in_thread(self._ask_alone, question, abandon_on_cancel=True)
-        except EngineAway as error:
-            if not self._problem:
-                _log.warning("the election of %s: %s; a primary goes on, and nobody takes over", self._name, error)
-            self._problem = str(error)
-            return None
-        if self._problem:
-            self._problem = ""
+        answer, problem = None, f"no answer within {LEASE} s"
+        with trio.move_on_after(LEASE):
+            try:
+                answer = await run_in_thread(self._ask_alone, question, abandon_on_cancel=True)
+                problem = ""
+            except EngineAway as error:
+                problem = str(error)
+        if problem and not self._problem:
+            _log.warning("the election of %s: %s; a primary goes on, and nobody takes over", self._name, problem)
+        elif self._problem and not problem:
             _log.info("the election of %s goes on: its engine answers again", self._name)
+        self._problem = problem
         return answer
 
     def _ask_alone(self, question: Callable[[], bool | None]) -> bool | None:
-        with self._one:
+        if not self._one.acquire(timeout=ANSWER):
+            raise EngineAway("the question before has no answer yet")
+        try:
             return question()
+        finally:
+            self._one.release()
 
 
 @protected_context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -46,6 +47,32 @@ class Memory:
         """Give it up."""
         if self._leases.get("lease") == self._holder:
             del self._leases["lease"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@final
+class Frozen:
+    """An engine that answers when it goes on."""
+
+    def __init__(self, engine: Memory, goes_on: threading.Event) -> None:
+        self._engine = engine
+        self._goes_on = goes_on
+
+    def is_free(self) -> bool:
+        """Look, when it goes on."""
+        self._goes_on.wait()
+        return self._engine.is_free()
+
+    def acquire(self) -> bool:
+        """Take it, when it goes on."""
+        self._goes_on.wait()
+        return self._engine.acquire()
+
+    def release(self) -> None:
+        """Give it up."""
+        self._engine.release()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -108,6 +135,27 @@ async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_
                 assert (await copy.wait_promoted()).min_copies == 1
             nursery.cancel_scope.cancel()
         assert election.problem == ""
+
+
+async def test_an_engine_that_does_not_answer_is_away_and_leaving_does_not_wait_for_it() -> None:
+    engine, goes_on = Memory({}, "primary"), threading.Event()
+    try:
+        election = Election(Frozen(engine, goes_on), "bridge/0")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(election.keep)
+            with trio.fail_after(60):
+                while not election.problem:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            assert election.problem in ("no answer within 3 s", "the question before has no answer yet")
+            assert not election.held
+            goes_on.set()
+            with trio.fail_after(60):
+                while not election.held:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            assert election.problem == ""
+            nursery.cancel_scope.cancel()
+    finally:
+        goes_on.set()
 
 
 async def test_an_election_without_copies_is_refused(tmp_path: Path) -> None:
