@@ -180,6 +180,7 @@ def test_other_tasks_get_a_turn_every_1024_events(kind: str) -> None:
         async with network.open_node("desk") as desk, network.open_node("ear") as ear, ear.subscribe("t.>"):
             await asyncio.sleep(1)
             looking = asyncio.create_task(look())
+            await asyncio.sleep(0)  # it looks from here on
             for published in range(5000):
                 topic = f"t.{published % 40}" if kind == "of many topics" else "t.0"
                 payload = {"n": published} if kind == "values" else b"x"
