@@ -91,13 +91,28 @@ class Election:
     async def _promote(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep)
-            _log.info("the primary of %s is gone by the election: a copy is promoted", self._name)
+            _log.info(
+                "the primary of %s is gone by the election: a copy is promoted",
+                self._name,
+                extra={"bridge": self._name},
+            )
             try:
                 done = await promote()
             except (IrisError, trio.TooSlowError) as error:
-                _log.warning("no copy of %s is promoted by the election: %s", self._name, error)
+                _log.warning(
+                    "no copy of %s is promoted by the election: %s",
+                    self._name,
+                    error,
+                    extra={"bridge": self._name, "reason": type(error).__name__},
+                )
             else:
-                _log.warning("copy %s is the primary of %s, in term %d", done.copy, self._name, done.term)
+                _log.warning(
+                    "copy %s is the primary of %s, in term %d",
+                    done.copy,
+                    self._name,
+                    done.term,
+                    extra={"bridge": self._name},
+                )
                 # Whoever does not follow the new primary yet would take a free lease at once.
                 with trio.move_on_after(_SETTLED):
                     await copy.wait_followed(done.term)
@@ -113,7 +128,12 @@ class Election:
         held = await self._ask(self._engine.acquire) is True
         if held != self._held:
             self._held = held
-            _log.info("the lease of %s is %s", self._name, "held here" if held else "not held here any more")
+            _log.info(
+                "the lease of %s is %s",
+                self._name,
+                "held here" if held else "not held here any more",
+                extra={"bridge": self._name},
+            )
         return held
 
     async def _ask(self, question: Callable[[], bool | None]) -> bool | None:
@@ -129,9 +149,14 @@ class Election:
             except EngineAway as error:
                 problem = str(error)
         if problem and not self._problem:
-            _log.warning("the election of %s: %s; a primary goes on, and nobody takes over", self._name, problem)
+            _log.warning(
+                "the election of %s: %s; a primary goes on, and nobody takes over",
+                self._name,
+                problem,
+                extra={"bridge": self._name, "reason": problem},
+            )
         elif self._problem and not problem:
-            _log.info("the election of %s goes on: its engine answers again", self._name)
+            _log.info("the election of %s goes on: its engine answers again", self._name, extra={"bridge": self._name})
         self._problem = problem
         return answer
 

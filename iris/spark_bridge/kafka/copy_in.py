@@ -95,7 +95,11 @@ class CopyIn:
             except _Changed:
                 continue
             except (BridgeUnreachable, NotCopied, StaleBatch, StoreFull) as error:
-                _log.warning("waits: %s", error)
+                _log.warning(
+                    "iris connect kafka waits: %s",
+                    error,
+                    extra={"bridge": self._client.bridge, "reason": type(error).__name__},
+                )
                 await trio.sleep(_AGAIN)
 
     async def _follow(self) -> None:
@@ -122,6 +126,7 @@ class CopyIn:
                         span.earliest,
                         number,
                         self._log.topic,
+                        extra={"bridge": self._client.bridge, "count": span.earliest - at[number]},
                     )
                 starts[number] = span.earliest
         source = _Source(self._log, starts)

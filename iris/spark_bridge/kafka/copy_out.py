@@ -125,7 +125,11 @@ class CopyOut:
                             nursery.start_soon(self._copy, shard)
                 await self._note_progress()
             except (BridgeUnreachable, NotCopied) as error:
-                _log.warning("waits: %s", error)
+                _log.warning(
+                    "iris connect kafka waits: %s",
+                    error,
+                    extra={"bridge": self._client.bridge, "reason": type(error).__name__},
+                )
                 await trio.sleep(_AGAIN)
 
     def _address(self, shard: str) -> str:
@@ -147,6 +151,7 @@ class CopyOut:
                 "%d events of shard %s were removed by the bridge's retention before they were copied",
                 extent.earliest - at,
                 shard,
+                extra={"bridge": self._client.bridge, "shard": shard, "count": extent.earliest - at},
             )
             self._at[shard] = extent.earliest
         begin = max(at, extent.earliest, self._watch.passed.get(shard, 0))
