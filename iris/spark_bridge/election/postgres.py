@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.election.engine import ANSWER, LEASE, EngineAway
@@ -44,7 +45,7 @@ class Postgres:
 
     def __init__(self, url: str, name: str, holder: str) -> None:
         try:
-            psycopg.conninfo.conninfo_to_dict(url)
+            conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             # Behind the colon stands what is wrong, which may be a password.
             reason = str(error).partition(":")[0].strip()

@@ -188,10 +188,20 @@ class ShardWriter:
             found = self._translated(error)
             if isinstance(found, ConfigError | KafkaLost):
                 raise found from None
-            _log.warning("a transaction of %s failed and is repeated: %s", self._name, found)
+            _log.warning(
+                "a transaction of %s failed and is repeated: %s",
+                self._name,
+                found,
+                extra={"shard": self._name, "reason": type(found).__name__},
+            )
             return False
         except BridgeUnreachable as error:
-            _log.warning("a transaction of %s failed and is repeated: %s", self._name, error)
+            _log.warning(
+                "a transaction of %s failed and is repeated: %s",
+                self._name,
+                error,
+                extra={"shard": self._name, "reason": type(error).__name__},
+            )
             return False
         return True
 

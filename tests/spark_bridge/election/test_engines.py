@@ -44,7 +44,7 @@ def database() -> Iterator[str]:
 def candidates(request: pytest.FixtureRequest) -> Iterator[Candidates]:
     """Makes a candidate of a name for a lease that only this test knows."""
     made: list[Engine] = []
-    lease = request.node.name
+    lease = f"{request.function.__name__} {request.param}"
 
     def candidate(holder: str) -> Engine:
         if request.param == "etcd":
@@ -130,7 +130,7 @@ class Something(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.answer)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- as its base calls it
         """Say nothing."""
 
 

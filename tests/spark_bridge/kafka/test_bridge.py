@@ -600,8 +600,10 @@ async def test_a_cluster_has_so_many_groups(kafka: KafkaCluster, topic: str) -> 
 async def test_clusters_of_another_realm_have_so_many_groups_together(
     kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = [("elsewhere/a", "one"), ("elsewhere/b", "two"), ("desk", "three")]
-    monkeypatch.setattr(KafkaLog, "groups", lambda _: groups)
+    def groups(_: KafkaLog) -> list[tuple[str, str]]:
+        return [("elsewhere/a", "one"), ("elsewhere/b", "two"), ("desk", "three")]
+
+    monkeypatch.setattr(KafkaLog, "groups", groups)
     log = KafkaLog(kafka.bootstrap, topic, "bridge", {})
     config = iris.Config(bridge_groups_per_owner=2)
     for cluster, is_refused in (("elsewhere/c", True), ("desk", False)):
