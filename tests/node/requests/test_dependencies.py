@@ -217,7 +217,7 @@ async def test_a_dict_of_a_lifespan_gives_its_values_by_name_and_a_default_stand
         assert await heard.receive() == ["open", 2, "shop"]
 
 
-async def test_worker_threads_have_a_node_of_their_own_kind(autojump_clock: object) -> None:
+async def test_worker_threads_have_a_node_of_their_own_kind() -> None:  # threads know no virtual time
     shop = iris.Service("shop")
 
     @shop.request("by_parameter", thread=True)
