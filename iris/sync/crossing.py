@@ -83,8 +83,7 @@ def awaited(
     method: Callable[Concatenate[Any, P], Awaitable[T]], behind: Behind = "own"
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the method of a ``Handle`` that waits for one of what is in it, behind events and within its timeout."""
-    timeout = signature(method).parameters.get("timeout")
-    default: object = None if timeout is None else timeout.default
+    default = _default_timeout(method)
 
     @wraps(method)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -94,8 +93,13 @@ def awaited(
     return call
 
 
-def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run.
+def _default_timeout(method: Callable[..., object]) -> object:
+    timeout = signature(method).parameters.get("timeout")
+    return None if timeout is None else timeout.default
+
+
+def direct(method: Callable[Concatenate[Any, P], T], behind: Behind = "own") -> Callable[Concatenate[Any, P], T]:
+    """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run, behind events.
 
     After that has ended, it is called here: what tells of a node that is closed still does.
     """
@@ -104,7 +108,7 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._portal.is_over:
             return method(self._inner, *args, **kwargs)
-        return self._portal.call_plain(partial(method, self._inner, *args, **kwargs))
+        return self._portal.call_plain(partial(method, self._inner, *args, **kwargs), behind)
 
     return call
 
@@ -127,11 +131,17 @@ def block(
     handle: Callable[[T, Portal], W],
     behind: Behind = "own",
 ) -> Callable[Concatenate[Any, P], AbstractContextManager[W]]:
-    """Return the method of a ``Handle`` whose block is one of what is in it; ``handle`` makes what the block gives."""
+    """Return the method of a ``Handle`` whose block is one of what is in it; ``handle`` makes what the block gives.
+
+    It waits for its thread's events within its timeout, and then opens within that.
+    """
+    default = _default_timeout(method)
 
     @wraps(method)
     def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[W]:
-        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle, method.__name__, behind)
+        opened = partial(method, self._inner, *args, **kwargs)
+        within = kwargs.get("timeout", default)
+        return Block(self._portal, opened, handle, method.__name__, behind, within)
 
     return enter
 
@@ -144,7 +154,7 @@ class Block(MustEnter, AbstractContextManager[W]):
     its body runs logs its error, and raises it when it is left.
     """
 
-    __slots__ = ("_behind", "_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal")
+    __slots__ = ("_behind", "_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal", "_within")
 
     def __init__(
         self,
@@ -153,8 +163,10 @@ class Block(MustEnter, AbstractContextManager[W]):
         handle: Callable[[T, Portal], W],
         opener: str = "this",
         behind: Behind = "own",
+        within: object = None,
     ) -> None:
         super().__init__(opener, "with")
+        self._within: Final = within
         self._behind: Final[Behind] = behind
         self._portal = portal
         self._block = block
@@ -164,7 +176,7 @@ class Block(MustEnter, AbstractContextManager[W]):
     def __enter__(self) -> W:
         self._enters()
         self._portal.check()
-        news, ended = Waiter(), Waiter()
+        news, ended, thread = Waiter(), Waiter(), get_ident()
 
         def end() -> None:
             came = self._call.outcome
@@ -178,12 +190,13 @@ class Block(MustEnter, AbstractContextManager[W]):
             news.notify()
 
         async def hold() -> None:  # what opens a block may look for the trio run, too
+            await self._portal.events.wait_turn(thread, self._within)
             self._held = HeldBlock[Any](self._block(), news.notify)
             await self._held.hold()
 
         self._ended, self._call = ended, self._portal.new_call(hold, end)
         try:
-            self._portal.begin(self._call)
+            self._portal.begin(self._call, "none")
             news.wait()
         except BaseException:
             self._portal.cancel(self._call, ended)

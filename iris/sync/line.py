@@ -3,7 +3,8 @@
 To wait for the run's thread takes longer than all that it does for an event.  So a thread *posts* what nothing can
 refuse any more, and goes on; the run takes all that was posted at one waking.  What then has to wait there, for room on
 a link, stands in line.  Who publishes meanwhile waits for the end of the line, and so does whatever else a thread wants
-that has events in it: slow subscribers slow threads as well, and no request overtakes an event.
+that has events in it, but to read what is known here: slow subscribers slow threads as well, and no request overtakes
+an event.
 
 Leaving a node waits for the line.  A node that is left by what ends a program, as ``sys.exit`` and Ctrl-C do, gives the
 line as long as its goodbye takes.  What is not published then is counted as lost, and logged.
@@ -20,6 +21,8 @@ from typing import Final, Literal, Protocol, TypeAlias, final
 
 import trio
 
+from iris.kernel.errors import RequestTimeout
+from iris.kernel.numerals import as_float
 from iris.node.open import GOODBYE
 from iris.patterns.pubsub import PostedEvents
 
@@ -122,6 +125,19 @@ class Line:
         """Wait until all is published that was posted before."""
         if self._is_moving:
             await self._emptied.wait()
+
+    async def wait_turn(self, thread: int, within: object) -> None:
+        """Wait until nothing of a thread stands in line.
+
+        Raises:
+            RequestTimeout: it does after ``within`` seconds; no limit, if that is no number of seconds.
+        """
+        if self.holds("own", thread):
+            seconds = as_float(within)
+            with trio.move_on_after(seconds if seconds > 0 else inf):
+                await self.wait_emptied()
+                return
+            raise RequestTimeout(f"{seconds:g} s are over: it came after what its thread had published before")
 
     @asynccontextmanager
     async def published(self) -> AsyncIterator[None]:

@@ -214,20 +214,20 @@ class Node(Handle[TrioNode], OwnNode):
     confirming = block(TrioNode.confirming, ConfirmedEvents, "all")  # of whatever threads
     subscribe = block(TrioNode.subscribe, Subscription)
     subscribe_durable = block(TrioNode.subscribe_durable, Subscription)
-    durable_subscribers = direct(TrioNode.durable_subscribers)
+    durable_subscribers = direct(TrioNode.durable_subscribers, "none")
     forget_subscriber = awaited(TrioNode.forget_subscriber)
     bridge = shared(TrioNode.bridge, Bridge)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     state = block(TrioNode.state, SharedState)
-    clusters = direct(TrioNode.clusters)
-    members = direct(TrioNode.members)
-    nodes = direct(TrioNode.nodes)
+    clusters = direct(TrioNode.clusters, "none")
+    members = direct(TrioNode.members, "none")
+    nodes = direct(TrioNode.nodes, "none")
     wait_for = awaited(TrioNode.wait_for, "none")
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
     books = awaited(TrioNode.books)
     watch_losses = shared(TrioNode.watch_losses, LossWatch)
-    statistics = direct(TrioNode.statistics)
+    statistics = direct(TrioNode.statistics, "none")
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""

@@ -230,13 +230,13 @@ class Portal:
         result: T = call.result()
         return result
 
-    def call_plain(self, function: Callable[[], T]) -> T:
-        """Call a plain function in the trio run, and return or raise what it does."""
+    def call_plain(self, function: Callable[[], T], behind: Behind = "own") -> T:
+        """Call a plain function in the trio run, behind events, and return or raise what it does."""
 
         async def call_it() -> T:
             return function()
 
-        return self.call(call_it, lambda _woken, _deadline: (function(),))
+        return self.call(call_it, lambda _woken, _deadline: (function(),), behind)
 
     def call_even_closed(
         self, function: Callable[[], Awaitable[T]], at_once: AtOnce | None = None, behind: Behind = "own"

@@ -402,6 +402,10 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
             assert writer.request("shop", b"late", timeout=0.2, fallback=fallback) == fallback
         with pytest.raises(iris.RequestTimeout, match="had published before"):
             writer.publish_confirmed("a.b", b"late", timeout=0.2)
+        with pytest.raises(iris.RequestTimeout, match="had published before"), writer.open_tunnel("shop", timeout=0.2):
+            raise AssertionError("it is not open")
+        assert [found.node for found in writer.members("shop")] == [member.id]
+        assert writer.statistics().subscriptions == {}
         writer.wait_for("shop", 1, 0.2)
         assert not writer._portal.events.is_empty
         assert time.monotonic() - began < 10
