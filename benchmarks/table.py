@@ -16,8 +16,8 @@ HEAD = f"""\
 
 Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
-of all rounds, with the least and the greatest in brackets. A case says when it was measured, and what other programs
-took of the processors meanwhile: a run is refused where that is more than {LIMIT * 100:.0f} %.
+of all rounds, with the least and the greatest in brackets. A run is refused where other
+programs take more than {LIMIT * 100:.0f} % of the processors. A case that was measured otherwise than stands below says so.
 [Queues](../reference/queues.md) and [the bridge](measured/spark.md) have pages of their own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
@@ -71,7 +71,7 @@ ages may be wrong, because each has its own clock.
 
 _END = "<!-- end of the cases -->"
 _COMMON = re.compile(r"^<!-- common -->\n(.*?)(?=^<!-- )", re.MULTILINE | re.DOTALL)
-"""What is the same for all cases of a page: machine, versions, and systems that were not measured."""
+"""What is the same for all cases of a page: date, machine, versions, and systems that were not measured."""
 _BLOCK = re.compile(r"^<!-- case: (\S+) -->\n(.*?)(?=^<!-- )", re.MULTILINE | re.DOTALL)
 
 
@@ -100,13 +100,17 @@ def write_table(report: Report, path: Path, plots: Sequence[Path] = ()) -> None:
 
 def _common(report: Report) -> Iterator[str]:
     systems = [system for system in report.systems if any(_measured(report, case, [system]) for case in report.cases)]
-    yield f"\n{'; '.join(_conditions(systems))}\n"
+    yield f"\n{'; '.join(_conditions(report, systems))}\n"
     yield from _absent(absence for absence in report.absent if absence.case is None)
 
 
-def _conditions(systems: Iterable[System]) -> Iterator[str]:
-    """Yield the machine, and the version of each system."""
-    here = machine()
+def _conditions(report: Report, systems: Iterable[System]) -> Iterator[str]:
+    """Yield how it was measured: the run, the machine, and the version of each system."""
+    run, here = report.run, machine()
+    yield (
+        f"Measured on {run.date}, {run.rounds} rounds of {run.seconds:g} s{' (quick)' if run.quick else ''}, "
+        f"at a load of {run.load:.1f} before"
+    )
     yield f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['system']}, Python {here['python']}"
     for system in systems:
         yield f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
@@ -131,7 +135,7 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
     yield f"\n## {case.title}\n"
     if picture is not None:
         yield f"![{case.title}]({picture})\n"
-    yield from _run(report, case, (line for line in _conditions(measured) if line not in known))
+    yield from _run(report, case, (line for line in _conditions(report, measured) if line not in known))
     if len(measured) == 1 and len(case.figures) > 1:
         yield from _figures(report, case, measured[0])
     else:
@@ -146,16 +150,11 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
 
 
 def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]:
-    run = report.run
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    circumstances = (
-        f"Measured on {run.date}, {run.rounds} rounds of {run.seconds:g} s{' (quick)' if run.quick else ''}; other "
-        f"programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial; the load "
-        f"before was {run.load:.1f}."
-    )
-    yield " ".join((circumstances, *(f"{condition}." for condition in conditions))) + "\n"
+    shares = f"Other programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial."
+    yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 
 def _rows(report: Report, case: Case, figure: Figure, systems: Iterable[System]) -> list[Row]:
