@@ -17,7 +17,8 @@ HEAD = f"""\
 Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
 of all rounds, with the least and the greatest in brackets. A run is refused where other
-programs take more than {LIMIT * 100:.0f} % of the processors. A case that was measured otherwise than stands below says so.
+programs take more than {LIMIT * 100:.0f} % of the processors. A case that was measured otherwise than stands below says
+so.
 [Queues](../reference/queues.md) and [the bridge](measured/spark.md) have pages of their own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
