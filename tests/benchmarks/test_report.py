@@ -129,7 +129,11 @@ def test_a_case_that_was_measured_with_another_version_says_so(tmp_path: Path, m
         both.add(case, system("iris"), {"rate": 1.0})
     write_table(both, page)
     before = page.read_text()
-    monkeypatch.setattr(System, "version", lambda _: "0.0.1")
+
+    def older(_: System) -> str:
+        return "0.0.1"
+
+    monkeypatch.setattr(System, "version", older)
     later = Report(run=report().run, cases=[second], systems=[system("iris")])
     later.add(second, system("iris"), {"rate": 2.0})
     write_table(later, page)
