@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.load import LIMIT
-from benchmarks.report import OURS, OURS_IN_ASYNCIO, Report
+from benchmarks.report import OURS, OURS_IN_ASYNCIO, Absence, Report
 from benchmarks.system import System
 from iris.bench.cases import CASES, Case, Figure, Row, machine, spread
 
@@ -16,10 +16,10 @@ HEAD = f"""\
 
 Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
-of all rounds, with the least and the greatest in brackets. Under each case stand its date, machine, versions, and what
-other programs took of the processors meanwhile: a run is refused where that is more than {LIMIT * 100:.0f} %.
-Requests, events and bulk beside peers stand on this page only; [queues](../reference/queues.md) and [the
-bridge](measured/spark.md) are measured beside JetStream on theirs.
+of all rounds, with the least and the greatest in brackets. A run is refused where other
+programs take more than {LIMIT * 100:.0f} % of the processors. A case that was measured otherwise than stands below says
+so.
+[Queues](../reference/queues.md) and [the bridge](measured/spark.md) have pages of their own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
   asking` are programs of asyncio, and of threads, that ask a service written with trio.
@@ -34,19 +34,16 @@ bridge](measured/spark.md) are measured beside JetStream on theirs.
   - *discovery*: members are found by the name of their cluster, without a server and without an address of each.
   - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-The peers' Python packages come with `make bench`, and with them `nats-server`; `redis-server` is a Debian package.
-What is not there is left out, and its case says why.
-
 Each system is measured at what it is used for, with the options that a user who wants speed sets: nats-server and
 redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
-pipelines, ZeroMQ without a copy of 64 KiB. A REQ socket of ZeroMQ asks one request at a time, so many at a time are
-asked by DEALER. Blocking sockets are not paced: their user waits in the call. Broadcast, start, memory and members are
-Iris's own.
+pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a time, by DEALER. Blocking sockets are not paced.
+Broadcast, start, memory and members are Iris's own. The peers come with
+`make bench`, and so does `nats-server`; `redis-server` is a Debian package.
 
 `make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, and leaves the others.
-`--busy` measures on a machine that does other work, which the case then says. Your own machine or network is measured
-by [`iris bench`](../reference/command.md#iris-bench): Iris alone, the same cases, nothing to install. This checkout
-beside an earlier one is measured by [`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout).
+`--busy` measures on a machine that does other work, which the case then says. [`iris
+bench`](../reference/command.md#iris-bench) measures Iris alone, on your machine or network;
+[`python -m benchmarks.turns TREE`](architecture.md#beside-an-earlier-checkout) compares with an earlier checkout.
 """
 
 TAIL = """\
@@ -74,67 +71,104 @@ ages may be wrong, because each has its own clock.
 """
 
 _END = "<!-- end of the cases -->"
+_COMMON = re.compile(r"^<!-- common -->\n(.*?)(?=^<!-- )", re.MULTILINE | re.DOTALL)
+"""What is the same for all cases of a page: date, machine, versions, and systems that were not measured."""
 _BLOCK = re.compile(r"^<!-- case: (\S+) -->\n(.*?)(?=^<!-- )", re.MULTILINE | re.DOTALL)
 
 
 def write_table(report: Report, path: Path, plots: Sequence[Path] = ()) -> None:
     """Write the report as Markdown to ``path``, with the ``plots`` of its cases.
 
-    Cases of the page that were not measured stay as they are.
+    Cases of the page that were not measured stay as they are, and so does what the page has in common: a case that
+    was measured otherwise says so itself.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = {plot.stem.removeprefix("bench-"): plot.relative_to(path.parent).as_posix() for plot in plots}
-    blocks = dict(_BLOCK.findall(path.read_text())) if path.exists() else {}
+    page = path.read_text() if path.exists() else ""
+    blocks = dict(_BLOCK.findall(page))
+    if blocks.keys() <= {case.name for case in report.cases}:
+        common = "\n".join(_common(report)) + "\n"
+    else:
+        common = found[1] if (found := _COMMON.search(page)) else ""
+    known = frozenset(re.split(r"; |\n", common))
     for case in report.cases:
-        if lines := list(_block(report, case, pictures.get(case.name))):
+        if lines := list(_block(report, case, pictures.get(case.name), known)):
             blocks[case.name] = "\n".join(lines) + "\n"
     order = dict.fromkeys((*(case.name for case in CASES), *(case.name for case in report.cases)))
     cases = "".join(f"<!-- case: {name} -->\n{blocks[name]}" for name in order if name in blocks)
-    path.write_text(f"{HEAD}\n{cases}{_END}\n\n{TAIL}")
+    path.write_text(f"{HEAD}\n<!-- common -->\n{common}{cases}{_END}\n\n{TAIL}")
 
 
-def _block(report: Report, case: Case, picture: str | None) -> Iterator[str]:
-    """Yield the lines of a case; none if nothing of it was measured."""
-    measured = [
-        system for system in report.systems if any(_rows(report, case, figure, [system]) for figure in case.figures)
-    ]
+def _common(report: Report) -> Iterator[str]:
+    systems = [system for system in report.systems if any(_measured(report, case, [system]) for case in report.cases)]
+    yield f"\n{'; '.join(_conditions(report, systems))}\n"
+    yield from _absent(absence for absence in report.absent if absence.case is None)
+
+
+def _conditions(report: Report, systems: Iterable[System]) -> Iterator[str]:
+    """Yield how it was measured: the run, the machine, and the version of each system."""
+    run, here = report.run, machine()
+    yield (
+        f"Measured on {run.date}, {run.rounds} rounds of {run.seconds:g} s{' (quick)' if run.quick else ''}, "
+        f"at a load of {run.load:.1f} before"
+    )
+    yield f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['system']}, Python {here['python']}"
+    for system in systems:
+        yield f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
+
+
+def _absent(absences: Iterable[Absence]) -> Iterator[str]:
+    lines = [f"- {absence.system}: {absence.reason}" for absence in absences]
+    if lines:
+        yield from ("Not measured:\n", *lines, "")
+
+
+def _measured(report: Report, case: Case, systems: Iterable[System]) -> list[System]:
+    """Return those of the systems of which a case has a figure."""
+    return [system for system in systems if any(_rows(report, case, figure, [system]) for figure in case.figures)]
+
+
+def _block(report: Report, case: Case, picture: str | None, known: frozenset[str]) -> Iterator[str]:
+    """Yield the lines of a case, without what is ``known``; none if nothing of it was measured."""
+    measured = _measured(report, case, report.systems)
     if not measured:
         return
     yield f"\n## {case.title}\n"
     if picture is not None:
         yield f"![{case.title}]({picture})\n"
-    yield from _run(report, case, measured)
-    for number, figure in enumerate(case.figures):
-        if len(case.figures) > 1:
-            yield f"### {case.title}: {figure.name}\n"
-        yield from _table(report, case, figure, costs=number == 0)
+    yield from _run(report, case, (line for line in _conditions(report, measured) if line not in known))
+    if len(measured) == 1 and len(case.figures) > 1:
+        yield from _figures(report, case, measured[0])
+    else:
+        for number, figure in enumerate(case.figures):
+            if len(case.figures) > 1:
+                yield f"### {figure.name}\n"
+            yield from _table(report, case, figure, costs=number == 0)
     for _, system, lost in (loss for loss in report.losses() if loss[0] is case):
         yield f"{system.name} lost {lost:,} messages in all rounds together.\n"
-    if absent := [absence for absence in report.absent if absence.case in (None, case.name)]:
-        yield "Not measured:\n"
-        yield from (f"- {absence.system}: {absence.reason}" for absence in absent)
-        yield ""
+    absent = (absence for absence in report.absent if absence.case in (None, case.name))
+    yield from _absent(absence for absence in absent if f"- {absence.system}: {absence.reason}" not in known)
 
 
-def _run(report: Report, case: Case, measured: Iterable[System]) -> Iterator[str]:
-    run, here = report.run, machine()
+def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]:
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    versions = (
-        f"{system.name} {system.version()}{f' with {server}' if (server := system.server()) else ''}"
-        for system in measured
-    )
-    yield (
-        f"Measured on {run.date}, {run.rounds} rounds of {run.seconds:g} s{' (quick)' if run.quick else ''}; other "
-        f"programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial; the load "
-        f"before was {run.load:.1f}. {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['system']}, "
-        f"Python {here['python']}. {', '.join(versions)}.\n"
-    )
+    shares = f"Other programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial."
+    yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 
 def _rows(report: Report, case: Case, figure: Figure, systems: Iterable[System]) -> list[Row]:
     return [row for system in systems if (row := report.row(case, figure, system.name)) is not None]
+
+
+def _figures(report: Report, case: Case, system: System) -> Iterator[str]:
+    """Yield one table of all figures of a case that one system has."""
+    yield f"| figure | {system.name} |"
+    yield "|---|---|"
+    for figure in case.figures:
+        yield from (f"| {figure.name} | {spread(row)} {figure.unit} |" for row in _rows(report, case, figure, [system]))
+    yield ""
 
 
 def _table(report: Report, case: Case, figure: Figure, *, costs: bool) -> Iterator[str]:

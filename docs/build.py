@@ -44,6 +44,8 @@ BAR: Final = r"\|"
 """How a cell of a table has a bar."""
 SEVERAL: Final = 3
 """An option that so many verbs have in the same words stands once on the page."""
+EXTRA: Final = re.compile(r"  \[([^]]+)\]$")
+"""Behind the help of an option: its default, its least and greatest value, and whether it is required."""
 OF_PAYLOADS: Final = re.compile(r"PAYLOAD is a text; @FILE\s+sends the bytes of a file, - those of standard input\.")
 """What the help of several verbs says and the page has once."""
 LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -86,8 +88,14 @@ def _connection(context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, str] | None:
-    """Return an option and what ``--help`` says of it; None of an argument."""
-    return parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+    """Return an option and what ``--help`` says of it, but for its least and greatest value; None of an argument."""
+    found = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+    if found is None:
+        return None
+    extra = EXTRA.search(found[1])
+    kept = [] if extra is None else [part for part in extra[1].split("; ") if not re.search("x[<>]", part)]
+    text = EXTRA.sub(f"  [{'; '.join(kept)}]" if kept else "", found[1])
+    return re.sub("(FLOAT|INTEGER) RANGE", "N", found[0]), text
 
 
 def _shared(context: click.Context) -> dict[tuple[str, str], str]:
@@ -134,7 +142,7 @@ def _full_help(context: click.Context) -> str:
     context.terminal_width = context.max_content_width = 100
     shown = copy.copy(iris)
     shown.add_help_option = False
-    return shown.get_help(context).rstrip()
+    return shown.get_help(context).partition("\n\nCommands:")[0].rstrip()
 
 
 def _help(command: click.Command, context: click.Context, records: list[tuple[str, str]]) -> str:

@@ -106,12 +106,51 @@ def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path
 
 def test_the_page_says_when_it_was_measured_and_what_others_took_of_the_processors(tmp_path: Path) -> None:
     write_table(report(), tmp_path / "table.md")
-    (said,) = (line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("Measured on"))
-    assert said.startswith(
-        "Measured on 2026-01-01, 3 rounds of 1 s; other programs took 3 % of the processors, "
-        "6 % in the worst trial; the load before was 0.2. "
-    )
-    assert re.search(r"\biris \d", said)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert [line.partition(";")[0] for line in lines if line.startswith("Measured on")] == [
+        "Measured on 2026-01-01, 3 rounds of 1 s, at a load of 0.2 before"
+    ]
+    assert "Other programs took 3 % of the processors, 6 % in the worst trial." in lines
+
+
+def test_machine_versions_and_what_no_case_has_stand_on_the_page_once(tmp_path: Path) -> None:
+    write_table(report(), tmp_path / "table.md")
+    text = (tmp_path / "table.md").read_text()
+    common = text[: text.index("<!-- case: ")]
+    for said in ("cores, ", "; iris ", "; peer ", "- other: it is not installed\n"):
+        assert (common.count(said), text.count(said)) == (1, 1)
+
+
+def test_a_case_that_was_measured_with_another_version_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = CASES[:2]
+    page = tmp_path / "table.md"
+    both = Report(run=report().run, cases=[first, second], systems=[system("iris")])
+    for case in both.cases:
+        both.add(case, system("iris"), {"rate": 1.0})
+    write_table(both, page)
+    before = page.read_text()
+
+    def older(_: System) -> str:
+        return "0.0.1"
+
+    monkeypatch.setattr(System, "version", older)
+    later = Report(run=report().run, cases=[second], systems=[system("iris")])
+    later.add(second, system("iris"), {"rate": 2.0})
+    write_table(later, page)
+    lines = [line for line in page.read_text().splitlines() if line.startswith("Other programs took")]
+    assert [line.partition(". ")[2] for line in lines] == ["", "iris 0.0.1."]
+    assert page.read_text().partition("<!-- case: ")[0] == before.partition("<!-- case: ")[0]
+
+
+def test_a_case_of_one_system_has_one_table(tmp_path: Path) -> None:
+    alone = Report(run=report().run, cases=[CASE], systems=[system("iris")])
+    alone.add(CASE, system("iris"), {"rate": 3, "p50": 2})
+    write_table(alone, tmp_path / "table.md")
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    rows = lines[lines.index("| figure | iris |") + 2 :][:2]
+    assert rows == [
+        f"| {figure.name} | {value} {figure.unit} |" for figure, value in zip(CASE.figures, (3, 2), strict=True)
+    ]
 
 
 def test_the_page_says_first_that_a_machine_was_busy(tmp_path: Path) -> None:

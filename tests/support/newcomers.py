@@ -69,7 +69,7 @@ PAGE_OF = {
     "authentication": "concepts/trust",
     "service discovery": "explanation/finding",
     "retry": "reference/calls/requests",
-    "circuit breaker": "reference/calls/limits",
+    "circuit breaker": "reference/config",
     "streaming": "reference/tunnels",
     "install": "reference/install",
     "environment variables": "reference/environment",
