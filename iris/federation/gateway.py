@@ -87,7 +87,7 @@ class GatewayStatistics:
     """A snapshot of a gateway's counters.
 
     received = carried + refused, in frames; but of events, one that came may go on to several gateways and nodes, and
-    each of these counts.
+    each of these counts.  Those that wait for a route do not yet.
     """
 
     received: int
@@ -227,6 +227,8 @@ class Gateway:
 
     def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)
+        if not message.path:
+            self._site_mesh.work.once("routes withdrawn", self._retract)
 
     def _receive_exports(self, peer: Peer, message: kinds.Exports) -> None:
         self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
@@ -328,6 +330,17 @@ class Gateway:
         if self._follows:
             self._follows = False
             self._sites.follow()
+
+    def _retract(self) -> None:
+        """Tell gateways what routes have ended before any frame goes over them instead.
+
+        Until a gateway knows, its best route may lead back here, and each frame between the two would be lost when its
+        hops are used up: on a fast network within milliseconds, and changes are collected for longer.  Links keep the
+        order, so it knows before the first frame.
+        """
+        with self._site_mesh.survive("directory of sites"):
+            for gateway in self._advertising.concerned(frozenset(), {*self._directory.neighbours}):
+                self._advertise_to(gateway, self._directory.changed)
 
     def _export(self) -> bool:
         """Receive what has changed of what this site exports; return whether there is something."""
@@ -465,6 +478,7 @@ class Gateway:
         if not own_site:
             self._directory.forget(node)
             self._carrying.checkpoint.forget(node)
+        self._retract()
         self.news()
 
     def forget(self, node: NodeId) -> None:
@@ -484,7 +498,7 @@ class Gateway:
             carried = -1
             # No message says that the last sender has turned to another gateway; a pause without a frame is the only
             # sign.
-            while carried != self._carrying.carried:
+            while carried != self._carrying.carried or self._carrying.is_waiting:
                 carried = self._carrying.carried
                 await trio.sleep(_STILL)
 
