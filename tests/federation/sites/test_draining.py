@@ -168,7 +168,7 @@ async def test_no_event_is_lost_when_the_only_gateway_of_a_site_is_replaced(
 
             async def listen() -> None:
                 async for event in events:
-                    received.append((event.payload, event.missed))
+                    received.append((event.payload, event.missed))  # noqa: PERF401 -- at once
 
             async def publish() -> None:
                 nonlocal published
