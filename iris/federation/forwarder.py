@@ -446,7 +446,9 @@ class Forwarding:
         return known
 
     def _set_aside(self, site: str, nodes: bytes, message: kinds.Copy) -> None:
-        if not self._aside.add(site, nodes, message, trio.current_time()):
+        # Publishers of another realm get no room here, as on a busy link: theirs could take that of all others.
+        foreign = realm_of_site(message.source_site)
+        if foreign or not self._aside.add(site, nodes, message, trio.current_time()):
             self.refused["no route"] += 1
 
     @property

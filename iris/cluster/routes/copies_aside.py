@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Final, NamedTuple, final
 
+from iris.kernel.names import realm_of_site
 from iris.kernel.wire import kinds
 
 MAX_OF_PUBLISHER: Final = 1024 * 1024
-"""Size limit of one publisher's copies, in bytes: all of them leave at once when there is a route."""
+"""Size limit of one publisher's copies for one realm, in bytes: all of them leave at once when there is a route."""
 
 MAX_IN_ALL: Final = 4 * MAX_OF_PUBLISHER
 """Size limit of all copies, in bytes."""
@@ -33,8 +34,8 @@ class CopiesAside:
 
     def __init__(self) -> None:
         self._copies: dict[str, deque[_Waiting]] = {}
-        self._sizes: Counter[bytes] = Counter()
-        """Size of the copies in bytes, by publisher."""
+        self._sizes: Counter[tuple[str, bytes]] = Counter()
+        """Size of the copies in bytes, by realm of their sites and publisher."""
 
     def __repr__(self) -> str:
         return f"<CopiesAside: {self._sizes.total()} bytes for {len(self._copies)} sites>"
@@ -46,11 +47,11 @@ class CopiesAside:
 
     def add(self, site: str, nodes: bytes, copy: kinds.Copy, now: float) -> bool:
         """Set a copy for some nodes of a site aside; return False if there is no room."""
-        size = _size(nodes, copy)
-        if self._sizes[copy.source] + size > MAX_OF_PUBLISHER or self._sizes.total() + size > MAX_IN_ALL:
+        size, of = _size(nodes, copy), (realm_of_site(site), copy.source)
+        if self._sizes[of] + size > MAX_OF_PUBLISHER or self._sizes.total() + size > MAX_IN_ALL:
             return False
         self._copies.setdefault(site, deque()).append(_Waiting(now, nodes, copy))
-        self._sizes[copy.source] += size
+        self._sizes[of] += size
         return True
 
     def take(self, site: str, before: float) -> list[tuple[bytes, kinds.Copy]]:
@@ -60,9 +61,10 @@ class CopiesAside:
         while copies and copies[0].since <= before:
             _, nodes, copy = copies.popleft()
             taken.append((nodes, copy))
-            self._sizes[copy.source] -= _size(nodes, copy)
-            if not self._sizes[copy.source]:
-                del self._sizes[copy.source]
+            of = realm_of_site(site), copy.source
+            self._sizes[of] -= _size(nodes, copy)
+            if not self._sizes[of]:
+                del self._sizes[of]
         if not copies:
             self._copies.pop(site, None)
         return taken
