@@ -418,7 +418,10 @@ class Forwarding:
             route = self._directory.best_route(site)
             link = None if route is None else self._link_onward(route.neighbour)
             if link is None:
-                self._set_aside(site, nodes, message)
+                if self._directory.has_reached(site):
+                    self._set_aside(site, nodes, message)
+                elif message.source_site != own.site or self._hearers(site, nodes):
+                    self.refused["no route"] += 1
                 continue
             named = self._named_onward(site, message.source_site)
             if named is None:
