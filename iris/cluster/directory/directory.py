@@ -30,7 +30,6 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import kinds
 
-
 FORMER: Final = 1024
 """Sites that are remembered after the last route to them has ended."""
 
