@@ -7,6 +7,7 @@ link holds at most ``Config.link_bytes``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, final
@@ -28,6 +29,7 @@ from iris.cluster.routes import (
     PAUSE,
     READY,
     STALLED,
+    CopiesAside,
     Flows,
     Targets,
     carrier_of,
@@ -147,6 +149,9 @@ class Forwarding:
         self.checkpoint: Final = Firewall(home, self._directory, limits.rate)
         self._outbound_flows: Flows[_Passage] = Flows()
         self._inbound_flows: Flows[_Passage] = Flows()
+        self._aside: Final = CopiesAside()
+        self._looked = -1
+        """Version of the directory at which what waits for a route was last looked at."""
         self.from_gateways: Final = GatewayFrames(self)
         """First look at what gateways of other sites bring."""
 
@@ -360,10 +365,11 @@ class Forwarding:
         if not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
             raise RemoteProtocolError("a node hands over events of its own only")
         self.received += 1
+        self.routes_changed()  # what waits goes first
         wanted = targets_untrusted(message.targets)
         if source_site == own.site:
-            wanted = {site: self._hearers(site, nodes) for site, nodes in wanted.items() if site != own.site}
-        self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
+            wanted.pop(own.site, None)
+        self._divide(message, wanted)
 
     def _divide_inbound(self, peer: Peer, message: kinds.Copy) -> None:
         """Forward events that a gateway of another site has brought."""
@@ -385,7 +391,8 @@ class Forwarding:
             wanted = {site: nodes for site, nodes in wanted.items() if site == own.site}
         if own.site in wanted:
             wanted[own.site] = self._hearers(own.site, wanted[own.site], realm_of_site(source_site))
-        self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
+        self.routes_changed()
+        self._divide(message, wanted)
 
     def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
         """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
@@ -398,7 +405,7 @@ class Forwarding:
         return passed
 
     def _divide(self, message: kinds.Copy, targets: Targets) -> None:
-        """Send one copy over each link that leads to some of the targets."""
+        """Send one copy over each link that leads to some of the targets; set it aside for those that have no route."""
         if message.hops <= 0:
             self.refused["too many hops"] += 1
             return
@@ -410,15 +417,59 @@ class Forwarding:
                 continue
             route = self._directory.best_route(site)
             link = None if route is None else self._link_onward(route.neighbour)
-            named = self._named_onward(site, message.source_site)
             if link is None:
-                self.refused["no route"] += 1
-            elif named is None:
+                if self._directory.has_reached(site):
+                    self._set_aside(site, nodes, message)
+                elif message.source_site != own.site or self._hearers(site, nodes):
+                    self.refused["no route"] += 1
+                continue
+            named = self._named_onward(site, message.source_site)
+            if named is None:
                 self.refused["no transit"] += 1
-            else:
+                continue
+            if message.source_site == own.site:
+                nodes = self._exported_hearers(site, nodes, message)  # noqa: PLW2901
+            if nodes:
                 nexts.setdefault((link, named), {})[site] = nodes
         for (link, named), part in nexts.items():
             self._post_copy(link, message, named, part)
+
+    def _exported_hearers(self, site: str, nodes: bytes, message: kinds.Copy) -> bytes:
+        """Return those of some nodes that a site exports; a route comes before its exports, and the others wait."""
+        if self._directory.is_fully_exported(site):
+            return self._hearers(site, nodes)
+        known, unknown = b"", b""
+        for node in split_nodes(nodes):
+            if self._directory.subscribes(site, node_of(node)):
+                known += node
+            else:
+                unknown += node
+        if unknown:
+            self._set_aside(site, unknown, message)
+        return known
+
+    def _set_aside(self, site: str, nodes: bytes, message: kinds.Copy) -> None:
+        # Publishers of another realm get no room here, as on a busy link: theirs could take that of all others.
+        foreign = realm_of_site(message.source_site)
+        if foreign or not self._aside.add(site, nodes, message, trio.current_time()):
+            self.refused["no route"] += 1
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if events wait here for a route."""
+        return bool(self._aside.sites)
+
+    def routes_changed(self) -> None:
+        """See ``SiteForwarder``: copies of events that wait for a route."""
+        if not self._aside.sites or self._looked == self._directory.version:
+            return
+        self._looked = self._directory.version
+        expired = trio.current_time() - self._site_mesh.config.site_patience
+        for site in self._aside.sites:
+            self.refused["no route"] += len(self._aside.take(site, expired))
+            if self._directory.reaches(site):
+                for nodes, copy in self._aside.take(site, math.inf):
+                    self._divide(copy, {site: nodes})
 
     def _hand_out(self, message: kinds.Copy, nodes: bytes) -> None:
         """Send events to nodes of this site, each on its own link."""

@@ -87,7 +87,7 @@ class GatewayStatistics:
     """A snapshot of a gateway's counters.
 
     received = carried + refused, in frames; but of events, one that came may go on to several gateways and nodes, and
-    each of these counts.
+    each of these counts.  Those that wait for a route do not yet.
     """
 
     received: int
@@ -165,6 +165,8 @@ class Gateway:
         self._reports = ReportSchedule()
         self._unreached: dict[str, str] = {}
         self._stale: set[NodeId] = set()
+        self._ended: set[Hop] = set()
+        """Origins to which a route has ended, as long as other gateways are not told."""
         self._wakeup = Wakeup()
         self._follows = True
         self._has_ended = False
@@ -227,6 +229,11 @@ class Gateway:
 
     def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)
+        route = self._inward_untrusted(peer, message)
+        origin = hop_untrusted(route.site, route.gateway)
+        if not any(path.neighbour == peer.node for path in self._directory.routes_to(origin)):
+            self._ended.add(origin)
+            self._site_mesh.work.once("routes that have ended", self._retract)
 
     def _receive_exports(self, peer: Peer, message: kinds.Exports) -> None:
         self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
@@ -328,6 +335,20 @@ class Gateway:
         if self._follows:
             self._follows = False
             self._sites.follow()
+
+    def _retract(self) -> None:
+        """Tell gateways what routes have ended before any frame goes over them instead.
+
+        Until a gateway knows, its best route may lead back here, and each frame between the two would be lost when its
+        hops are used up: on a fast network within milliseconds, and changes are collected for longer.  Links keep the
+        order, so it knows before the first frame.
+        """
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, set()
+        with self._site_mesh.survive("directory of sites"):
+            for gateway in self._advertising.concerned(frozenset(), {*self._directory.neighbours}):
+                self._advertise_to(gateway, ended)
 
     def _export(self) -> bool:
         """Receive what has changed of what this site exports; return whether there is something."""
@@ -465,6 +486,8 @@ class Gateway:
         if not own_site:
             self._directory.forget(node)
             self._carrying.checkpoint.forget(node)
+        self._ended |= self._directory.changed
+        self._retract()
         self.news()
 
     def forget(self, node: NodeId) -> None:
@@ -484,7 +507,7 @@ class Gateway:
             carried = -1
             # No message says that the last sender has turned to another gateway; a pause without a frame is the only
             # sign.
-            while carried != self._carrying.carried:
+            while carried != self._carrying.carried or self._carrying.is_waiting:
                 carried = self._carrying.carried
                 await trio.sleep(_STILL)
 

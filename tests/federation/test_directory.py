@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iris.cluster.directory.directory import RemoteSubscriber, SiteDirectory, TooManyChanges
+from iris.cluster.directory.directory import FORMER, RemoteSubscriber, SiteDirectory, TooManyChanges
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -91,6 +91,25 @@ def test_a_site_has_settled_when_each_of_its_gateways_has_been_known_for_a_while
     assert directory.settles("us", 10.0) == 11.0
     directory.forget(B)
     assert directory.settles("us", 10.0) == math.inf
+
+
+def test_a_site_without_a_route_is_remembered_and_their_number_is_bounded() -> None:
+    directory = SiteDirectory(Hop("eu", A))
+
+    def come_and_go(number: int) -> None:
+        directory.add(B, float(number), local=False)
+        origin = Hop(f"s{number}", B)
+        directory.receive_route_untrusted(B, RouteAdvertisement(origin, (origin,)).message(), float(number))
+        assert directory.has_reached(origin.site)
+        directory.forget(B)
+        assert not directory.reaches(origin.site)
+        assert directory.has_reached(origin.site)
+
+    come_and_go(0)
+    assert not directory.has_reached("nowhere")
+    for number in range(1, FORMER + 1):
+        come_and_go(number)
+    assert [directory.has_reached(f"s{number}") for number in (0, 1, FORMER)] == [False, True, True]
 
 
 def test_in_a_full_mesh_every_site_is_one_step_away() -> None:

@@ -30,6 +30,9 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
 from iris.kernel.wire import kinds
 
+FORMER: Final = 1024
+"""Sites that are remembered after the last route to them has ended."""
+
 
 class SitePath(NamedTuple):
     """A route to a site: the next hop for frames, and the gateways that they pass."""
@@ -138,6 +141,8 @@ class SiteDirectory:
         """The origins of each site by their gateways, in the order in which they became known."""
         self._accepted: dict[str, dict[Hop, None]] = {}
         """Origins of each site that speak for it."""
+        self._former: dict[str, None] = {}
+        """Sites that could be reached and cannot any more, the one that was lost last at the end."""
         self._index: Final = ExportIndex()
         """Exports of the origins that speak for their sites."""
         self._routes: dict[str, dict[str, SitePath | None]] = {}
@@ -328,6 +333,10 @@ class SiteDirectory:
             waiting += more
         if not accepted:
             del self._accepted[site]
+            self._former.pop(site, None)
+            self._former[site] = None
+            if len(self._former) > FORMER:
+                del self._former[next(iter(self._former))]
 
     def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
         for origin in origins:
@@ -399,6 +408,10 @@ class SiteDirectory:
     def reaches(self, site: str) -> bool:
         """Return whether another site can be reached."""
         return site in self._accepted
+
+    def has_reached(self, site: str) -> bool:
+        """Return whether another site can be reached, or could be: it may be without a route for a moment."""
+        return site in self._accepted or site in self._former
 
     def contents(self, origin: Hop) -> ExportTable | None:
         """Return what an origin exports."""

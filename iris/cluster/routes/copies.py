@@ -3,6 +3,9 @@
 A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  A gateway that hands
 it on sends one message over each link that leads to some of them, so it crosses a link between sites once.  To the
 publisher's queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
+
+A site can be without a route for a moment, while gateways replace each other.  Its copies are set aside until there is
+one, as a link to one of its nodes waits for a route, and copies for other sites go on.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final, final
 
 import trio
 
+from iris.cluster.routes.copies_aside import CopiesAside
 from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE, CopyPaths
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
@@ -67,6 +71,7 @@ class CopyRoute:
         """Receivers of the frame that is offered next."""
         self.lost: Counter[str] = Counter()
         """Copies that did not leave, one for each node, by reason."""
+        self._aside: Final = CopiesAside()
         self._own = (own[0], bytes.fromhex(own[1]))
         self._paths = paths
         self._full: Link | None = None
@@ -74,6 +79,7 @@ class CopyRoute:
         self.pause_end = -math.inf
         """Time at which the last pause ends, or would have ended: a queue that waits until then has not stalled."""
         self._resumed = trio.lowlevel.ParkingLot()
+        self._emptied = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"
@@ -83,31 +89,72 @@ class CopyRoute:
         self._targets = targets
 
     def send_nowait(self, frame: bytes | memoryview) -> bool:
-        """See ``OutgoingConnection.send_nowait``.  What no route leads to is counted in ``lost``."""
+        """See ``OutgoingConnection.send_nowait``.  What no route leads to is set aside, or counted in ``lost``."""
         if self._paused_until > trio.current_time():
             return False
         hops: dict[Link, dict[str, bytes]] = {}
-        homeless = 0
+        homeless: list[str] = []
         for site, nodes in self._targets.items():
-            route = self._paths.path(site)
-            link = None if route is None else self._paths.link_to(route.neighbour)
+            link = self._link_to(site)
             if link is None:
-                homeless += len(nodes) // NODE
+                homeless.append(site)
             else:
                 hops.setdefault(link, {})[site] = nodes
         for link in hops:
             if link.waiting_bytes > AHEAD and not link.is_stalled(STALLED):
                 self._full = link
                 return False
-        if homeless:
-            self.lost["no route"] += homeless
+        for site in homeless:
+            self._set_aside(site, self._targets[site], bytes(frame))
+        if self._aside.sites:
+            self.routes_changed()  # those before this one go first
         for link, targets in hops.items():
-            message, size = copy_message(HOPS, *self._own, targets, bytes(frame))
-            try:
-                link.post(message, size)
-            except NotSent:
-                self.lost["link full"] += sum(len(nodes) // NODE for nodes in targets.values())
+            self._post(link, targets, bytes(frame))
         return True
+
+    def _link_to(self, site: str) -> Link | None:
+        route = self._paths.path(site)
+        return None if route is None else self._paths.link_to(route.neighbour)
+
+    def _post(self, link: Link, targets: Targets, frame: bytes) -> None:
+        message, size = copy_message(HOPS, *self._own, targets, frame)
+        try:
+            link.post(message, size)
+        except NotSent:
+            self.lost["link full"] += sum(len(nodes) // NODE for nodes in targets.values())
+
+    def _set_aside(self, site: str, nodes: bytes, frame: bytes) -> None:
+        copy, _ = copy_message(HOPS, *self._own, {site: nodes}, frame)
+        if not self._aside.add(site, nodes, copy, trio.current_time()):
+            self.lost["no route"] += len(nodes) // NODE
+
+    def routes_changed(self) -> None:
+        """Send what was set aside for sites to which there is a route again."""
+        for site in self._aside.sites:
+            link = self._link_to(site)
+            if link is not None:
+                for nodes, copy in self._aside.take(site, math.inf):
+                    self._post(link, {site: nodes}, copy.frame)
+        self._none_aside()
+
+    def forget(self, site: str, node: NodeId) -> None:
+        """Count as lost what was set aside for a node: it is given up."""
+        gone = bytes.fromhex(node)
+        for nodes, copy in self._aside.take(site, math.inf):
+            others = b"".join(one for one in split_nodes(nodes) if one != gone)
+            self.lost["no route"] += (len(nodes) - len(others)) // NODE
+            if others:
+                self._set_aside(site, others, copy.frame)
+        self._none_aside()
+
+    def _none_aside(self) -> None:
+        if not self._aside.sites:
+            self._emptied.unpark_all()
+
+    async def wait_sent(self) -> None:
+        """Wait until nothing is set aside."""
+        while self._aside.sites:
+            await self._emptied.park()
 
     async def wait_writable(self) -> None:
         """See ``OutgoingConnection.wait_writable``."""

@@ -36,6 +36,10 @@ class SiteForwarder(Protocol):
         """Forward events for several nodes, and deliver those for this one.  Raises RemoteProtocolError."""
         ...
 
+    def routes_changed(self) -> None:
+        """Send on what waits for a route, as far as there is one.  Called when the directory has changed."""
+        ...
+
     def link_to(self, neighbour: NodeId) -> Link | None:
         """Return the link over which frames of this node itself leave for a neighbour; None if there is no way."""
         ...
@@ -117,6 +121,11 @@ class Relay:
             raise RemoteProtocolError("this node is no gateway")
         peer.check_gateway()
         return True
+
+    def routes_changed(self) -> None:
+        """Send on what waits for a route; see ``SiteForwarder``."""
+        if self._forwarder is not None:
+            self._forwarder.routes_changed()
 
     def link_to(self, neighbour: NodeId) -> Link | None:
         """Return the link to the first gateway of a route; None if frames cannot leave there."""

@@ -261,6 +261,8 @@ class Sites(PeerObserver):
             elif directory.reaches(peer.site) and directory.is_fully_exported(peer.site):
                 subscriptions.withdrawn.discard(node)
                 self._nursery.start_soon(self._see_to, peer)
+        self.copies.routes_changed()
+        self.relay.routes_changed()
         self._membership.news()
         self._news.unpark_all()
 
@@ -477,6 +479,7 @@ class Sites(PeerObserver):
         self._news.unpark_all()
         self.border.forget(peer.node)
         if peer.at_remote_site:
+            self.copies.forget(peer.site, peer.node)
             self._reached.clear()
             self.subscribers_version += 1
             self._wakeup.wake()

@@ -99,16 +99,20 @@ class Bookkeeper(PeerObserver):
 
     async def run(self) -> None:
         """Report to senders; run it in exactly one task."""
+        earliest = -math.inf
         while True:
             await self._due.wait()
-            await trio.sleep(_FIRST)
+            # Also where a program takes each message at once, so that nothing is left in hand after a report: else a
+            # publisher of 1,000 a second would get 150 of them, each a frame that costs both ends 160 us.
+            await trio.sleep_until(max(trio.current_time() + _FIRST, earliest))
             pause = _PAUSE
             while True:
                 sent = self._report_all(trio.current_time())
+                pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
                 if not self._receipts.reporting:
                     break
-                pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
                 await trio.sleep(pause)
+            earliest = trio.current_time() + (pause if sent else 0.0)
 
     def flush(self) -> None:
         """Report to all senders now."""

@@ -177,8 +177,10 @@ class Receipts:
         full = sender.others[pattern] is not None
         if not changed:
             return []
-        parts = range(0, max(1, len(entries)), _AT_ONCE)
-        return [kinds.Received(pattern, 0, full, total, tuple(entries[at : at + _AT_ONCE])) for at in parts]
+        parts = [tuple(entries[at : at + _AT_ONCE]) for at in range(0, max(1, len(entries)), _AT_ONCE)]
+        # The total comes last: a sender that has it would else hold all for settled, with names still on the way.
+        totals = [NOTHING] * (len(parts) - 1) + [total]
+        return [kinds.Received(pattern, 0, full, of, names) for of, names in zip(totals, parts, strict=True)]
 
     def repeat(self, node: NodeId) -> None:
         """Make everything due again for a sender: reports to it may be lost."""

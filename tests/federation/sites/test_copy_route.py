@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.copies import CopyRoute
+from iris.cluster.routes.copies_aside import MAX_OF_PUBLISHER
 from iris.cluster.routes.gateway import PAUSE
 from iris.kernel.config import KIB, Config
 from iris.kernel.link.link import Link
@@ -58,15 +59,53 @@ async def test_sites_behind_one_gateway_share_a_message() -> None:
     assert sent(place.links[TWO]) == [(0x66, 16, "own", own, (("ap", EAR),), b"frame")]
 
 
-async def test_what_no_route_leads_to_is_counted_and_holds_up_nobody() -> None:
+async def test_what_no_route_leads_to_waits_for_one_and_holds_up_nobody() -> None:
     place = Place()
-    place.way.address({"nowhere": EAR + EAR, "ap": EAR})
+    lost_link = place.links.pop(ONE)
+    for number in range(3):
+        place.way.address({"eu": EAR, "ap": EAR})
+        assert place.way.send_nowait(b"frame %d" % number)
+        assert place.posted(TWO) == number + 1
+    place.links[ONE] = lost_link
+    place.way.address({"eu": EAR + EAR})
+    assert place.way.send_nowait(b"frame 3"), "those that wait go before it"
+    assert [message[-2:] for message in sent(lost_link)] == [
+        *(((("eu", EAR),), b"frame %d" % number) for number in range(3)),
+        ((("eu", EAR + EAR),), b"frame 3"),
+    ]
+    assert place.way.lost == {}
+
+
+async def test_what_waits_for_a_route_leaves_as_soon_as_there_is_one() -> None:
+    place = Place()
+    found = place.links.pop(TWO)
+    place.way.address({"ap": EAR})
     assert place.way.send_nowait(b"frame")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(place.way.wait_sent)
+        await wait_all_tasks_blocked()
+        place.links[TWO] = found
+        place.way.routes_changed()
+    assert place.posted(TWO) == 1
+    await place.way.wait_sent()
+
+
+async def test_what_waits_for_a_route_is_bounded_and_counted_as_lost() -> None:
+    place = Place()
+    other = bytes(reversed(EAR))
+    place.way.address({"nowhere": EAR + other, "ap": EAR})
+    frame = bytes(MAX_OF_PUBLISHER // 4)
+    for count in range(1, 5):
+        assert place.way.send_nowait(frame)
+        assert place.posted(TWO) == count, "it holds up nobody"
     assert place.way.lost == {"no route": 2}
-    assert (place.posted(ONE), place.posted(TWO)) == (0, 1)
-    del place.links[TWO]
-    assert place.way.send_nowait(b"frame")
+    place.way.forget("nowhere", NodeId(other.hex()))
     assert place.way.lost == {"no route": 5}
+    place.way.forget("nowhere", NodeId(EAR.hex()))
+    assert place.way.lost == {"no route": 8}
+    place.way.address({"nowhere": EAR})
+    assert place.way.send_nowait(frame)
+    assert place.way.lost == {"no route": 8}, "there is room again"
 
 
 async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClock) -> None:

@@ -135,3 +135,60 @@ async def test_no_event_is_lost_when_gateways_are_restarted_one_after_the_other(
     counts = Counter(heard)
     lost = [number for number in range(published) if counts[number] != 2]
     assert (lost, sum(missed)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("site", "beside", "latency"),
+    [
+        ("us", 0, (0.001, 0.1)),
+        ("eu", 0, (0.001, 0.1)),
+        # Two gateways of the other site, to each of which the other one seems to lead there for a moment.
+        ("eu", 1, (0.0001, 0.002)),
+    ],
+)
+async def test_no_event_is_lost_when_the_only_gateway_of_a_site_is_replaced(
+    site: str, beside: int, latency: tuple[float, float], autojump_clock: MockClock
+) -> None:
+    received: list[tuple[int, int]] = []
+    published = 0
+    over = trio.Event()
+    async with open_network(seed=3) as network, trio.open_nursery() as nursery:
+        network.memory.latency = latency
+        endings = {at: trio.Event() for at in ("us", "eu")}
+        for at, ending in endings.items():
+            await nursery.start(be_gateway, network, at, 1, ending)
+        if beside:
+            await nursery.start(be_gateway, network, "us", 2, endings["us"])
+        async with (
+            network.open_node("ear", site="eu") as ear,
+            ear.subscribe("orders.>") as events,
+            network.open_node("till", site="us") as till,
+        ):
+            await trio.sleep(3)
+
+            async def listen() -> None:
+                async for event in events:
+                    received.append((event.payload, event.missed))  # noqa: PERF401 -- at once
+
+            async def publish() -> None:
+                nonlocal published
+                while not over.is_set():
+                    await till.publish("orders.new", published)
+                    published += 1
+                    await trio.sleep(0.005)
+
+            nursery.start_soon(listen)
+            nursery.start_soon(publish)
+            await trio.sleep(0.5)
+            endings[site].set()
+            await trio.sleep(2)
+            endings[site] = trio.Event()
+            await nursery.start(be_gateway, network, site, 1, endings[site])
+            await trio.sleep(6)
+            over.set()
+            await trio.sleep(2)
+            books = await till.books("orders.new")
+        for ending in endings.values():
+            ending.set()
+    assert received == [(number, 0) for number in range(published)]
+    assert (books.sent, books.received, books.balanced) == (published, published, True)

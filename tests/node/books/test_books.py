@@ -167,3 +167,22 @@ async def test_a_client_asks_what_became_of_its_broadcasts(autojump_clock: MockC
         cache.goes_on.set()
         assert (await shop.books("cache")).balanced
         assert not stage.parts[member.id].mesh.refusals, "its questions were not taken"
+
+
+async def test_a_steady_stream_that_is_taken_at_once_is_reported_ten_times_a_second(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        member, shop = await stage.node("cache"), await stage.node("shop")
+        back = stage.parts[member.id].mesh.peer(shop.id)
+        assert back is not None
+        async with member.subscribe("news.a") as news:
+            before = 0
+            before = 0
+            for count in (1, 2000):
+                before = back.link.statistics().posted
+                for number in range(count):
+                    await shop.publish("news.a", number)
+                    assert (await anext(news)).payload == number
+                    await trio.sleep(0.001)
+            reports = back.link.statistics().posted - before
+            assert 15 <= reports <= 60  # with what membership has to say
+            assert (await shop.books("news.a")).waiting <= 200

@@ -207,6 +207,7 @@ class SealedSender:
     async def wait_sent(self) -> None:
         """Wait until everything has left."""
         await self.link.wait_drained(0)
+        await self._route.wait_sent()
         await trio.lowlevel.checkpoint()
 
     async def run(self) -> None:
