@@ -164,8 +164,6 @@ class _Reading:
             await self._move(group, start)
         elif any(cursor.group == group for cursor in await run_in_thread(member.store.cursors.all)):
             start = {}  # it goes on where it was: where it began may have been trimmed
-        elif await member.wait_begun(group):
-            start = {shard: state.earliest for shard, state in states.items()}
         else:
             start = await run_in_thread(self._start, states)
         pin = partial(member.store.cursors.pin, group, start, now=member.now())
@@ -228,8 +226,6 @@ class _Reading:
 
     async def _send(self) -> None:
         with suppress(TunnelBroken):  # who receives gets it as well
-            if self._group is not None:
-                await self._member.wait_parents(self._group)
             has_ended = False
             while True:
                 states = {state.id: state for state in self._member.states.values()}
