@@ -22,7 +22,7 @@ def main() -> None:
     kills.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
     kills.add_argument("--costly", type=int, help="of so many drivers and executors each, instead of a quarter")
     kills.add_argument("--rate", type=float, default=1000.0, help="events per second")
-    moves = verbs.add_parser("moves", help="kill drivers and members while the bridge grows and one is renamed")
+    moves = verbs.add_parser("moves", help="kill drivers and members while one of them is renamed")
     moves.add_argument("--events", type=int, default=100_000)
     moves.add_argument("--kills", type=int, default=18)
     moves.add_argument("--seed", type=int, default=0)

@@ -16,7 +16,6 @@ from msgspec import structs
 from iris.cli.bridge_log import (
     drop,
     forget,
-    grow,
     needing_bridge,
     promote,
     replay,
@@ -361,5 +360,5 @@ async def _produce(
     note(f"{counters.stored} events stored, {counters.refused} refused, {counters.waiting} not confirmed")
 
 
-for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote, grow):
+for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote):
     bridge.add_command(_verb)

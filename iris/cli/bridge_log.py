@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -20,10 +19,8 @@ from iris.cli.starting import is_command
 from iris.cli.terminal import POSITIVE, note, open_lines, output_option, write_line, write_object
 from iris.kernel.loading import loading
 from iris.kernel.shapes import is_map
-from iris.patterns.pubsub.interest import MAX_SHARDS
 
 if TYPE_CHECKING:
-    from iris.patterns.bridge_protocol import RemoteShard
     from iris.patterns.pubsub.interest import DurableSubscriber
     from iris.spark_bridge.admin import BridgeStatus
     from iris.spark_bridge.client import BridgeClient, Position
@@ -135,9 +132,6 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
                 "bytes": shard.size,
                 "newest": _time(shard.timestamp),
                 "term": shard.term,
-                "grown": list(shard.grown),
-                "marks": {str(of): mark for of, mark in shard.marks.items()},
-                "after": dict(shard.after),
             }
             for shard in status.shards
         ],
@@ -186,8 +180,6 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
             f"{shard.size / MIB:,.1f} MiB, newest {_time(shard.timestamp) or 'none'}"
         )
-    for line in _generations(status.shards):
-        write_line(line)
     for group in status.groups:
         of = f" of {group.owner}" if group.owner else ""
         write_line(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
@@ -218,14 +210,6 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
             f"{', '.join(one.patterns)} wait for it"
         )
     write_line(f"{rate:,.0f} events/s")
-
-
-def _generations(shards: Sequence[RemoteShard]) -> Iterator[str]:
-    """Yield a line for each growth."""
-    history = max((shard.grown for shard in shards), key=len, default=())
-    for before, of in itertools.pairwise(history):
-        marks = [f"{shard.id} at {shard.marks[of]:,}" for shard in shards if of in shard.marks]
-        yield f"grown from {before} to {of} shards" + (f", which begin behind {' and '.join(marks)}" if marks else "")
 
 
 def _time(microseconds: int) -> str | None:
@@ -444,30 +428,6 @@ def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies
         note(f"copy {done.copy} is the primary of shard {shard} of bridge {name}, in term {done.term}")
         if done.min_copies:
             note(f"it confirms events when {done.min_copies} copies follow it: start them with --follow {followed}")
-
-    return run_until_done(do)
-
-
-@click.command()
-@click.argument("name", metavar="BRIDGE")
-@click.option("--of", type=click.IntRange(1, MAX_SHARDS), required=True, metavar="N", help="How many shards then.")
-@patient
-@connected
-def grow(connection: NodeOptions, name: str, of: int, timeout: float) -> int:
-    """Add shards to a bridge whose members were started with --of, while publishers and readers go on.
-
-    First start the new members, with --of N, and leave the others as they are: the new ones wait. It can be repeated,
-    and then finishes what was interrupted. The node must speak for the bridge's own cluster.
-    """
-
-    async def do() -> None:
-        with needing_bridge():
-            from iris.spark_bridge.server.growth import grow as grow_bridge
-        async with open_client(connection, name, timeout, speaking_for=name) as client:
-            done = await grow_bridge(client, of)
-        note(f"bridge {name} has {done.of} shards" + (f", and had {done.before}" if done.before < done.of else ""))
-        for shard, mark in done.marks.items():
-            note(f"what has moved from shard {shard} is not behind offset {mark}")
 
     return run_until_done(do)
 

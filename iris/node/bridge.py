@@ -142,8 +142,7 @@ class Bridge:
             group: the consumers that read together; the cluster that has used a group first owns it.  At each member of
                 the bridge one consumer of a group reads at a time; others wait, and go on when it is gone.  A group
                 that nobody uses for 30 days is forgotten, if the bridge was not started otherwise.  None: the bridge
-                keeps no place and writes nothing, ``commit`` does nothing, and any number may read side by side.  After
-                a bridge has grown, events of a key whose shard has moved may come in another order then.
+                keeps no place and writes nothing, ``commit`` does nothing, and any number may read side by side.
             start: where a new group, or a look, begins: ``earliest``, ``latest``, a ``datetime``, or an offset in every
                 shard.
             until: ``"now"`` ends the iteration after what each member's log held when it was reached; members that are

@@ -231,12 +231,6 @@ class RemoteShard(Struct, kw_only=True, frozen=True):
     """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     term: Number
     """Term of the primary that answered: each promotion of a copy begins a new term."""
-    grown: tuple[Number, ...] = ()
-    """Number of shards in each generation of the bridge, if its members divide the events."""
-    marks: dict[Number, Offset] = {}
-    """Begin of each generation after the first, by number of shards: moved keys have no events after it."""
-    after: Offsets = {}
-    """Other shards that have to be read before this one: the offset up to which, by shard id."""
 
     def __post_init__(self) -> None:
         if self.earliest > self.next or not self.id.startswith(f"{self.number}@"):

@@ -30,7 +30,6 @@ from iris.patterns.bridge_protocol import (
     Label,
     ListShards,
     Name,
-    NodeName,
     NoteKey,
     Number,
     Offset,
@@ -49,7 +48,6 @@ from iris.patterns.bridge_protocol import (
     Topics,
 )
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest import MAX_SHARDS
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.log import QUERY, FileRange
 from iris.spark_bridge.tier import TierStatus
@@ -409,41 +407,6 @@ class ForgetCopy(Ask[bool], kw_only=True):
     name: Name
 
 
-# -- growth ----------------------------------------------------------------------------------------------------
-
-
-class Divide(Ask[None], kw_only=True):
-    """Divide the events among more shards."""
-
-    operation = "divide"
-    permission = Permission("bridge")
-
-    of: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
-
-
-Block = Annotated[bytes, Meta(min_length=512, max_length=512)]
-"""Bitmap of 4,096 consecutive events of a publisher: those that are stored."""
-
-
-class ReadWindows(Ask[tuple[tuple[NodeName, dict[Number, Block]], ...]], kw_only=True):
-    """Bitmaps of the events that a log has, of the publishers from one on, as many as go into one answer."""
-
-    operation = "windows"
-    permission = Permission("bridge")
-
-    begin: NodeName
-
-
-class FindPosition(Ask[tuple[Offset, Offset] | None], kw_only=True):
-    """Position of a group in a shard: where it began, and how far it is. None: it is not known there."""
-
-    operation = "position"
-    permission = Permission("bridge")
-
-    group: Label
-    shard: Label
-
-
 # -- all of them -----------------------------------------------------------------------------------------------
 
 OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
@@ -454,7 +417,6 @@ OPERATIONS: Final[Mapping[str, type[Ask[object]]]] = {
         TakeJobs, ShowQueue, PeekJobs, PurgeQueue,
         StagePart, Commit, LastBatch, Abort,
         Drop, Transfer, Trim, ReadCounters, ListCopies, ListTiers,
-        Divide, ReadWindows, FindPosition,
         AskLease, RenewLease, ReleaseLease,
         ClaimKey, NoteKey, RecordKey, ReleaseKey,
     )

@@ -15,7 +15,7 @@ from iris.spark_bridge.server import leases
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import open_network
-from tests.attacks.test_bridge_growth import open_members
+from tests.attacks.test_bridge_members import open_members
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import open_network
-from tests.attacks.test_bridge_growth import growing, open_members
+from tests.attacks.test_bridge_members import open_members
 from tests.spark_bridge.copies.test_tables import open_pair
 
 pytestmark = pytest.mark.long
@@ -141,38 +141,6 @@ async def test_a_report_of_a_job_of_a_log_that_is_gone_ends_no_job_of_the_next_l
                 found = await node.request("bridge", {"group": "queue/jobs"}, operation="queue")
         assert told[:2] == ["old", "older"]
         assert found["done"] == 2
-
-
-async def test_a_key_has_one_job_at_work_when_its_bridge_grows_or_is_promoted(tmp_path: Path) -> None:
-    """Workers hold jobs of each key in the moment in which the bridge becomes two."""
-    at_work: Counter[str | None] = Counter()
-    order: dict[str | None, list[int]] = defaultdict(list)
-    async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("desk") as node:
-        await node.wait_for("bridge")
-        async with node.bridge().queue("jobs", lease=30) as jobs, trio.open_nursery() as nursery:
-
-            async def work() -> None:
-                async for job in jobs.receive(3):
-                    at_work[job.key] += 1
-                    assert at_work[job.key] == 1, "two jobs of one key are at work"
-                    await trio.sleep(0.3)
-                    order[job.key].append(job.payload)
-                    at_work[job.key] -= 1
-                    await job.commit()
-
-            for number in range(30):
-                await jobs.put(number, key=f"k{number % 5}")
-            for _ in range(6):
-                nursery.start_soon(work)
-            await trio.sleep(0.4)
-            await become_two()
-            for number in range(30, 60):
-                await jobs.put(number, key=f"k{number % 5}")
-            with trio.fail_after(60):
-                while sum(map(len, order.values())) < 60:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.1)
-            nursery.cancel_scope.cancel()
-        assert all(found == sorted(found) for found in order.values())
 
 
 async def test_jobs_of_a_key_go_on_in_their_order_after_a_promotion(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from iris.kernel.errors import IrisError, LeaseLost, RemoteError
 from iris.security.identity.revocation import issue_revocations
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.attacks.test_bridge_growth import growing, open_members
+from tests.attacks.test_bridge_members import open_members
 
 pytestmark = pytest.mark.long
 
@@ -227,42 +227,6 @@ async def test_a_consumer_at_an_offset_that_was_trimmed_counts_what_it_missed_an
             nursery.cancel_scope.cancel()
         assert got[-1] == "last"
         assert len(got) <= 10
-
-
-async def test_a_group_that_began_with_the_latest_misses_nothing_when_its_bridge_grows(tmp_path: Path) -> None:
-    """Also one that begins in the middle, and one that is away then."""
-    async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("desk") as node:
-        await node.wait_for("bridge")
-        for number in range(5):
-            await node.publish_confirmed("a", number, key=str(number))
-        got: dict[str, list[int]] = {"open": [], "away": []}
-        ready = trio.Event()
-
-        async def read(group: str, until: set[int]) -> None:
-            async with node.bridge().consume("a", group=group, start="latest") as events:
-                ready.set()
-                while not until <= set(got[group]):
-                    async with await anext(events) as batch:
-                        got[group] += [event.payload for event in batch]
-
-        async with node.bridge().consume("a", group="away", start="latest") as events, trio.open_nursery() as nursery:
-            nursery.start_soon(read, "open", set(range(10, 30)))
-            await ready.wait()
-            await trio.sleep(1)
-            for number in range(10, 20):
-                await node.publish_confirmed("a", number, key=str(number))
-            with trio.fail_after(20):
-                async with await anext(events) as batch:
-                    got["away"] += [event.payload for event in batch]
-            await become_two()
-            for number in range(20, 30):
-                await node.publish_confirmed("a", number, key=str(number))
-            with trio.fail_after(40):
-                while not set(range(10, 30)) <= set(got["open"]):  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.1)
-        with trio.fail_after(40):
-            await read("away", set(range(10, 30)))
-        assert sorted(got["open"]) == sorted(got["away"]) == [*range(10, 30)]
 
 
 @pytest.mark.parametrize("beats", [True, False])

@@ -104,9 +104,6 @@ async def test_another_realm_calls_no_operation_of_those_who_own_the_bridge(tmp_
             ("drop", {"group": "g"}),
             ("transfer", {"group": "g", "to": "partner/bridge"}),
             ("trim", {"shard": next(iter(bridge.states)), "before": 0}),
-            ("divide", {"of": 2}),
-            ("windows", {"begin": "0" * 32}),
-            ("position", {"group": "g", "shard": "x"}),
             ("lease", {"cluster": "bridge", "name": "x", "holder": bytes(16), "ttl": 1.0, "wait": 0.0}),
             ("commit", {"query": "q", "batch": 1, "parts": []}),
         )

@@ -263,21 +263,6 @@ class PubSub(PeerObserver):
 
     # -- subscribing ----------------------------------------------------------------------------------------
 
-    def change_share(self, subscription: Subscription, share: Share) -> None:
-        """Let a durable subscription of a group receive the events of other shards from now on.
-
-        Publishers send events that it has not confirmed to the members that have their shards then.
-        """
-        before = self._every[subscription]
-        terms = before._replace(share=(share.of, *check_share(share).shards))
-        if terms == before:
-            return
-        self._every[subscription] = terms
-        changes = (self._own.add(terms), self._own.remove(before))
-        for change in changes:
-            if change is not None:
-                self._send_to_all(change)
-
     @protected_context
     async def subscribe(
         self,

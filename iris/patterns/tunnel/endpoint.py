@@ -218,14 +218,13 @@ class TunnelEndpoint:
                 del self._waiting[wakeup]
 
     async def wait_readable(self, condition: Callable[[], bool]) -> None:
-        """Wait as ``wait`` does, for the one task that then reads."""
+        """Wait as ``wait`` does, for the one task that then reads; that calls ``offer``, whatever it has read."""
         self._reader = condition
         try:
             await self.wait(condition)
         finally:
             self._reader = None
             self._reader_comes = False
-            self.offer()
 
     def watch(self, condition: Callable[[], bool], woken: Callable[[], None]) -> Callable[[], object]:
         """Have ``woken`` called each time that ``condition`` is found to hold; return what ends that.

@@ -281,24 +281,26 @@ class Tunnel:
         read = end.machine.read_piece if pieces else end.machine.read
         message = None if self._closed else read()
         waits = message is None and not self._is_unreadable()
-        if waits:
-            self._receiving = True
-            try:
-                await end.wait_readable(
-                    lambda: (receiving.has_piece if pieces else receiving.messages > 0) or self._is_unreadable()
-                )
-            finally:
-                self._receiving = False
-        if self._closed:
-            raise trio.ClosedResourceError("this tunnel is closed")
-        if message is None:
-            message = read()
-        if message is None:
-            if receiving.has_eof:
-                raise trio.EndOfChannel
-            raise self._broken()
+        try:
+            if waits:
+                self._receiving = True
+                try:
+                    await end.wait_readable(
+                        lambda: (receiving.has_piece if pieces else receiving.messages > 0) or self._is_unreadable()
+                    )
+                finally:
+                    self._receiving = False
+            if self._closed:
+                raise trio.ClosedResourceError("this tunnel is closed")
+            if message is None:
+                message = read()
+            if message is None:
+                if receiving.has_eof:
+                    raise trio.EndOfChannel
+                raise self._broken()
+        finally:
+            end.offer()  # receipt and credit, of the message as well: they were left to this task while it waited
         # From here on the message is the caller's; what follows cannot be cancelled.
-        end.offer()
         if waits:
             self._work = 0
         else:

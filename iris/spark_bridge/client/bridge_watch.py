@@ -35,8 +35,6 @@ class BridgeWatch:
         self._expected: set[int] = set()
         self._extents: dict[str, dict[str, Extent]] = {}
         self._surveyed = -float("inf")
-        self._after: dict[str, Mapping[str, int]] = {}
-        """Shards added by growth: for each, the offsets up to which other shards have to be read before it."""
 
     @property
     def extents(self) -> dict[str, Extent]:
@@ -81,7 +79,6 @@ class BridgeWatch:
         """
         shards = await client.shards(self._expected)
         self._extents = {}
-        self._after = {shard.id: shard.after for shard in shards if shard.after}
         for shard in shards:
             extent = Extent(earliest=shard.earliest, next=shard.next, gap=shard.gap)
             self._extents.setdefault(shard.address, {})[shard.id] = extent
@@ -94,8 +91,7 @@ class BridgeWatch:
 
         Args:
             client: asks.
-            known: by shard, the offset to which the caller has come.  Shards that the bridge has grown by end for it
-                where it is, until it has come to where they begin in the others.
+            known: by shard, the offset to which the caller has come.
             timeout: seconds.
             limit: most events of all shards to read.
 
@@ -122,23 +118,8 @@ class BridgeWatch:
                         nursery.start_soon(wait_member, address, asked)
             for address in members.keys() - answered:
                 await self._wait_member(client, address, members[address], 0, limit)
-        self._withhold(known)
         if limit is not None:
             await self._divide(client, members, limit)
-
-    def _withhold(self, known: Mapping[str, int]) -> None:
-        """Let no shard be read that a caller has to read others before, so that events of one key stay in order."""
-        present = self.extents
-        for extents in self._extents.values():
-            for shard in extents.keys() & self._after.keys():
-                behind = any(
-                    max(known.get(parent, 0), self._passed.get(parent, 0)) < mark
-                    for parent, mark in self._after[shard].items()
-                    if parent in present
-                )
-                if behind:
-                    at = max(known.get(shard, 0), extents[shard].earliest)
-                    extents[shard] = structs.replace(extents[shard], next=at, first=at, count=0, upto=at)
 
     async def count(self, client: BridgeClient, known: Mapping[str, int], most: int) -> int:
         """Return how many wanted events are behind ``known``, about ``most`` at most; nothing is noted.

@@ -140,19 +140,19 @@ class BridgeClient:
         return tuple(sorted({shard.address for shard in await self._known_shards()}))
 
     async def home_of(self, number: int) -> str:
-        """Return the member that has the shard on which a number falls, of those with which the bridge began.
+        """Return the member that has the shard on which a number falls.
 
-        Growth adds shards behind these.  A member that is started under another name, or promoted, has the same shards
-        and the same log.  So what is noted there is found again, whatever has become of the bridge meanwhile.  If the
-        members do not divide the events, the shards that are there now stand for those of the beginning.
+        A member that is started under another name, or promoted, has the same shards and the same log.  So what is
+        noted there is found again, whatever has become of the bridge meanwhile.  If the members do not divide the
+        events, the shards that are there now count.
 
         They are asked, and errors are, as by ``addresses``.
         """
         shards = await self._known_shards()
-        began = min(shard.grown[0] if shard.grown else shard.of for shard in shards)
-        if not began:
+        of = shards[0].of
+        if not of:
             return shards[number % len(shards)].address
-        return next(shard.address for shard in shards if shard.number == number % began)
+        return next(shard.address for shard in shards if shard.number == number % of)
 
     async def is_counted(self) -> bool:
         """Return whether a member that is away would be missed: they divide the events, or there is only one.

@@ -158,18 +158,10 @@ class _Reading:
     async def _find_position(self, group: str, states: Mapping[str, ShardState]) -> None:
         """Look up how far the group is; one that is new, or is to be replayed, begins."""
         member = self._member
-        start: Mapping[str, int]
         if self._asked.replay:
-            start = await run_in_thread(self._start, states)
-            await self._move(group, start)
-        elif any(cursor.group == group for cursor in await run_in_thread(member.store.cursors.all)):
-            start = {}  # it goes on where it was: where it began may have been trimmed
-        elif await member.wait_begun(group):
-            start = {shard: state.earliest for shard, state in states.items()}
-        else:
-            start = await run_in_thread(self._start, states)
-        pin = partial(member.store.cursors.pin, group, start, now=member.now())
-        cursor = await run_in_thread(pin)
+            await self._move(group, await run_in_thread(self._start, states))
+        begin = partial(member.store.cursors.begin, group, partial(self._start, states), now=member.now())
+        cursor = await run_in_thread(begin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
 
     def _start(self, states: Mapping[str, ShardState]) -> dict[str, int]:
@@ -228,8 +220,6 @@ class _Reading:
 
     async def _send(self) -> None:
         with suppress(TunnelBroken):  # who receives gets it as well
-            if self._group is not None:
-                await self._member.wait_parents(self._group)
             has_ended = False
             while True:
                 states = {state.id: state for state in self._member.states.values()}

@@ -296,20 +296,6 @@ class Appender:
                 self._log.files.finish(shard, epoch, first, size, revision)
         return dataclasses.replace(appended, number=self._log.index.number)
 
-    def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
-        """Return which events of publishers are stored: of those from ``begin`` on in order, about ``most`` blocks."""
-        with self._log.index.read() as view:
-            return self._log.publishers.windows(view, begin, most)
-
-    def merge_windows(self, windows: Iterable[tuple[str, Mapping[int, bytes]]], *, now: int) -> None:
-        """Count what another log has stored of publishers as stored here, so that its repeats are recognized.
-
-        Raises:
-            StoreFull: there is no room; nothing was changed.
-        """
-        with self._log.writing, self._log.changing() as view:
-            self._log.publishers.merge_windows(view, windows, now)
-
 
 def write_gaps(view: Transaction, gaps: GapBook) -> None:
     """Write the gaps that have changed."""

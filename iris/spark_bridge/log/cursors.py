@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
 from iris.patterns.bridge_protocol import GROUP
@@ -41,6 +41,13 @@ class Cursors:
             found = self._find(group)
             return found or self._put(Cursor(group=group, start=start, offsets=start, timestamp=now))
 
+    def begin(self, group: str, start: Callable[[], Mapping[str, int]], *, now: int) -> Cursor:
+        """Do the same, and ask for ``start`` only if there is none: where the group began may have been trimmed.
+
+        Nobody waits meanwhile: ``start`` may read from a tier.
+        """
+        return self._find(group) or self.pin(group, start(), now=now)
+
     def move(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
         """Record a group's progress; one without cursor gets one."""
         with self._log.writing:
@@ -64,9 +71,7 @@ class Cursors:
             QuotaExceeded: the group had no owner, and would be one too many; see ``Owners.claim``.
             StoreFull: there is no room to write that down.
         """
-        known = self._owners.owner("group", group)
-        if known is None:
-            return self._owners.claim("group", group, owner, most=most, most_of_owner=most_of_owner, now=now)
+        known = self._owners.claim("group", group, owner, most=most, most_of_owner=most_of_owner, now=now)
         if known == owner and not group.startswith(GROUP):
             self._note_use(group, owner, now)
         return known

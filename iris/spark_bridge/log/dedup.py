@@ -106,17 +106,6 @@ class PublisherWindow:
                 self._advance(number)
         return True
 
-    def merge(self, blocks: Mapping[int, bytes]) -> None:
-        """Count what another log has stored of the publisher as stored here."""
-        for number, bits in blocks.items():
-            if number <= self.newest - WINDOW // BLOCK:
-                continue
-            own = int.from_bytes(self.blocks.get(number, b""), "little")
-            self.blocks[number] = bytearray((own | int.from_bytes(bits, "little")).to_bytes(BLOCK_BYTES, "little"))
-            self.changed.add(number)
-            if number > self.newest:
-                self._advance(number)
-
     def _advance(self, newest: int) -> None:
         self.newest = newest
         for number in [number for number in self.blocks if number <= newest - WINDOW // BLOCK]:

@@ -36,7 +36,7 @@ _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
 _WRITTEN_BY: Final = b"iris log "
-_FORMAT: Final = _WRITTEN_BY + b"8"
+_FORMAT: Final = _WRITTEN_BY + b"9"
 
 
 @final

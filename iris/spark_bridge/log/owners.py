@@ -47,17 +47,17 @@ class Owners:
             QuotaExceeded: the name had no owner, and would be one too many.
             StoreFull: there is no room to write that down.
         """
-        known = self.owner(kind, name)
+        known = self._cached.get((kind, name))
         if known is not None:
             return known
         with self._log.writing:
-            with self._log.index.read() as view:
-                if self._owned is None:
-                    # Read in full, once, before a name counts as free: damage could hide its record.
+            known = self.owner(kind, name)
+            if known is not None:
+                return known
+            if self._owned is None:
+                # Read in full, once, before a name counts as free: damage could hide its record.
+                with self._log.index.read() as view:
                     self._owned = Counter((alike, account_of(one.cluster)) for (alike, _), one in view.items(OWNERS))
-                found = view.get(OWNERS, (kind, name))
-            if found is not None:
-                return found.cluster
             account = account_of(owner)
             if self._owned[kind, account] >= most_of_owner:
                 raise _too_many(kind, name, f"cluster {account!r}", most_of_owner)
@@ -66,6 +66,7 @@ class Owners:
             with self._log.index.write() as view:
                 view.put(OWNERS, (kind, name), Owner(now, owner))
             self._owned[kind, account] += 1
+            self._cached[kind, name] = owner
         return owner
 
     def owner(self, kind: str, name: str) -> str | None:

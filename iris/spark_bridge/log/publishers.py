@@ -7,7 +7,6 @@ topic (``iris.spark_bridge.log.numbering``).  The index has both, and memory tho
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from iris.kernel.config import MIB
@@ -168,27 +167,6 @@ class Publishers:
             Quota(view, "publishers").add(record.owner, -record.size)
         self._windows.forget(publisher.hex())
         self._numberings.forget(publisher.hex())
-
-    # -- windows as another log gets them -------------------------------------------------------------------
-
-    @staticmethod
-    def windows(view: Transaction, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
-        """Return which events of publishers are stored: of those from ``begin`` on in order, about ``most`` blocks."""
-        found: list[tuple[str, Mapping[int, bytes]]] = []
-        count = 0
-        for publisher, _ in view.items_from(PUBLISHERS, bytes.fromhex(begin)):
-            found.append((publisher.hex(), read_blocks(view, publisher)))
-            count += 1 + len(found[-1][1])
-            if count >= most:
-                break
-        return found
-
-    def merge_windows(self, view: Transaction, windows: Iterable[tuple[str, Mapping[int, bytes]]], now: int) -> None:
-        """Count what another log has stored of publishers as stored here, so that its repeats are recognized."""
-        for publisher, blocks in windows:
-            window = self.window(view, publisher)
-            window.merge(blocks)
-            self.write(view, publisher, window, now)
 
 
 def read_blocks(view: Transaction, publisher: bytes) -> dict[int, bytes]:

@@ -58,6 +58,8 @@ class ShardState:
 
     number: int
     epoch: str
+    of: int = 0
+    """Number of shards among which the members of the bridge divide the events; 0 if they do not.  It never changes."""
     earliest: int = 0
     next: int = 0
     size: int = 0
@@ -73,17 +75,17 @@ class ShardState:
         return f"{self.number}@{self.epoch}"
 
 
-_SHARD: Final = struct.Struct(">8sQQqQ")
+_SHARD: Final = struct.Struct(">8sIQQqQ")
 
 
 def _pack_shard(shard: ShardState) -> bytes:
-    return _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
+    return _SHARD.pack(bytes.fromhex(shard.epoch), shard.of, shard.earliest, shard.next, shard.timestamp, shard.size)
 
 
 def _unpack_shard(number: int, data: bytes) -> ShardState:
-    epoch, earliest, following, timestamp, size = _SHARD.unpack(data)
+    epoch, of, earliest, following, timestamp, size = _SHARD.unpack(data)
     return ShardState(
-        number=number, epoch=epoch.hex(), earliest=earliest, next=following, timestamp=timestamp, size=size
+        number=number, epoch=epoch.hex(), of=of, earliest=earliest, next=following, timestamp=timestamp, size=size
     )
 
 
@@ -544,10 +546,6 @@ MEMBERS: Final = Table("members", pack_number, unpack_number, str.encode, lambda
 REPLICATION: Final = raw_table("replication", is_own=True)
 """State of this log among its copies."""
 
-DIVISION: Final = raw_table("division")
-"""Division of events among shards: one record, under ``DIVISION_KEY``."""
-DIVISION_KEY: Final = b"division"
-
 QUEUES: Final = raw_table("queues")
 KEYS: Final = raw_table("keys")
 KEY_ENDS: Final = raw_table("key_ends")
@@ -563,7 +561,6 @@ TABLES: Final[Mapping[str, Table[Any, Any]]] = {
         (
             SHARDS, CHUNKS, SEGMENTS, BLOCKS, PUBLISHERS, CURSORS, SINKS, OWNERS, NUMBERINGS, GAPS, SUBSCRIBERS,
             MEMBERS, TOPICS, CONTENTS, REMOVALS, REPLICATION, TIERED, QUEUES, KEYS, KEY_ENDS, KEY_COUNTS, LEASES,
-            DIVISION,
         ),
     )
 }  # fmt: skip

@@ -57,6 +57,7 @@ def open_store(
     directory: Path,
     *,
     shards: Sequence[int],
+    of: int | None = None,
     entropy: Entropy,
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
@@ -70,6 +71,8 @@ def open_store(
     Args:
         directory: directory of this log alone.
         shards: numbers of the shards to make, if they are not there; others that are there are kept.
+        of: number of shards among which the members of the bridge divide the events; it is set when the log is made.
+            None: they do not divide.
         entropy: makes the epochs of new shards.
         disk: disk to which segments are written; the real one by default.
         segment_bytes: size of a segment file.
@@ -80,7 +83,8 @@ def open_store(
         StoreBusy: another process has it open.
         StoreFull: there is no room.
         LogDamaged: what is there is not a log of this version, or files of it are missing or of another log.
-        ConfigError: the directory cannot be used, or there is no log to look at.
+        ConfigError: the directory cannot be used, or there is no log to look at, or its bridge has another number of
+            shards.
     """
     segments = directory / "segments"
     if not (directory / "index" / "data.mdb").exists():
@@ -115,10 +119,11 @@ def open_store(
                 known = _find_cut_tails(index, files)
                 say_damage(known, directory)
                 with index.write() as view:
+                    if shards:
+                        _check_of(directory, all_shards(view), of)
                     for number in shards:
                         if view.find(SHARDS, number) is None:
-                            shard = ShardState(number=number, epoch=entropy(8).hex())
-                            view.put(SHARDS, number, shard)
+                            view.put(SHARDS, number, ShardState(number=number, epoch=entropy(8).hex(), of=of or 0))
                 for made in (segments, directory / "index", directory, directory.parent):
                     sync_directory(made)
                 Reserve(directory / "reserve").make()
@@ -138,6 +143,19 @@ def _unusable(directory: Path, error: OSError) -> IrisError:
     if is_full(error):
         return StoreFull(f"no room in the log's directory {directory}: {error.strerror}")
     return ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}")
+
+
+def _check_of(directory: Path, shards: Sequence[ShardState], of: int | None) -> None:
+    """Raise ConfigError unless the log was made for a bridge of so many shards: keys would be in other shards."""
+    for shard in shards:
+        if shard.of != (of or 0):
+            raise ConfigError(
+                f"the log in {directory} is of a bridge of {shard.of} shards: start it with --of {shard.of}, or begin "
+                "another bridge, with a name and a directory of its own"
+                if shard.of
+                else f"the log in {directory} has all events of its topics: start it without --of, or begin another "
+                "bridge, with a name and a directory of its own"
+            )
 
 
 def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:

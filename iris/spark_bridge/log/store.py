@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, final
 
@@ -19,14 +19,7 @@ from iris.spark_bridge.log.cursors import Cursors
 from iris.spark_bridge.log.open_log import OpenLog
 from iris.spark_bridge.log.owners import Owners
 from iris.spark_bridge.log.reader import Reader
-from iris.spark_bridge.log.records import (
-    DIVISION,
-    DIVISION_KEY,
-    MEMBERS,
-    SUBSCRIBERS,
-    ShardState,
-    all_shards,
-)
+from iris.spark_bridge.log.records import MEMBERS, SUBSCRIBERS, ShardState
 from iris.spark_bridge.log.replication.replication import Replication
 from iris.spark_bridge.log.retainer import Retainer
 from iris.spark_bridge.log.tiering import TierCatalog, Tiering
@@ -102,29 +95,6 @@ class Store:
         """Forget that the bridge has a shard; return whether that was known."""
         with self._log.writing, self._log.index.write() as view:
             return view.delete(MEMBERS, shard)
-
-    # -- division -------------------------------------------------------------------------------------------
-
-    def division(self) -> bytes | None:
-        """Return the record of how the events are divided among shards; None: there is none."""
-        with self._log.index.read() as view:
-            return view.get(DIVISION, DIVISION_KEY)
-
-    def divide(self, record: Callable[[Mapping[int, int]], bytes]) -> None:
-        """Write the record of a division; what is appended next is behind it.
-
-        Args:
-            record: made of the offset behind the last event of each shard.
-
-        Raises:
-            StoreFull: there is no room; the former one stands.
-        """
-        with self._log.writing, self._log.index.write() as view:
-            view.put(DIVISION, DIVISION_KEY, record({shard.number: shard.next for shard in all_shards(view)}))
-
-    def put_division(self, record: bytes) -> None:
-        """Write the division of a log that begins; raise StoreFull if there is no room."""
-        self.divide(lambda _offsets: record)
 
     # -- durable subscribers --------------------------------------------------------------------------------
 

@@ -108,18 +108,6 @@ class LogMember(Protocol):
         """Wait until there is an event behind ``known`` in one of its shards."""
         ...
 
-    async def wait_begun(self, group: str) -> bool:
-        """Return whether a group that is new here began before this member's shards did, in those that come before."""
-        ...
-
-    def has_read_parents(self, group: str) -> bool:
-        """Return whether a group is known to have read what comes before its shards."""
-        ...
-
-    async def wait_parents(self, group: str) -> None:
-        """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
-        ...
-
 
 class MemoryShares(Protocol):
     """Port of a queue to the others of its member, among which memory is divided: ``Queues``."""
@@ -182,7 +170,7 @@ class OpenQueue:
         self._unmarked = False
         self._purging = trio.Lock()
         self.looked = trio.Event()
-        """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
+        """The log was looked at up to its end, or as far as the queue looks ahead."""
         self._is_crowded = False
         """True while failed attempts are not written, which was logged."""
         self._scopes: set[trio.CancelScope] = set()
@@ -319,10 +307,6 @@ class OpenQueue:
             await self._member.wait_news(known, math.inf)
 
     async def _read_ahead(self) -> None:
-        if not self._member.has_read_parents(self._group):
-            self.looked.set()
-            await self._member.wait_parents(self._group)
-            self.looked = trio.Event()
         while True:
             moved = False
             for state in tuple(self._member.states.values()):

@@ -19,11 +19,10 @@ from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
-from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.election import Election
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import Retention, Store, existing_store, open_store
+from iris.spark_bridge.log import Retention, Store, open_store
 from iris.spark_bridge.outcomes import OutcomeKeeper
 from iris.spark_bridge.protocol import RequestHandlers
 from iris.spark_bridge.queues import Queues, read_date
@@ -31,7 +30,6 @@ from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.dispatch import Dispatch
 from iris.spark_bridge.server.group_commit import GroupLimits
-from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
 from iris.spark_bridge.server.leases import Leases
 from iris.spark_bridge.server.member import BridgeMember, LogLimits
 from iris.spark_bridge.server.operations import Operations
@@ -39,16 +37,13 @@ from iris.spark_bridge.server.permissions import Permissions
 from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
-from iris.spark_bridge.server.subscribers import StoredTopics, remember_subscribers
+from iris.spark_bridge.server.subscribers import remember_subscribers
 from iris.spark_bridge.staging import Staging, Usage
 from iris.spark_bridge.tier import Tier, TierUploads
 
 BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB, tunnel_window=2 * MIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
 together, where pieces of 128 KiB take 7.8 (medians of five rounds in turns); larger windows bring nothing more."""
-
-_PARENTS: Final = 5.0
-"""Seconds that a member is waited for that has what comes before; then it is asked again."""
 
 MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
@@ -91,10 +86,8 @@ async def open_bridge(
         name: the bridge's cluster, which readers name.
         shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
         of: number of shards of all members together, the same for each, if they divide the events of the same topics:
-            an event is stored by the member that has its shard, and not at all while that one is away.  A member whose
-            shards the bridge does not have yet waits, when it enters the block, until the bridge has grown (``iris
-            bridge grow``); from then on the logs know the number, and ``of`` may be any that the bridge had before.
-            None: this member stores all that it subscribes to.
+            an event is stored by the member that has its shard, and not at all while that one is away.  The number is
+            set when a log is made, and stays.  None: this member stores all that it subscribes to.
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
             cluster ``<name>.<member>``, which the node must be allowed to join.  With ``of`` it is the member's first
             shard unless it is given; a single member needs none.
@@ -161,32 +154,9 @@ async def open_bridge(
             f"the log in {directory} is a copy: give --follow {name}/{min(shards)}, or promote it by 'iris bridge "
             f"promote {name}/{min(shards)}' while it follows"
         )
-    division: Division | None = None
-    newcomer: Newcomer | None = None
-    former: Mapping[str, tuple[str, int]] = {}
-    if of is not None:
-        division = await run_in_thread(read_division, Path(directory), of)
-        if division is None:
-            newcomer = Newcomer(node, name, shards, of)
-            grown, former = await newcomer.wait(waiting)
-            division = Division(grown=grown)
-        elif of > division.of:
-            raise ConfigError(
-                f"the log in {directory} is of a bridge of {division.of} shards: start it with --of {division.of}, and "
-                f"have all of the bridge grow by 'iris bridge grow {name} --of {of}'"
-            )
-        elif of not in division.grown:
-            raise ConfigError(f"the log in {directory} is of a bridge of {division.of} shards: give that as of")
-    place = ShardClaim(
-        node=node,
-        bridge=name,
-        address=address,
-        shards=shards,
-        grown=() if division is None else division.grown,
-        term=state.term,
-    )
+    place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of or 0, term=state.term)
     others = await place.check()
-    store = await run_in_thread(partial(open_store, Path(directory), shards=shards, entropy=entropy))
+    store = await run_in_thread(partial(open_store, Path(directory), shards=shards, of=of, entropy=entropy))
     retention = retention or Retention()
     settings = Settings(
         topics=tuple(topics),
@@ -226,18 +196,11 @@ async def open_bridge(
         await copies.wait_ready()
         met.set()
         clock = MemberClock(wall_clock, await run_in_thread(_newest, store, staging))
-        if division is not None:
-            if newcomer is not None and former:
-                division = await newcomer.import_former(store, division.grown, former, now=clock.now)
-            elif newcomer is not None:
-                await run_in_thread(store.put_division, division.encode())
-            share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:
             uploads = await run_in_thread(TierUploads, store, tier, copies, clock, entropy)
-        parents = Parents(BridgeClient(node, name, patience=_PARENTS), division)
         limits = LogLimits(group=group or GroupLimits(), retention=retention)
-        bridge = BridgeMember(store, copies, parents, limits, clock, uploads)
+        bridge = BridgeMember(store, copies, of, limits, clock, uploads)
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
         # A batch of Spark's is committed by one member, in one step.
@@ -275,8 +238,7 @@ async def open_bridge(
             for topic in dict.fromkeys(topics)
         ]
 
-        stored = StoredTopics(bridge, node._parts.patterns.pubsub, subscriptions)
-        handlers: RequestHandlers = {**leases.requests(), **outcomes.requests(), **stored.requests()}
+        handlers: RequestHandlers = {**leases.requests(), **outcomes.requests()}
         operations = Operations(bridge, intake, queues, handlers, permissions, config)
         dispatch = Dispatch(operations, permissions, config)
         nursery = await stack.enter_async_context(open_background())
@@ -302,26 +264,6 @@ async def open_bridge(
                 del node._reports[part]
             queues.close()
             operations.close()
-
-
-def read_division(directory: Path, of: int) -> Division | None:
-    """Return how the log in a directory has its events divided; None: there is none, or nothing in it yet.
-
-    Args:
-        directory: directory of the log.
-        of: number of shards that the bridge has, if the log does not say so.
-
-    Raises:
-        StoreBusy: another process has it open.
-        LogDamaged: what is there is no log.
-    """
-    with existing_store(directory) as store:
-        if store is None:
-            return None
-        division = decode_division(store.division())
-        if division is None and any(shard.next for shard in store.shards()):
-            division = Division(grown=(of,))
-        return division
 
 
 @asynccontextmanager

@@ -19,7 +19,6 @@ from typing import Final, TypeVar, cast, final
 
 import trio
 
-from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup, run_in_thread
 from iris.kernel.wire import saturated
@@ -34,7 +33,6 @@ from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardSt
 from iris.spark_bridge.protocol import CopyStatus
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
-from iris.spark_bridge.server.growth import Parents, decode_division
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.tier import TierStatus, TierUploads
 
@@ -53,9 +51,6 @@ _UNCOPIED: Final = 64
 
 _EXPLAINED: Final = 0.5
 """Seconds after which publishers get a report that their events wait for copies."""
-
-_COPYING: Final = 4.0
-"""Seconds that copies have to receive a growth; then the caller tries again."""
 
 _GOODBYE: Final = 2.0
 """Seconds that copies have for the last group of a member that leaves."""
@@ -219,7 +214,7 @@ class BridgeMember:
     Args:
         store: its log.
         copies: copies of the log.
-        parents: what comes before the events of its shards.
+        of: number of shards of the bridge. None if its members do not divide the events.
         limits: limits of the log.
         clock: dates what is written.
         uploads: moves what is sealed to a tier. None: there is none.
@@ -229,23 +224,19 @@ class BridgeMember:
         self,
         store: Store,
         copies: PrimaryCopies,
-        parents: Parents,
+        of: int | None,
         limits: LogLimits,
         clock: MemberClock,
         uploads: TierUploads | None,
     ) -> None:
-        shards, division = copies.shards, parents.division
+        shards = copies.shards
         self.store: Final = store
         self.copies: Final = copies
-        self.parents: Final = parents
+        self.of: Final = of
         self.groups: Final = ReaderGroups(store, limits.retention.group_idle)
-        self.sharding = Sharding(shards, None if division is None else division.of)
+        self.sharding: Final = Sharding(shards, of)
         self._undivided: Final = Sharding(shards)
-        """Sharding of events that are stored here wherever their keys belong: nobody would send them again."""
-        self.division = division
-        """Division of the events among the members, as it is reported to others. None: they do not divide."""
-        self._dividing = trio.Lock()
-        """Held while a group is divided among shards and appended."""
+        """Sharding of own events: rows of Spark and dead letters stay here, wherever their keys belong."""
         self._uploads = uploads
         self._own = frozenset(shards)
         self._retention = limits.retention
@@ -310,45 +301,6 @@ class BridgeMember:
     async def tier_statuses(self) -> Sequence[TierStatus]:
         """Return the progress of the tier of each shard; nothing if there is none."""
         return () if self._uploads is None else await run_in_thread(self._uploads.statuses)
-
-    @property
-    def of(self) -> int | None:
-        """Number of shards of the bridge. None if its members do not divide the events."""
-        return None if self.division is None else self.division.of
-
-    async def divide(self, of: int) -> None:
-        """Divide the events among more shards: from now on those that belong to a new one are not stored here.
-
-        It may be repeated.  Publishers have to be told what this member subscribes to now: see ``StoredTopics``.
-
-        Raises:
-            ConfigError: the members do not divide the events.
-            NotCopied: that is on the disk, and not enough copies have it: it is not reported to anyone yet.
-            StoreFull: there is no room to write that down; nothing has changed.
-        """
-        if self.division is None:
-            raise ConfigError("this member stores all events of its topics: start it with --of to divide them")
-        async with self._dividing:
-            stored = decode_division(await run_in_thread(self.store.division)) or self.division
-            if of > stored.of:
-                divide = partial(self.store.divide, lambda offsets: stored.divided(of, offsets).encode())
-                await run_in_thread(divide)
-                self.sharding = Sharding(tuple(self._own), of)
-        # A mark is reported to readers, and the new shard begins, only when a copy that is promoted knows it as well.
-        await self.copies.wait_copied(_COPYING)
-        self.division = decode_division(await run_in_thread(self.store.division)) or self.division
-
-    async def wait_begun(self, group: str) -> bool:
-        """Return whether a group that is new here began before this member's shards did, in those that come before."""
-        return await self.parents.wait_begun(group, self)
-
-    def has_read_parents(self, group: str) -> bool:
-        """Return whether a group is known to have read what comes before its shards."""
-        return self.parents.has_read(group)
-
-    async def wait_parents(self, group: str) -> None:
-        """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
-        await self.parents.wait_read(group, self)
 
     @property
     def states(self) -> Mapping[str, ShardState]:
@@ -645,7 +597,8 @@ class BridgeMember:
         batches = self._group.pop()
         self._room.unpark_all()
         changed: list[_Change] = []
-        appended, misrouted = await self._write_divided(batches, changed)
+        parts, misrouted = self._divide(batches)
+        appended = await self._try_write(parts, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
@@ -654,7 +607,7 @@ class BridgeMember:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended, misrouted = await self._write_divided(batches, changed)
+            appended = await self._try_write(parts, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
@@ -681,29 +634,17 @@ class BridgeMember:
         else:
             self._follow_up(looked)
 
-    async def _write_divided(
-        self, batches: Sequence[_Batch], changed: list[_Change]
-    ) -> tuple[Appended | None, Sequence[EventRun]]:
-        """Append what belongs to this member's shards, as ``_try_write`` does; return the rest as well.
-
-        Events that came through no subscription stay: their key belonged here then, and nobody sends them again.
-        """
-        async with self._dividing:
-            runs: list[EventRun] = []
-            staying: list[EventRun] = []
-            for batch in batches:
-                (staying if batch.subscription is None else runs).extend(batch.runs)
-            parts, misrouted = self.sharding.split(runs) if runs else ({}, [])
-            if staying:
-                self._keep(staying, parts)
-            return await self._try_write(parts, changed), misrouted
-
-    def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
-        """Add events to those of the shards, also those whose shard is another member's since the bridge has grown."""
-        own, moved = self.sharding.split(runs)
-        for kept in (own, self._undivided.split(moved)[0]) if moved else (own,):
-            for shard, events in kept.items():
+    def _divide(self, batches: Sequence[_Batch]) -> tuple[Mapping[int, Sequence[EventRun]], Sequence[EventRun]]:
+        """Return the events by shard of this member; and those that belong to shards of other members."""
+        runs: list[EventRun] = []
+        own: list[EventRun] = []
+        for batch in batches:
+            (own if batch.subscription is None else runs).extend(batch.runs)
+        parts, misrouted = self.sharding.split(runs) if runs else ({}, [])
+        if own:
+            for shard, events in self._undivided.split(own)[0].items():
                 parts.setdefault(shard, []).extend(events)
+        return parts, misrouted
 
     async def _try_write(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
         """Store events, and make the changes that wait, if there is room; those that are made are added to ``changed``.
@@ -749,10 +690,7 @@ class BridgeMember:
                 except Exception as error:  # noqa: BLE001 -- whatever it is, its caller gets it
                     waiting.error = error
                     del more[count:]
-            kept: dict[int, list[EventRun]] = {}
-            if more:
-                self._keep(more, kept)
-            return kept
+            return self._undivided.split(more)[0] if more else {}
 
         append = partial(
             self.store.appender.append,
@@ -781,8 +719,7 @@ class BridgeMember:
             if self.is_clock_believed():
                 with suppress(StoreFull):  # next time
                     await run_in_thread(self.store.retainer.forget_publishers, before)
-                    for group in await self.groups.expire(self.now()):
-                        self.parents.forget(group)
+                    await self.groups.expire(self.now())
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:

@@ -38,7 +38,6 @@ from iris.spark_bridge.protocol import (
     DamageList,
     Drop,
     Extent,
-    FindPosition,
     FindTimes,
     GroupCursor,
     LastBatch,
@@ -54,7 +53,6 @@ from iris.spark_bridge.protocol import (
     PollOffsets,
     ReadCounters,
     ReadLog,
-    ReadWindows,
     RequestHandler,
     RequestHandlers,
     StagePart,
@@ -89,9 +87,6 @@ _COPIED: Final = frozenset({Pin, Commit, Drop, Transfer})
 
 _COPYING: Final = 4.0
 """Seconds that this may take; then the caller tries again."""
-
-_BLOCKS: Final = 2048
-"""Blocks of publishers' windows in one answer: about 1 MiB."""
 
 
 @final
@@ -162,8 +157,6 @@ class Operations:
             ShowQueue: self._queues.status,
             PeekJobs: self._queues.peek,
             PurgeQueue: self._queues.purge,
-            ReadWindows: self._windows,
-            FindPosition: self._position,
             **self._others,
         }
         return {kind: self._copied(one) if kind in _COPIED else one for kind, one in requests.items()}
@@ -207,7 +200,7 @@ class Operations:
     # -- requests -------------------------------------------------------------------------------------------
 
     async def _shards(self, _sender: Sender, _asked: ListShards) -> MemberShards:
-        member, division = self._member, self._member.division
+        member = self._member
         shards = tuple(
             RemoteShard(
                 id=state.id,
@@ -220,23 +213,10 @@ class Operations:
                 of=member.of or 0,
                 gap=member.store.reader.last_loss(state),
                 term=member.copies.term,
-                grown=() if division is None else tuple(division.grown),
-                marks={} if division is None else division.marks_of(state.number),
-                after={} if division is None else dict(division.after),
             )
             for state in member.states.values()
         )
         return MemberShards(shards=shards, known=dict(member.known))
-
-    async def _windows(self, _sender: Sender, asked: ReadWindows) -> object:
-        return await run_in_thread(self._member.store.appender.windows, asked.begin, _BLOCKS)
-
-    async def _position(self, _sender: Sender, asked: FindPosition) -> tuple[int, int] | None:
-        shard = self._state(asked.shard).id
-        for cursor in await run_in_thread(self._member.store.cursors.all):
-            if cursor.group == asked.group and shard in cursor.offsets:
-                return cursor.start.get(shard, 0), cursor.offsets[shard]
-        return None
 
     async def _offsets(self, sender: Sender, asked: PollOffsets) -> dict[str, Extent]:
         wanted = self._wanted(asked.topics, asked.regex)
@@ -352,9 +332,7 @@ class Operations:
                 raise RemoteError(
                     "bad_request", f"group {asked.group!r} is in use: a consumer of it is here. End that first"
                 )
-            dropped = await run_in_thread(self._member.store.cursors.drop, asked.group)
-            self._member.parents.forget(asked.group)
-            return dropped
+            return await run_in_thread(self._member.store.cursors.drop, asked.group)
         assert asked.query is not None
         await self._intake.discard(asked.query)
         return await run_in_thread(self._member.store.owners.drop_query, asked.query)

@@ -34,7 +34,6 @@ from iris.node.node import Node
 from iris.patterns.bridge_protocol import ListShards, MemberShards, RemoteShard, read_reply
 from iris.spark_bridge.copies import deposed
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
-from iris.spark_bridge.server.growth import are_of_one_bridge
 
 _PATIENCE: Final = 2.0
 """Seconds to wait for a member's answer; one that was killed costs so much."""
@@ -69,8 +68,8 @@ class ShardClaim:
     bridge: str
     address: str
     shards: Sequence[int]
-    grown: Sequence[int]
-    """Number of shards of the bridge in each generation, the present one last, if its members divide the events."""
+    of: int
+    """Number of shards of the bridge if its members divide the events; else 0."""
     term: int = 1
     """Term of this member's log, see ``iris.spark_bridge.copies``."""
 
@@ -175,12 +174,11 @@ class ShardClaim:
                     "shards, or another name if it is a bridge of its own"
                 )
         for other in others:
-            # While a bridge grows some of its members have begun the new generation, and others have not.
-            if bool(other.of) != bool(self.grown) or not are_of_one_bridge(other.grown or (other.of,), self.grown):
+            if other.of != self.of:
                 raise ConfigError(
                     f"node {member} of bridge {self.bridge!r} {_counting(other.of)}, and this one "
-                    f"{_counting(self.grown[-1] if self.grown else None)}: start all members alike; 'iris bridge grow' "
-                    "adds shards to a bridge"
+                    f"{_counting(self.of)}: start all members alike, or this one with another --name, as a bridge of "
+                    "its own"
                 )
             if self.bridge in (other.address, self.address):
                 raise ConfigError(
@@ -194,5 +192,5 @@ class ShardClaim:
                 )
 
 
-def _counting(of: int | None) -> str:
+def _counting(of: int) -> str:
     return f"divides the events among {of} shards" if of else "stores all events of its topics"

@@ -9,19 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, final
+from typing import Final
 
 import trio
 
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
-from iris.patterns.messages import Sender
-from iris.patterns.pubsub import PubSub
-from iris.patterns.pubsub.interest import DurableSubscribers, Share
-from iris.patterns.pubsub.subscribe import Subscription
+from iris.patterns.pubsub.interest import DurableSubscribers
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Store
-from iris.spark_bridge.protocol import Divide, RequestHandlers
-from iris.spark_bridge.server.member import BridgeMember
 
 _log: Final = logging.getLogger("iris")
 
@@ -76,33 +71,3 @@ async def remember_subscribers(
                 await write(ends=True)
     finally:
         end()
-
-
-@final
-class StoredTopics:
-    """The subscriptions of a member to the topics that it stores.
-
-    Args:
-        member: the member; its address is the name of its durable subscription.
-        pubsub: subscriptions of the node.
-        subscriptions: those of the member, with their topics.
-    """
-
-    def __init__(self, member: BridgeMember, pubsub: PubSub, subscriptions: Sequence[tuple[str, Subscription]]) -> None:
-        self._member = member
-        self._pubsub = pubsub
-        self._subscriptions = subscriptions
-
-    def requests(self) -> RequestHandlers:
-        """Return what answers those that have a bridge grow."""
-        return {Divide: self._divide}
-
-    async def _divide(self, _sender: Sender, asked: Divide) -> None:
-        """Divide the events among more shards, and tell publishers."""
-        member = self._member
-        await member.divide(asked.of)
-        share = Share(member.of or 0, tuple(member.copies.shards))
-        if self._subscriptions:
-            self._pubsub.durable.change_share(member.copies.address, (share.of, *share.shards))
-        for _, subscription in self._subscriptions:
-            self._pubsub.change_share(subscription, share)

@@ -8,15 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
-import trio
-
 from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.datasource.sink import DriverRows, Staged, commit_parts, stage_part
-from iris.spark_bridge.errors import StaleBatch
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.staging import new_part
 from iris.testing import Network, open_network
 from tests.support.staged import written
@@ -25,28 +20,16 @@ QUERIES: Final = [f"q{number}" for number in range(8)]
 
 
 @asynccontextmanager
-async def open_members(
-    network: Network, directory: Path, names: list[str], *, of: int, first: int = 0, waits: trio.Event | None = None
-) -> AsyncIterator[None]:
-    """Members of a bridge, one for each name, with the shards from ``first`` on."""
-
-    async def run(stack: AsyncExitStack, shard: int, name: str) -> None:
-        node = await stack.enter_async_context(network.open_node("bridge"))
-        await stack.enter_async_context(
-            open_bridge(
-                node,
-                topics=["out.>"],
-                directory=directory / str(shard),
-                shards=[shard],
-                of=of,
-                member=name,
-                waiting=lambda _: None if waits is None else waits.set(),
-            )
-        )
-
+async def open_members(network: Network, directory: Path, names: list[str], *, of: int) -> AsyncIterator[None]:
+    """Members of a bridge, one for each name, each with one shard."""
     async with AsyncExitStack() as stack:
-        for shard, name in enumerate(names, first):
-            await run(stack, shard, name)
+        for shard, name in enumerate(names):
+            node = await stack.enter_async_context(network.open_node("bridge"))
+            await stack.enter_async_context(
+                open_bridge(
+                    node, topics=["out.>"], directory=directory / str(shard), shards=[shard], of=of, member=name
+                )
+            )
         yield
 
 
@@ -74,33 +57,6 @@ async def write(client: BridgeClient, batch: int, *, staged: bool = False) -> li
 async def check_once(client: BridgeClient, batches: int) -> None:
     found = Counter([event["value"] async for event in read_events(client)])
     assert found == {f"{query} {batch}": 1 for query in QUERIES for batch in range(batches)}
-
-
-@pytest.mark.parametrize("staged", [False, True])
-async def test_after_the_bridge_has_grown(tmp_path: Path, staged: bool) -> None:
-    async with (
-        open_network() as network,
-        open_members(network, tmp_path, ["b", "a"], of=2),
-        trio.open_nursery() as nursery,
-    ):
-        async with open_writer(network) as client:
-            assert await write(client, 0, staged=staged) == [1] * len(QUERIES)
-        waits = trio.Event()
-
-        async def run_newcomers() -> None:
-            async with open_members(network, tmp_path, ["0"], of=3, first=2, waits=waits):
-                await trio.sleep_forever()
-
-        nursery.start_soon(run_newcomers)
-        await waits.wait()
-        async with open_writer(network) as client:
-            await grow(client, 3)
-            assert await write(client, 0, staged=staged) == [None] * len(QUERIES)
-            assert await write(client, 1, staged=staged) == [1] * len(QUERIES)
-            with pytest.raises(StaleBatch, match="batch 0 of query q0 comes after batch 1"):
-                await write(client, 0, staged=staged)
-            await check_once(client, 2)
-        nursery.cancel_scope.cancel()
 
 
 async def test_after_members_were_started_under_other_names(tmp_path: Path) -> None:

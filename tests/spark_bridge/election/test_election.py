@@ -14,42 +14,10 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import promote
 from iris.spark_bridge.election import Election, open_election
-from iris.spark_bridge.election.engine import EngineAway
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
-
-
-@final
-class Memory:
-    """A lease that never ends by itself, in a mapping that its candidates share."""
-
-    def __init__(self, leases: dict[str, str], holder: str) -> None:
-        self._leases = leases
-        self._holder = holder
-        self.away = False
-        self.looks = 0
-
-    def is_free(self) -> bool:
-        """Look."""
-        self.looks += 1
-        if self.away:
-            raise EngineAway("somebody has pulled the plug")
-        return not self._leases
-
-    def acquire(self) -> bool:
-        """Take it, or renew it."""
-        if self.away:
-            raise EngineAway("somebody has pulled the plug")
-        return self._leases.setdefault("lease", self._holder) == self._holder
-
-    def release(self) -> None:
-        """Give it up."""
-        if self._leases.get("lease") == self._holder:
-            del self._leases["lease"]
-
-    def close(self) -> None:
-        """Nothing is open."""
+from tests.support.elections import Memory
 
 
 @final

@@ -92,15 +92,23 @@ async def test_members_that_divide_the_events_are_not_fewer_than_before(tmp_path
             open_member(network, tmp_path, 1, of=2, topics=["t"]) as second,
         ):
             await until_known(first, second, shards={0, 1})
-        with pytest.raises(ConfigError, match=r"is of a bridge of 2 shards: give that as of"):
-            async with open_member(network, tmp_path, 0, of=1, topics=["t"]):
-                pass
-        with pytest.raises(ConfigError, match=r"of a bridge of 2 shards: .*by 'iris bridge grow bridge --of 3'"):
-            async with open_member(network, tmp_path, 0, of=3, topics=["t"]):
-                pass
+        for of in (1, 3, None):
+            with pytest.raises(ConfigError, match=r"is of a bridge of 2 shards: start it with --of 2, or"):
+                async with open_member(network, tmp_path, 0, of=of, topics=["t"]):
+                    pass
         async with open_member(network, tmp_path, 0, of=2, topics=["t"]):
             with pytest.raises(BridgeUnreachable, match=r"shard 1 has no member, and was at 'bridge\.m1' last"):
                 await client.shards()
+
+
+async def test_a_log_that_has_all_events_of_its_topics_is_not_divided_later(tmp_path: Path) -> None:
+    async with open_network() as network:
+        async with open_member(network, tmp_path, 0):
+            pass
+        for shards in ([0], [1], [0, 1]):
+            with pytest.raises(ConfigError, match=r"has all events of its topics: start it without --of, or begin"):
+                async with open_member(network, tmp_path, 0, of=2, shards=shards):
+                    pass
 
 
 async def test_a_shard_whose_log_is_gone_is_forgotten_when_the_bridge_is_told_so(tmp_path: Path) -> None:

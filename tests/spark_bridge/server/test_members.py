@@ -183,6 +183,30 @@ async def test_what_spark_writes_is_in_the_log_once_whoever_has_the_shard_of_its
         assert logs[1], "what a member publishes for others than Spark goes where its key belongs"
 
 
+async def test_a_job_that_spark_wrote_leaves_its_dead_letter_whoever_has_the_shard_of_its_key(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_member(network, tmp_path / "0", topics=[">"], shards=[0], of=2),
+        open_member(network, tmp_path / "1", topics=[">"], shards=[1], of=2),
+        network.open_node("desk") as desk,
+    ):
+        client = BridgeClient(desk, "bridge", patience=5)
+        for number, key in enumerate("abcdefgh"):
+            await client.stage("bridge.0", part(number), written([key], topic="jobs", key=key))
+        await client.commit("bridge.0", "q", 0, [part(number) for number in range(8)])
+        letters: list[bytes] = []
+        with trio.fail_after(60):
+            async with desk.bridge().queue("jobs", attempts=1) as jobs:
+                taker = jobs.receive(8)
+                for _ in range(8):
+                    (await anext(taker)).fail("poison")
+                async with desk.bridge().consume("jobs.dead", group="letters") as events:
+                    while len(letters) < 8:
+                        async with await anext(events) as batch:
+                            letters += [event.payload for event in batch]
+        assert sorted(letters) == [key.encode() for key in "abcdefgh"]
+
+
 # -- nobody is in another's place ------------------------------------------------------------------------------
 
 

@@ -283,17 +283,6 @@ class DurableSubscribers:
         finally:
             del self._claims[name]
 
-    def change_share(self, name: str, share: tuple[int, ...]) -> None:
-        """Let a name that this node has claimed be owed the events of other shards of its group from now on."""
-        claim = self._claims[name]
-        if claim.share == share:
-            return
-        claim.share = share
-        record = self._sign(name, claim)
-        self.names.put(record)
-        self._send_to_all(record)
-        self._notify_listeners()
-
     def forget(self, name: str) -> None:
         """Make publishers wait no more for a durable subscriber of this node's own cluster.
 

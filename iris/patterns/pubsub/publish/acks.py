@@ -432,8 +432,8 @@ class Acknowledgements:
         """Return the durable subscribers of a topic, those that are away included.
 
         In a group that divides events by shard, its members are those with the shard of this key and topic, if any.
-        While such a group grows, its members count their shards differently for a moment: the most are right, and what
-        belongs to a shard that nobody has yet waits for it.
+        If its members do not count their shards alike, the most are right, and what belongs to a shard that nobody has
+        waits for it.
         """
         present: dict[_Key, _Subscriber] = {}
         named = self._durable.owed(topic)

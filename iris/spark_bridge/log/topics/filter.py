@@ -60,6 +60,8 @@ class TopicFilter:
     def __init__(self, patterns: Sequence[str] = (), regex: str | None = None) -> None:
         self.patterns: Final = tuple(patterns)
         self.regex: Final = regex
+        self.is_everything: Final = not patterns and regex is None
+        """True if it keeps all topics."""
         self._matcher: Matcher[bool] | None = None
         self._expression: re.Pattern[str] | None = None
         exact = patterns and not any("*" in pattern or pattern[-1:] == ">" for pattern in patterns)
@@ -77,11 +79,6 @@ class TopicFilter:
                 self._expression = re.compile(regex)
             except re.error as error:
                 raise ConfigError(f"{regex!r} is no regular expression: {error}") from None
-
-    @property
-    def is_everything(self) -> bool:
-        """True if it keeps all topics."""
-        return not self.patterns and self.regex is None
 
     @property
     def remembered(self) -> int:
@@ -114,7 +111,8 @@ class TopicFilter:
 
     def wants(self, topic: str) -> bool:
         """Return whether events of a topic are wanted."""
-        return self.is_everything or bool(self.choose((topic,)))
+        known = self._known.get(topic)
+        return bool(self.choose((topic,))) if known is None else known
 
     def is_wanted_of(self, topics: AbstractSet[str]) -> bool:
         """Return whether one of some topics is wanted."""

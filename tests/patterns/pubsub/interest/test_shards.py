@@ -189,32 +189,3 @@ async def test_a_share_that_makes_no_sense_is_refused() -> None:
             with refused("only a durable group"):
                 async with subscribe("t", share=Share(2, (1,)), durable=durable, group=group):
                     pass
-
-
-async def test_what_moves_to_a_new_shard_goes_there_in_order_before_what_is_new(autojump_clock: MockClock) -> None:
-    grown = ShardMap(range(OF + 1))
-    key = next(text for text, _ in keys() if grown.shard_of(text, "any publisher", "any topic") == OF)
-    async with open_meshes("a", "b", "c") as fleet, trio.open_nursery() as nursery:
-        publisher, former, later = (fleet[name].pubsub for name in "abc")
-
-        async def publish(number: int, timeout: float = 60.0) -> None:
-            await publisher.confirming.publish("t", number, key=key, timeout=timeout, headers=None)
-
-        async with former.subscribe("t", durable=True, group="log", share=Share(OF, tuple(range(OF)))) as old:
-            for number in range(5):
-                nursery.start_soon(publish, number)
-                await trio.sleep(0.1)
-            assert len(await old.receive_batch()) == 5  # which it does not confirm
-            former.change_share(old, Share(OF + 1, tuple(range(OF))))
-            with pytest.raises(RequestTimeout, match="no member of 'log' has the shard to which this event on 't'"):
-                await publish(-1, timeout=1.0)
-            async with later.subscribe("t", durable=True, group="log", share=Share(OF + 1, (OF,))) as new:
-                nursery.start_soon(publish, 5)
-                found: list[object] = []
-                while len(found) < 6:
-                    batch = await new.receive_batch()
-                    found += [event.payload for event in batch]
-                    await new.confirm(batch)
-                assert found == [0, 1, 2, 3, 4, 5]
-                await trio.sleep(1)
-        check_tally(publisher.publishing.tally)

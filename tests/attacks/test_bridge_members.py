@@ -1,9 +1,9 @@
-"""A bridge that grows, or whose members have other names, while jobs, leases and keys of others are open at it."""
+"""A bridge whose members get other names, or are promoted, while jobs, leases and keys of others are open at it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,19 @@ import trio
 
 import iris
 from iris.kernel.errors import LeaseLost
-from iris.node.node import Node
-from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.growth.grow import grow
 from iris.testing import Network, open_network
 from tests.spark_bridge.copies.test_tables import open_pair
 
 pytestmark = pytest.mark.long
 
-Grow = Callable[[], Awaitable[None]]
-
 
 @asynccontextmanager
 async def open_members(
-    network: Network, directory: Path, names: Sequence[str], *, of: int, first: int = 0, **options: Any
+    network: Network, directory: Path, names: Sequence[str], *, of: int, **options: Any
 ) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
-        for shard, name in enumerate(names, first):
+        for shard, name in enumerate(names):
             node = await stack.enter_async_context(network.open_node("bridge"))
             await stack.enter_async_context(
                 open_bridge(
@@ -44,126 +39,6 @@ async def open_members(
                 )
             )
         yield
-
-
-@asynccontextmanager
-async def growing(network: Network, directory: Path) -> AsyncIterator[Grow]:
-    """A bridge of one member; what is yielded lets it grow to two."""
-    waits = trio.Event()
-
-    def is_waiting(_: str) -> None:
-        waits.set()
-
-    async def run_newcomer() -> None:
-        async with open_members(network, directory, ["new"], of=2, first=1, waiting=is_waiting):
-            await trio.sleep_forever()
-
-    async def become_two() -> None:
-        nursery.start_soon(run_newcomer)
-        await waits.wait()
-        await grow(BridgeClient(operator, "bridge", patience=20), 2)
-
-    async with (
-        open_members(network, directory, ["old"], of=1),
-        network.open_node("bridge", host="operator") as operator,
-        trio.open_nursery() as nursery,
-    ):
-        yield become_two
-        nursery.cancel_scope.cancel()
-
-
-async def letters(node: Node) -> Counter[int]:
-    found: Counter[int] = Counter()
-    async with node.bridge().consume("jobs.dead", group="letters", start="earliest") as events:
-        with trio.move_on_after(1.5):
-            while True:
-                async with await anext(events) as batch:
-                    found += Counter(event.payload for event in batch)
-    return found
-
-
-@pytest.mark.parametrize("keys", [0, 7])
-async def test_each_job_ends_once_when_the_bridge_grows_in_the_middle(tmp_path: Path, keys: int) -> None:
-    count = 80
-    done: Counter[int] = Counter()
-    async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("jobs") as node:
-        await node.wait_for("bridge")
-        async with node.bridge().queue("jobs", attempts=2, backoff=0.05) as jobs, trio.open_nursery() as nursery:
-
-            async def put(numbers: range) -> None:
-                for number in numbers:
-                    key = f"k{number % keys}" if keys else None
-                    await jobs.put(number, key=key, delay=0.3 if number % 5 == 0 else 0.0)
-
-            async def work() -> None:
-                async for job in jobs.receive(4):
-                    if job.payload % 9 == 4:
-                        job.fail("poison")
-                    else:
-                        done[job.payload] += 1
-                        await job.commit()
-
-            await put(range(count // 2))
-            for _ in range(2):
-                nursery.start_soon(work)
-            await trio.sleep(0.1)
-            await become_two()
-            await put(range(count // 2, count))
-            sound = {number for number in range(count) if number % 9 != 4}
-            with trio.fail_after(60):
-                while done.keys() != sound:  # noqa: ASYNC110 -- there is no event
-                    await trio.sleep(0.05)
-            await trio.sleep(1)
-            nursery.cancel_scope.cancel()
-        assert set(done.values()) == {1}
-        assert await letters(node) == Counter(number for number in range(count) if number % 9 == 4)
-
-
-async def test_a_lease_is_held_by_one_across_a_growth_and_its_token_goes_on(tmp_path: Path) -> None:
-    async with (
-        open_network() as network,
-        growing(network, tmp_path) as become_two,
-        network.open_node("workers") as one,
-        network.open_node("workers") as two,
-    ):
-        async with one.bridge().lease("scheduler", ttl=3) as lease:
-            await become_two()
-            await trio.sleep(4)
-            with pytest.raises(iris.RequestTimeout):
-                async with two.bridge().lease("scheduler", ttl=3, timeout=0.5):
-                    pass
-        async with two.bridge().lease("scheduler", ttl=3, timeout=20) as later:
-            assert later.token > lease.token
-
-
-async def test_a_key_means_the_same_before_and_after_a_growth(tmp_path: Path) -> None:
-    ran: list[int] = []
-    service = iris.Service("bank", outcomes=iris.Outcomes())
-
-    @service.request
-    async def pay(request: iris.Request) -> str:
-        ran.append(request.payload)
-        return f"paid {request.payload}"
-
-    async with (
-        open_network() as network,
-        growing(network, tmp_path) as become_two,
-        network.open_node("bank") as bank,
-        network.open_node("desk") as desk,
-        bank.join("bank", service),
-    ):
-        await desk.wait_for("bank")
-        first = [
-            await desk.request("bank", number, timeout=30, options=iris.RequestOptions(idempotency_key=f"{number}"))
-            for number in range(8)
-        ]
-        await become_two()
-        again = [
-            await desk.request("bank", number, timeout=30, options=iris.RequestOptions(idempotency_key=f"{number}"))
-            for number in range(8)
-        ]
-        assert again == first
-        assert ran == [*range(8)]
 
 
 async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_path: Path) -> None:
