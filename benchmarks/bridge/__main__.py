@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills|moves|copies|rates``: what a bridge keeps whatever dies, and its rates."""
+"""``python -m benchmarks.bridge VERB``: what a bridge keeps whatever dies, and its rates."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ def main() -> None:
     rates.add_argument("--events", type=int, default=300_000, help="in each round")
     rates.add_argument("--without-spark", action="store_true", help="only what needs no session")
     rates.add_argument("--java", default="", help="options of Spark's Java, as '-XX:TieredStopAtLevel=1'")
+    engines = verbs.add_parser("engines", help="its own log, one with copies and an election, and Kafka, in turns")
+    engines.add_argument("--events", type=int, default=40_000, help="in each round")
+    engines.add_argument("--rounds", type=int, default=5)
+    engines.add_argument("--answers", type=int, default=100, help="events timed into Spark's rows; 0: no Spark")
     given = parser.parse_args()
     match given.verb:
         case "kills":
@@ -53,6 +57,12 @@ def main() -> None:
             )
             print(turns)
             sys.exit(not turns.good)
+        case "engines":
+            from benchmarks.bridge.engines import measure_engines
+
+            row("what", "figure", "beside")
+            row("---", "---", "---")
+            measure_engines(given.events, given.answers, given.rounds)
         case _:
             _measure(given)
 

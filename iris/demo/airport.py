@@ -26,6 +26,7 @@ from iris.demo.data import (
     read_flights,
 )
 from iris.demo.display import Stages
+from iris.demo.kafka import DemoTopic
 from iris.demo.processes import PeakMemory, Process, Processes, ProcessFailed, describe_status, open_processes
 from iris.demo.tower import MEMBERS, first_third
 from iris.kernel.tasks import open_background
@@ -49,8 +50,8 @@ _LONGEST_PATH: Final = 5
 """Longest path that the demo's directory may be in, in characters: it adds 19, and XDG_RUNTIME_DIR may have 26."""
 
 
-async def run_airport(rows: int, stages: Stages) -> Outcome:
-    """Run the demo with the first ``rows`` flights.
+async def run_airport(rows: int, stages: Stages, topic: DemoTopic | None = None) -> Outcome:
+    """Run the demo with the first ``rows`` flights, with the bridge's events in a topic of Kafka or its own log.
 
     All its processes use a realm of their own, in a directory that is removed at the end; none of them is left then,
     also after an error or when it is cancelled.
@@ -64,7 +65,7 @@ async def run_airport(rows: int, stages: Stages) -> Outcome:
         async with _open_directory() as directory:
             with _own_environment(directory):
                 async with open_processes(directory / "work") as processes, iris.open_node("airport") as node:
-                    return await _Airport(rows, stages, processes, node, directory / "work").run(start)
+                    return await _Airport(rows, stages, processes, node, directory / "work", topic).run(start)
     raise iris.IrisError(f"the demo was not over after {_AT_MOST:g} s")
 
 
@@ -163,8 +164,17 @@ class Worker:
 class _Airport:
     """One run of the demo."""
 
-    def __init__(self, rows: int, stages: Stages, processes: Processes, node: iris.Node, directory: Path) -> None:
+    def __init__(
+        self,
+        rows: int,
+        stages: Stages,
+        processes: Processes,
+        node: iris.Node,
+        directory: Path,
+        topic: DemoTopic | None = None,
+    ) -> None:
         self._rows = rows
+        self._topic = topic
         self._stages = stages
         self._processes = processes
         self._node = node
@@ -176,7 +186,8 @@ class _Airport:
         async with open_background() as nursery:
             nursery.start_soon(self._memory.watch, self._processes)
             patience = _SILENCE + _NOTHING_TO_READ
-            spark = await self._start("Spark", "spark", str(self._directory), patience=patience)
+            topic = () if self._topic is None else (self._topic.bootstrap, self._topic.name)
+            spark = await self._start("Spark", "spark", str(self._directory), *topic, patience=patience)
             pandas, hours, changes, size = await self._read()
             members, tower, publisher = await self._gather()
             reading = trio.Event()
@@ -202,8 +213,8 @@ class _Airport:
             peak_memory=self._memory.peak,
         )
 
-    async def _start(self, name: str, cluster: str, argument: str, *, patience: float = _SILENCE) -> Worker:
-        process = await self._processes.start(name, [f"iris.demo.{cluster}", argument])
+    async def _start(self, name: str, cluster: str, *arguments: str, patience: float = _SILENCE) -> Worker:
+        process = await self._processes.start(name, [f"iris.demo.{cluster}", *arguments])
         return Worker(self._node, cluster, process, patience)
 
     async def _read(self) -> tuple[dict[str, CarrierFigures], int, int, int]:
@@ -237,7 +248,8 @@ class _Airport:
 
     @property
     def _bridge(self) -> list[str]:
-        return ["iris", "bridge", "--topic", TOPICS, "--data", str(self._directory / "log")]
+        events = ("--data", str(self._directory / "log")) if self._topic is None else self._topic.options
+        return ["iris", "bridge", "--topic", TOPICS, *events]
 
     async def _ask(self, tower: Worker, victim: Process, hours: int) -> tuple[dict[str, Any], str]:
         """Have the tower ask for the weather, and kill a member when a third is done."""

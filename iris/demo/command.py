@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import AsyncExitStack
 
 import click
 
@@ -20,8 +21,13 @@ from iris.demo.processes import ProcessFailed
     metavar="N",
     help=f"Only the first N flights of {FLIGHTS:,}.",
 )
+@click.option(
+    "--kafka",
+    metavar="BOOTSTRAP",
+    help="Have these brokers keep the bridge's events, in a topic that is gone behind it; Spark reads from them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def demo(rows: int, as_json: bool) -> int:
+def demo(rows: int, kafka: str | None, as_json: bool) -> int:
     """See every pattern at work: an airport with the flights of New York City in 2013.
 
     One of a dozen processes is killed. At the end Spark's numbers stand beside those of pandas. The exit status is 1 if
@@ -33,10 +39,13 @@ def demo(rows: int, as_json: bool) -> int:
     from iris.demo.airport import run_airport
     from iris.demo.checks import check_outcome
     from iris.demo.display import as_fields, open_console, open_stages, print_report
+    from iris.demo.kafka import open_topic
 
     async def run() -> int:
-        with open_stages(Console(stderr=True)) as stages:
-            outcome = await run_airport(rows, stages)
+        async with AsyncExitStack() as stack:
+            topic = None if kafka is None else await stack.enter_async_context(open_topic(kafka))
+            stages = stack.enter_context(open_stages(Console(stderr=True)))
+            outcome = await run_airport(rows, stages, topic)
         checks = check_outcome(outcome)
         names = airline_names()
         if as_json:

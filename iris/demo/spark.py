@@ -1,12 +1,14 @@
 """Spark in the demo: Structured Streaming computes flights and mean arrival delay per carrier from the bridge's log.
 
-``python -m iris.demo.spark DIRECTORY`` is the cluster ``spark``, as soon as its query reads.  The operation ``count``
-replies with the figures when the operation ``finish`` has come and all that is there was read.  Its checkpoint and
-scratch files go to the directory.
+``python -m iris.demo.spark DIRECTORY [BOOTSTRAP TOPIC]`` is the cluster ``spark``, as soon as its query reads.  The
+operation ``count`` replies with the figures when the operation ``finish`` has come and all that is there was read.  Its
+checkpoint and scratch files go to the directory.  With a topic of Kafka it reads from the brokers, by Spark's own
+source.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -33,8 +35,15 @@ _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _FLIGHT: Final = "id BIGINT, carrier STRING, arr_delay BIGINT"
 
 
-def open_session(directory: Path) -> SparkSession:
-    """Start Spark in this process, on two cores."""
+_KAFKA: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's Kafka source: the newest there is, which runs with Spark 4.3."""
+
+_SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
+"""Variable of PySpark's with arguments of spark-submit, such as the files of packages that are here already."""
+
+
+def open_session(directory: Path, packages: str = "") -> SparkSession:
+    """Start Spark in this process, on two cores, with packages that Maven knows."""
     builder = SparkSession.builder.appName("iris demo").master("local[2]")
     settings: Mapping[str, str] = {
         "spark.driver.memory": "1g",
@@ -45,6 +54,8 @@ def open_session(directory: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if packages and _SUBMIT not in os.environ:
+        settings = {**settings, "spark.jars.packages": packages}
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = spark_bridge.configure(builder).getOrCreate()
@@ -70,7 +81,11 @@ def by_carrier(events: DataFrame) -> DataFrame:
 
 
 def start_query(
-    session: SparkSession, directory: Path, figures: dict[str, dict[str, Any]], progress: Progress
+    session: SparkSession,
+    directory: Path,
+    figures: dict[str, dict[str, Any]],
+    progress: Progress,
+    kafka: Mapping[str, str],
 ) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
 
@@ -79,7 +94,7 @@ def start_query(
         figures.update({row.pop("carrier"): row for row in rows})
         progress.done = sum(row["flights"] for row in figures.values())
 
-    events = session.readStream.format("iris").option("subscribe", TOPICS).option("startingOffsets", "earliest").load()
+    events = spark_bridge.load(session.readStream, subscribe=TOPICS, startingOffsets="earliest", **kafka)
     return (
         by_carrier(events)
         .writeStream.outputMode("complete")
@@ -108,15 +123,17 @@ def serve(query: StreamingQuery, figures: dict[str, dict[str, Any]], progress: P
     return service
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, *topic: str) -> None:
     """Read, and serve, until the airport ends it."""
     figures: dict[str, dict[str, Any]] = {}
     progress = Progress()
     # Before the bridge is there, perhaps: then the query waits for it.
-    query = start_query(open_session(directory), directory, figures, progress)
+    kafka: dict[str, str] = dict(zip(("kafka", "bridge"), topic, strict=False))
+    session = open_session(directory, _KAFKA if kafka else "")
+    query = start_query(session, directory, figures, progress, kafka)
     with iris.sync.open_node("spark") as node, node.join("spark", serve(query, figures, progress)):
         query.awaitTermination()  # it says what was wrong, if it ends
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

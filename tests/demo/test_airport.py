@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from iris.cli.main import run_command
+from iris.demo import kafka as kafka_of_the_demo
 from iris.demo.data import count_by_carrier, read_flights
+from tests.support.kafka import open_kafka
+from tests.support.ports import free_port
+from tests.support.spark_packages import kafka_source
 
 ROWS = 2000
 
@@ -51,13 +56,14 @@ def processes_with(mark: Path) -> list[str]:
     return found
 
 
-def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
+def fly(environment: dict[str, str], *options: str) -> None:
+    """Run the demo, and look at all that it says: Spark's figures are those of pandas, whatever keeps the events."""
     done = subprocess.run(
-        [sys.executable, "-m", "iris", "demo", "--rows", str(ROWS), "--json"],
+        [sys.executable, "-m", "iris", "demo", "--rows", str(ROWS), "--json", *options],
         check=False,
         capture_output=True,
         text=True,
-        env=environment(scratch, tmp_path / "home"),
+        env=environment,
         timeout=900,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -76,8 +82,34 @@ def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
     assert result["counters"]["publish"]["sent"] == ROWS
     assert 2**28 < result["peak_memory_bytes"] < 6 * 2**30
     assert len(done.stderr.splitlines()) == len(result["seconds"]) == 8
+
+
+def test_the_airport_works_and_says_so(scratch: Path, tmp_path: Path) -> None:
+    fly(environment(scratch, tmp_path / "home"))
     assert processes_with(scratch) == []
     assert list((tmp_path / "home").iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not kafka_source(), reason="Spark's Kafka source is not to be had: apt install maven")
+def test_the_airport_works_with_its_events_in_kafka(scratch: Path, tmp_path: Path) -> None:
+    jars = f"--jars {','.join(map(str, kafka_source()))} pyspark-shell"
+    with open_kafka() as kafka:
+        fly({**environment(scratch, tmp_path / "home"), "PYSPARK_SUBMIT_ARGS": jars}, "--kafka", kafka.bootstrap)
+        topics = kafka.admin().list_topics(timeout=60).topics
+        assert not [name for name in topics if name.startswith("iris-demo")]
+    assert processes_with(scratch) == []
+
+
+def test_brokers_that_do_not_answer_are_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kafka_of_the_demo, "_ANSWER", 0.5)
+    bootstrap = f"127.0.0.1:{free_port()}"
+    assert run_command(["demo", "--kafka", bootstrap]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"iris: the brokers at {bootstrap} make no topic: ")
+    assert said.count("\n") == 1
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def flown(monkeypatch: pytest.MonkeyPatch) -> Flown:
     def fly(outcome: Outcome | Exception) -> list[int]:
         asked: list[int] = []
 
-        async def run_airport(rows: int, stages: Stages) -> Outcome:
+        async def run_airport(rows: int, stages: Stages, topic: object = None) -> Outcome:
             asked.append(rows)
             with stages.stage("Fly", total=rows, unit="flights"):
                 if isinstance(outcome, Exception):

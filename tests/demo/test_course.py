@@ -21,6 +21,7 @@ from iris.demo import airport, processes
 from iris.demo.airport import _Airport, run_airport
 from iris.demo.checks import Outcome, check_outcome
 from iris.demo.display import open_stages
+from iris.demo.kafka import DemoTopic
 from iris.demo.processes import Processes, ProcessFailed
 from iris.demo.tower import MEMBERS
 from tests.support.outcomes import right_outcome
@@ -96,6 +97,7 @@ class Course:
         self.failing: tuple[str, str] | None = None
         self.processes = PretendedProcesses(self.record)
         self.shown = io.StringIO()
+        self.topic: DemoTopic | None = None
         self._directory = directory
         self._published = trio.Event()
 
@@ -107,7 +109,8 @@ class Course:
                     await stage.member(self._service(cluster, replies))
             try:
                 with open_stages(Console(file=self.shown)) as stages:
-                    airport = _Airport(ROWS, stages, cast("Processes", self.processes), node, self._directory)
+                    processes = cast("Processes", self.processes)
+                    airport = _Airport(ROWS, stages, processes, node, self._directory, self.topic)
                     return await airport.run(time.monotonic())
             finally:
                 stage.forget_accounts()
@@ -187,6 +190,15 @@ async def test_every_member_is_started_and_spark_before_all_others(course: Cours
     assert started["member 3 of weather"] == ["iris", "run", "iris.demo.weather:weather"]
     assert started["member 1 of bridge"][:4] == ["iris", "bridge", "--topic", "flights.>"]
     assert started["the tower"] == ["iris.demo.tower", str(ROWS)]
+
+
+async def test_with_kafka_the_bridge_and_spark_have_its_topic(course: Course, autojump_clock: MockClock) -> None:
+    course.topic = DemoTopic(bootstrap="k1:9092,k2:9092", name="iris-demo-1", min_insync=2)
+    await course.run()
+    started = course.processes.started
+    options = ["--kafka", "k1:9092,k2:9092", "--kafka-topic", "iris-demo-1", "--min-insync", "2"]
+    assert started["member 1 of bridge"] == ["iris", "bridge", "--topic", "flights.>", *options]
+    assert started["Spark"][2:] == ["k1:9092,k2:9092", "iris-demo-1"]
 
 
 async def test_one_member_is_killed_between_the_requests_and_the_tower_is_told_when_it_is_dead(

@@ -6,6 +6,7 @@ on when one is killed.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -92,7 +93,7 @@ class KafkaCluster:
             self._wait_ready(number)
 
     def _launch(self, number: int) -> None:
-        folder = self._directory / str(number)
+        folder = self.directory(number)
         folder.mkdir(parents=True, exist_ok=True)
         data = folder / "data"
         if not data.exists():
@@ -157,7 +158,7 @@ class KafkaCluster:
                     return
             except KafkaException:
                 continue  # it has waited for a second
-        out = (self._directory / str(number) / "out").read_text(errors="replace")
+        out = (self.directory(number) / "out").read_text(errors="replace")
         raise AssertionError(f"broker {number} does not start: {out[-3000:]}")
 
     def kill(self, number: int) -> None:
@@ -176,6 +177,10 @@ class KafkaCluster:
         """Let a frozen broker go on."""
         self._processes[number].send_signal(signal.SIGCONT)
 
+    def directory(self, number: int) -> Path:
+        """Return where a broker has all that it keeps."""
+        return self._directory / str(number)
+
     def _end(self, number: int, how: signal.Signals) -> None:
         process = self._processes.pop(number)
         process.send_signal(how)
@@ -185,6 +190,18 @@ class KafkaCluster:
         """Kill all."""
         for number in [*self._processes]:
             self.kill(number)
+
+    def wait_in_sync(self, topic: str) -> None:
+        """Wait until all brokers are in-sync replicas of each partition of a topic."""
+        admin = self.admin()
+        end = time.monotonic() + _READY
+        while time.monotonic() < end:
+            with contextlib.suppress(KafkaException):
+                partitions = admin.list_topics(topic, timeout=5).topics[topic].partitions.values()
+                if partitions and all(len(one.isrs) == len(self._ports) for one in partitions):
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"a broker is out of step with topic {topic!r}")
 
     def create_topic(self, name: str, partitions: int = 1, **settings: object) -> None:
         """Make a topic of as many copies as there are brokers, up to three.

@@ -59,6 +59,8 @@ PAGE_OF = {
     "spark": "howto/spark/read",
     "late data": "howto/spark/late_data",
     "replication": "howto/spark/copies",
+    "backup": "howto/spark/backup",
+    "restore": "howto/spark/backup",
     "hello world": "tutorial/first",
     "rpc": "tutorial/service",
     "pubsub": "tutorial/events",
