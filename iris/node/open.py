@@ -132,8 +132,9 @@ async def open_node(
             sockets in a directory in any case.
         seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
             names, with blanks between them.  A host name stands for all its
-            addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
-            node lives.
+            addresses (A, AAAA), looked up anew each time; ``dns+srv://NAME``, ``kubernetes://NAMESPACE/SERVICE`` and
+            ``file:///PATH`` name who knows some (docs/howto/operate/seeds.md).  Seeds that do not answer are tried
+            again for as long as the node lives.
         site: the node's site.  It links to nodes of the same site only, and reaches other sites through gateways.
         prefer_site: at which site members are asked before all others; or, to order several, a priority from 1 to 16
             for each.  By default the own site has 1 and the others 8.  Of sites with the same priority the nearest
