@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from iris.cluster.discovery.seeds import SeedStatistics
 from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -147,6 +148,7 @@ __all__ = [
     "Requester",
     "Saga",
     "SagaUndone",
+    "SeedStatistics",
     "Sender",
     "Service",
     "ServiceStatistics",

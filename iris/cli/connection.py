@@ -289,7 +289,7 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
         multiple=True,
         envvar="IRIS_SEEDS",
         metavar="URL",
-        help="A node to join through; may be repeated.",
+        help="A node to join through, or who knows some; may be repeated.",
     )
     @click.option(
         listen,

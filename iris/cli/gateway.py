@@ -17,6 +17,7 @@ from iris.cli.connection import Interruption, NodeOptions, metrics_option, run_u
 from iris.cli.terminal import POSITIVE, note
 from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import is_loopback
+from iris.cluster.seed_urls import check_seed
 from iris.federation.gateway import Gateway, GatewayStatistics, open_gateway
 from iris.federation.policy import Policy
 from iris.federation.realm_names import split_peer
@@ -121,8 +122,10 @@ def gateway(
     check_name(site, "site")
     for url in (*listen, *near):
         check_listening(check_url(url))
-    for url in (*(split_peer(peer)[1] for peer in peers), *seeds):
+    for url in (split_peer(peer)[1] for peer in peers):
         check_url(url)
+    for seed in seeds:
+        check_seed(seed)
     if not listen and not peers:
         raise click.UsageError("a gateway reaches others by --listen, --peer or both: give one of them")
     outside = [url for url in listen if not is_loopback(url)]

@@ -13,14 +13,16 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 import trio
 
 from iris.cluster.address_rules import is_advertised_form
 from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import SocketAddress
+
+T = TypeVar("T")
 
 AT_ONCE: Final = 32
 """Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
@@ -50,6 +52,11 @@ async def resolve_host(host: str, kind: int) -> list[tuple[int, SocketAddress]]:
         return ask(socket.AI_NUMERICHOST)
     except socket.gaierror:
         pass
+    return await look_up_in_thread(ask)
+
+
+async def look_up_in_thread(ask: Callable[[], T]) -> T:
+    """Ask a name server, or another one who knows addresses, on one of the threads for that; see ``resolve_host``."""
     try:
         limiter = _limiter.get()
     except LookupError:

@@ -12,7 +12,7 @@ from typing import final
 from msgspec import Struct, field
 
 from iris.cluster.addresses import source_url
-from iris.cluster.discovery import FindSource, OpenLan, Resolve, open_lan, resolve_url
+from iris.cluster.discovery import FindSource, OpenLan, Resolve, open_lan, resolve_seed
 from iris.kernel.config import Config
 from iris.kernel.names import Entropy
 from iris.kernel.tasks import ThreadRunner, run_in_thread
@@ -34,8 +34,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     such place, and this node leaves no files."""
     in_thread: ThreadRunner = run_in_thread
     """Runs what looks at files while a node opens."""
-    resolve: Resolve = resolve_url
-    """Looks up the host names of seeds."""
+    resolve: Resolve = resolve_seed
+    """Asks what a seed stands for: looks up host names and SRV records, asks Kubernetes, reads the file."""
     source: FindSource = source_url
     """Finds the address of this machine that faces a URL."""
     lan: OpenLan | None = open_lan

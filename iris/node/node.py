@@ -939,7 +939,7 @@ class Node(OwnNode):
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        return gather_statistics(self._mesh, self._membership, *parts, self._states, self._blocked)
+        return gather_statistics(self._mesh, self._membership, *parts, self._states, self._blocked, self._parts.seeds)
 
     def _close(self) -> None:
         """Accept no more calls, and end those that wait; ``open_node`` does this when its block ends."""

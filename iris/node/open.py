@@ -25,6 +25,7 @@ from iris.cluster.discovery import (
     LocalNetwork,
     Registry,
     ReturnAddress,
+    Seeds,
     Sources,
 )
 from iris.cluster.membership import (
@@ -36,6 +37,7 @@ from iris.cluster.membership import (
     proof_of,
 )  # fmt: skip
 from iris.cluster.mesh import Mesh, MeshSetting, open_mesh, own_addresses
+from iris.cluster.seed_urls import check_seed
 from iris.cluster.swim import NodeRecord
 from iris.kernel.config import DEFAULTS, Config
 from iris.kernel.errors import ConfigError
@@ -130,8 +132,9 @@ async def open_node(
             sockets in a directory in any case.
         seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
             names, with blanks between them.  A host name stands for all its
-            addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
-            node lives.
+            addresses (A, AAAA), looked up anew each time; ``dns+srv://NAME``, ``kubernetes://NAMESPACE/SERVICE`` and
+            ``file:///PATH`` name who knows some (docs/howto/operate/seeds.md).  Seeds that do not answer are tried
+            again for as long as the node lives.
         site: the node's site.  It links to nodes of the same site only, and reaches other sites through gateways.
         prefer_site: at which site members are asked before all others; or, to order several, a priority from 1 to 16
             for each.  By default the own site has 1 and the others 8.  Of sites with the same priority the nearest
@@ -209,7 +212,7 @@ async def open_parts(
     if not isinstance(revocations, Path | str | None):
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
-    seeds = tuple(map(environment.check_url, seeds)) or _urls_of(environment, SEEDS)
+    given_seeds = tuple(check_seed(seed, environment.check_url) for seed in seeds) or _urls_of(environment, SEEDS)
     networks = tuple(dial_networks)
     AddressRules(networks=networks)  # checks them
     if site is not None:
@@ -226,7 +229,8 @@ async def open_parts(
     if not (listen or client or dial_only):
         later = _urls_of(environment, LISTEN) or (None if local else ())
     credential = await _credential(name, given, listen or later or (), environment, is_given=is_given)
-    seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
+    urls = tuple(dict.fromkeys((*given_seeds, *credential.seeds)))
+    all_seeds = Seeds(urls, environment.resolve, environment.random, environment.wall_clock)
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     # All that decides who may be linked is there before anybody can dial this node.
     keeps = environment.directory is not None
@@ -274,7 +278,7 @@ async def open_parts(
             if place is not None:
                 place.move(mesh.advertised)
 
-        reception = ReturnAddress(mesh, transport, seeds, environment.source, announce_addresses, later)
+        reception = ReturnAddress(mesh, transport, all_seeds, environment.source, announce_addresses, later)
         joined = Joined(mesh, membership, revoked, environment, reception)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
@@ -306,6 +310,7 @@ async def open_parts(
             sites=sites,
             lookups=lookups,
             revoking=revoking,
+            seeds=all_seeds,
             reception=reception,
             joined=joined,
             patterns=patterns,
@@ -336,9 +341,9 @@ async def open_parts(
         read = partial(_address_file, credential.realm_id, book, environment.wall_clock(), keeps=keeps)
         file = await environment.in_thread(read)
         try:
-            unseen = local or not lan or dial_only or (client and seeds)
+            unseen = local or not lan or dial_only or (client and urls)
             async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
-                sources = Sources(seeds, environment.resolve, registry, board, book)
+                sources = Sources(all_seeds, registry, board, book)
                 discovery: ContactSearch | Discovery
                 if client:
                     discovery = ContactSearch(mesh, membership, sources, environment.random)
@@ -378,9 +383,11 @@ async def open_parts(
 
 def _urls_of(environment: Environment, variable: str) -> tuple[str, ...]:
     """Return the URLs in a variable of the environment, with blanks between them."""
+    urls = environment.variables.get(variable, "").split()
     try:
-        urls = tuple(map(environment.check_url, environment.variables.get(variable, "").split()))
-        return tuple(map(check_listening, urls)) if variable == LISTEN else urls
+        if variable == SEEDS:
+            return tuple(check_seed(url, environment.check_url) for url in urls)
+        return tuple(check_listening(environment.check_url(url)) for url in urls)
     except ConfigError as error:
         raise ConfigError(f"{variable}: {error}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from iris.cluster.discovery import ReturnAddress
+from iris.cluster.discovery import ReturnAddress, Seeds
 from iris.cluster.membership import Lookups, Membership, RevocationExchange
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, Sites
@@ -25,6 +25,7 @@ class NodeParts(NamedTuple):
         view: members as they are seen.
         sites: other sites as the node reaches them.  None if it is at no named site.
         lookups: search for members.  None if the node is no client.
+        seeds: where the user says that other nodes are.
         reception: where the node listens, and has it listen before it serves.
     """
 
@@ -35,6 +36,7 @@ class NodeParts(NamedTuple):
     sites: Sites | None
     lookups: Lookups | None
     revoking: RevocationExchange
+    seeds: Seeds
     reception: ReturnAddress
     joined: Joined
     patterns: Patterns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
+from iris.cluster.discovery import Seeds, SeedStatistics
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.buffer_pool import pooled_bytes
@@ -80,6 +81,8 @@ class NodeStatistics(Statistics, frozen=True, kw_only=True):
     """Sessions with other nodes, those included that are about to be replaced."""
     handshakes: int
     """Handshakes that were finished: new peers, reconnects and renewed sessions."""
+    seeds: Mapping[str, SeedStatistics]
+    """What was learned of each seed that is looked up: a host name, SRV records, a Service of Kubernetes, a file."""
     refusals: Mapping[str, int]
     """Frames and messages that were refused, by reason, and what was reported of members."""
 
@@ -95,6 +98,7 @@ def gather_statistics(
     tunnels: Tunnels,
     states: Mapping[str, state.SharedState],
     blocked: BlockedHandlers,
+    seeds: Seeds,
 ) -> NodeStatistics:
     """Return a snapshot of every counter."""
     subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
@@ -128,5 +132,6 @@ def gather_statistics(
         blocked=blocked.statistics(),
         sessions=counted.sessions,
         handshakes=counted.handshakes,
+        seeds=seeds.statistics(),
         refusals={**mesh.refusals, **membership.refusals()},
     )

@@ -89,6 +89,18 @@ def test_seeds_are_headless_services_whose_pods_listen_there(name: str) -> None:
         assert service["selector"].items() <= labels.items()
 
 
+def test_the_account_for_seeds_may_list_endpoint_slices_and_nothing_else() -> None:
+    account, binding = OBJECTS["ServiceAccount", "iris-seeds"], OBJECTS["RoleBinding", "iris-seeds"]
+    assert OBJECTS["Role", "iris-seeds"]["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
+    ]
+    assert not account["automountServiceAccountToken"], "a pod says by itself that it asks"
+    assert binding["roleRef"]["name"] == "iris-seeds"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "iris-seeds"}]
+    ports = [one for one in OBJECTS["Service", "prices"]["spec"]["ports"] if one["name"] == "iris"]
+    assert len(ports) == 1, "it is what kubernetes:///prices takes"
+
+
 def test_the_web_application_is_probed_where_it_listens() -> None:
     container = container_of("web")
     (port,) = [one["containerPort"] for one in container["ports"]]

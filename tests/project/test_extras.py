@@ -24,6 +24,7 @@ PARTS = {
     "iris.cli.operators.dash.app": "dash",
     "iris.cli.operators.dash.guard": "dash",
     "iris.cli.operators.dash.server": "dash",
+    "iris.cluster.discovery.srv": "dns",
     "iris.demo": "demo",
     "iris.doors": "doors",
     "iris.node.telemetry.strict_http": "metrics",

@@ -13,7 +13,7 @@ from iris.cli.keys.realms import bundle, distrust, realms, trust
 from iris.cli.keys.show import check, date, show, wall_clock
 from iris.cli.keys.tokens import token, withdraw
 from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
-from iris.kernel.transport import check_url
+from iris.cluster.seed_urls import check_seed
 from iris.security.authority import RealmRoot
 from iris.security.authority import issuing as keyring
 from iris.security.files import (
@@ -97,8 +97,8 @@ def cluster(
     For a cluster that has one already this makes the next generation; both are accepted until the old one is revoked.
     """
     check_absent(out)
-    for url in seeds:
-        check_url(url)
+    for seed in seeds:
+        check_seed(seed)
     rights = Rights(
         serves=serves,
         publishes=_topics("publish", publishes, none=no_publish),

@@ -11,8 +11,8 @@ import click
 from msgspec import to_builtins
 
 from iris.cli.terminal import asks_passphrase, load_wrapped, output_option, read_passphrase, write_line, write_object
+from iris.cluster.seed_urls import check_seed
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport import check_url
 from iris.security.authority import CredentialSummary, check_credential, summarize
 from iris.security.files import load_credential, load_revocations
 
@@ -60,9 +60,9 @@ def _findings(file: Path, revocations: Path | None, passphrase: str | None) -> t
 
 
 def _no_addresses(seeds: tuple[str, ...]) -> Iterator[str]:
-    for url in seeds:
+    for seed in seeds:
         try:
-            check_url(url)
+            check_seed(seed)
         except ConfigError as error:
             yield f"seed {error}"
 

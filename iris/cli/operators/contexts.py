@@ -16,10 +16,10 @@ import click
 from msgspec import Struct
 
 from iris.cli.terminal import output_option, write_line, write_object
+from iris.cluster.seed_urls import check_seed
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name, is_name
 from iris.kernel.shapes import is_list
-from iris.kernel.transport import check_url
 from iris.security.files import iris_home, load_credential, private_home, read_private, write_private
 
 VARIABLE: Final = "IRIS_CONTEXT"
@@ -119,8 +119,8 @@ def add(name: str, credential: Path | None, seeds: tuple[str, ...], site: str | 
     path = _path(name)
     if path.exists() and not replace:
         raise ConfigError(f"context {name!r} exists already: give --replace, or another name")
-    for url in seeds:
-        check_url(url)
+    for seed in seeds:
+        check_seed(seed)
     if site is not None:
         check_name(site, "site")
     if credential is not None:

@@ -38,6 +38,10 @@ _HEARSAY: Final = "found"
 
 _FAILURES: Final = (NotSent, AuthenticationError, ConfigError)
 
+_RESOLUTION_DELAY: Final = 0.05
+"""Seconds for which the first seed that is resolved waits for others (RFC 8305, section 3): a client begins at one of
+all, and not at that of the fastest name server."""
+
 _LAN_PATIENCE: Final = 0.5
 """Seconds that a starting client which has found nobody waits for the local network."""
 
@@ -55,7 +59,7 @@ class ContactSearch(PeerObserver):
     def __init__(self, mesh: Mesh, nodes: FoundNodes, sources: Sources, random: Random) -> None:
         self._mesh = mesh
         self._nodes = nodes
-        self._seeds, self._resolve, self._registry, self._lan, self._book = sources
+        self._seeds, self._registry, self._lan, self._book = sources
         self._random = random
         self._met: dict[str, None] = {}
         self._warned = False
@@ -63,9 +67,7 @@ class ContactSearch(PeerObserver):
 
     async def look(self) -> None:
         """Look once: return when a node is linked, or none that could be found answers."""
-        urls = [url for seed in self._seeds for url in await self._resolve(seed)]
-        self._random.shuffle(urls)
-        if await self._try(urls, _SEED) or await self._look_at_registry():
+        if await self._look_at_seeds() or await self._look_at_registry():
             return
         if self._lan is not None:
             if not self._lan.urls():
@@ -87,6 +89,31 @@ class ContactSearch(PeerObserver):
             rounds += 1
             if not self._mesh.peers:
                 await self.look()
+
+    async def _look_at_seeds(self) -> bool:
+        """Link to a node behind a seed.  Seeds that are not resolved yet hold up none that is."""
+        send, receive = trio.open_memory_channel[tuple[str, ...]](len(self._seeds.urls))
+        async with trio.open_nursery() as nursery:
+            for seed in self._seeds.urls:
+                nursery.start_soon(self._resolve, seed, send.clone())
+            send.close()
+            async for found in receive:
+                urls = [*found]
+                with trio.move_on_after(_RESOLUTION_DELAY):
+                    async for more in receive:
+                        urls.extend(more)
+                self._random.shuffle(urls)
+                if await self._try(urls, _SEED):
+                    nursery.cancel_scope.cancel()
+                    return True
+        return False
+
+    async def _resolve(self, seed: str, found: trio.MemorySendChannel[tuple[str, ...]]) -> None:
+        async with found:
+            try:
+                await found.send(await self._seeds.resolve(seed))
+            except NotSent as error:
+                self._mesh.note_cut_off(error)
 
     async def _look_at_registry(self) -> bool:
         if self._registry is None:

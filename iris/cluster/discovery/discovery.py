@@ -17,7 +17,6 @@ import trio
 from iris.cluster.addresses import is_lasting
 from iris.cluster.discovery.address_book import AddressFile
 from iris.cluster.discovery.candidates import AddressSource, Candidates
-from iris.cluster.discovery.dns import names_a_host
 from iris.cluster.discovery.sources import Announcer, FoundNodes, Sources
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
@@ -32,10 +31,6 @@ _INTERVAL: Final = 2.0
 look, so only those that were cut off are found this way."""
 
 _SHORTEST: Final = 0.05
-
-_RESOLVE_AGAIN: Final = 30.0
-"""Seconds after which the names of seeds are looked up again although what they stood for is linked; they are looked
-up before each attempt if it is not."""
 
 _KEEP_BOOK: Final = 60.0
 """Seconds between two looks whether the address book has changed."""
@@ -77,7 +72,7 @@ class Discovery:
         self._mesh = mesh
         self._announcer = announcer
         self._nodes = nodes
-        self._seeds, self._resolve, self._registry, self._lan, self._book = sources
+        self._seeds, self._registry, self._lan, self._book = sources
         self._file = file
         self._candidates = Candidates()
         self._resolved: dict[str, NodeId] = {}
@@ -126,7 +121,7 @@ class Discovery:
         # A seed is somebody whom the user has named: alone, it has the whole time, and its error says what is wrong.
         while (
             self._introducing
-            or (self._seeds and not self._mesh.peers)
+            or (self._seeds.urls and not self._mesh.peers)
             or trio.current_time() < since + self._mesh.turns.silence()
         ):
             await trio.sleep(_SHORTEST)
@@ -159,7 +154,7 @@ class Discovery:
     def _gather(self) -> None:
         """Ask every source for its addresses."""
         now = trio.current_time()
-        self._candidates.offer(AddressSource.SEED, self._seeds, now)
+        self._candidates.offer(AddressSource.SEED, self._seeds.urls, now)
         if self._lan is not None:
             self._candidates.offer(AddressSource.LAN, self._lan.urls(), now)
             if left_out := self._lan.pop_left_out():
@@ -180,7 +175,7 @@ class Discovery:
         self._gather()
         now = trio.current_time()
         for url in self._candidates.due(now, self._mesh.peers, self._known(), sources, claimed=self._claimed()):
-            if url in self._seeds:
+            if url in self._seeds.urls:
                 nursery.start_soon(self._try_seed, url)
             else:
                 nursery.start_soon(self._try, url, found)
@@ -257,27 +252,26 @@ class Discovery:
 
     async def _try_seed(self, url: str) -> None:
         """Try every address that a seed stands for, but those that are linked."""
-        urls = await self._resolve(url)
         failures: dict[str, IrisError] = {}
         nodes: list[NodeId] = []
         try:
+            urls = await self._seeds.resolve(url)
             async with trio.open_nursery() as nursery:
                 for resolved in urls:
                     nursery.start_soon(self._try_address, url, resolved, nodes, failures)
+        except NotSent as error:
+            self._mesh.note_cut_off(error)
         finally:
             now = trio.current_time()
             if nodes:
-                until = now + _RESOLVE_AGAIN if names_a_host(url) else float("inf")
-                self._candidates.reached(url, nodes[0], now, until=until)
+                self._candidates.reached(url, nodes[0], now, until=now + self._seeds.asked_again(url))
             else:
                 self._candidates.failed(url, now)
-        self._report(url, urls, failures, reached=bool(nodes))
+        self._report(url, failures, reached=bool(nodes))
 
-    def _report(self, seed: str, urls: tuple[str, ...], failures: dict[str, IrisError], *, reached: bool) -> None:
-        """Say what is wrong with a seed, or with some of the addresses that it stands for."""
-        if not urls:
-            self._warn(seed, NotSent(f"the name in {seed} is not known, or no name server answers"))
-        elif reached:
+    def _report(self, seed: str, failures: dict[str, IrisError], *, reached: bool) -> None:
+        """Say what is wrong with the addresses that a seed stands for, or with some of them."""
+        if reached:
             self._say_back(seed)
             for url, error in failures.items():
                 if isinstance(error, Refused):  # one of several hosts is down, or listens by IPv4 only

@@ -20,6 +20,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.addresses import has_wildcard, split_url
+from iris.cluster.discovery.seeds import Seeds
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import Wakeup
@@ -72,7 +73,7 @@ class ReturnAddress(PeerObserver):
     Args:
         mesh: the links of the node.
         transport: the transport by which it listens.
-        seeds: the nodes that it dials where no node is linked.
+        seeds: where to look for others; what they stand for is faced where no node is linked.
         source: finds the address that faces a URL.
         changed: called when its addresses have changed.
         later: where it listens once it serves; empty: at the address that faces the others, which it then follows.
@@ -85,7 +86,7 @@ class ReturnAddress(PeerObserver):
         self,
         mesh: Mesh,
         transport: Transport,
-        seeds: tuple[str, ...],
+        seeds: Seeds,
         source: FindSource,
         changed: Callable[[], None],
         later: tuple[str, ...] | None,
@@ -130,7 +131,7 @@ class ReturnAddress(PeerObserver):
             self._readdress((*self._mesh.listening, *bound))
         else:
             self._follows = True
-            faced = (*self._linked_by_network(), *self._seeds)
+            faced = (*self._linked_by_network(), *self._seeds.addresses())
             self._readdress(await self._listen_facing(await way_back(faced, self._source)))
 
     async def run(self) -> None:
@@ -192,7 +193,7 @@ class ReturnAddress(PeerObserver):
         return [peer.reached for peer in linked if split_url(peer.reached) is not None][:_ASKED]
 
     async def _follow(self) -> tuple[str, ...]:
-        faced = self._linked_by_network() or self._seeds
+        faced = self._linked_by_network() or self._seeds.addresses()
         return await self._listen_facing([found for url in faced if (found := await self._source(url)) is not None])
 
     async def _listen_facing(self, sources: Sequence[str]) -> tuple[str, ...]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from iris.cluster.discovery.address_book import AddressBook
-from iris.cluster.discovery.dns import Resolve
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.registry import Registry
+from iris.cluster.discovery.seeds import Seeds
 from iris.kernel.names import NodeId
 
 
 class Sources(NamedTuple):
     """The sources of one node."""
 
-    seeds: tuple[str, ...]
-    """URLs; a host name in them stands for all its addresses."""
-    resolve: Resolve
-    """Looks such names up."""
+    seeds: Seeds
+    """Where the user says that nodes are."""
     registry: Registry | None
     """The registry of this machine."""
     lan: LocalNetwork | None

@@ -89,6 +89,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_link_sent_frames_total": _counter("Frames sent."),
     "iris_link_sent_bytes_total": _counter("Bytes sent."),
     "iris_refusals_total": _counter("Frames and messages of peers that were refused.", "reason"),
+    "iris_seed_lookups_total": _counter("Look-ups of seeds, by who was asked and how it ended.", "source", "outcome"),
     # The caller's side.
     "iris_call_duration_seconds": _histogram(
         "Time from a request to its reply or the error of its handler, as the caller sees it.", "cluster", "operation"
@@ -236,6 +237,7 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield from _of_links(statistics)
     for reason, count in bounded(statistics.refusals).items():
         yield Sample("iris_refusals_total", (reason,), count)
+    yield from _of_seeds(statistics)
     yield from _of_pattern("request", "answered", statistics.requests)
     yield from _of_pattern("broadcast", "handed_over", statistics.broadcasts)
     yield from _of_pattern("relayed", "handed_over", statistics.relayed)
@@ -314,6 +316,15 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
         yield Sample("iris_link_messages_total", (outcome,), sum(getattr(link, outcome) for link in links))
     yield Sample("iris_link_sent_frames_total", (), sum(link.frames_sent for link in links))
     yield Sample("iris_link_sent_bytes_total", (), sum(link.bytes_sent for link in links))
+
+
+def _of_seeds(statistics: NodeStatistics) -> Iterator[Sample]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for seed in statistics.seeds.values():
+        counts[seed.source, "answered"] += seed.answered
+        counts[seed.source, "failed"] += seed.failed
+    for labels, count in counts.items():
+        yield Sample("iris_seed_lookups_total", labels, count)
 
 
 def _of_state(cluster: str, state: StateStatistics) -> Iterator[Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import realm_mark
 from iris.cluster.discovery.registry import Registry
+from iris.cluster.discovery.seeds import Seeds
 from iris.cluster.discovery.sources import Sources
+from iris.kernel.errors import NotSent
 from iris.kernel.names import NodeId
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 from tests.support.realms import WALL, TestRealm
@@ -33,7 +36,9 @@ class Names:
     async def resolve(self, url: str) -> tuple[str, ...]:
         await trio.sleep(0.01)
         self.asked.append((trio.current_time(), url))
-        return self.names.get(url, (url,))
+        if not (urls := self.names.get(url, (url,))):
+            raise NotSent(f"the name in {url} is not known")
+        return urls
 
 
 class Introduced:
@@ -64,8 +69,7 @@ def discovery(
     known: NodeId | None = None,
 ) -> Discovery:
     sources = Sources(
-        tuple(f"mem://{seed}" for seed in seeds),
-        (names or Names()).resolve,
+        Seeds(tuple(f"mem://{seed}" for seed in seeds), (names or Names()).resolve, random.Random(1), lambda: WALL),
         registry,
         lan,
         book or AddressBook(),
@@ -324,7 +328,7 @@ async def test_a_partition_in_which_everybody_was_replaced_ends_without_a_seed(a
             await looking.look()
             nursery.start_soon(looking.run)
             await trio.sleep(120)
-        looking._seeds = ()  # what remains is the book
+        looking._seeds = Seeds((), Names().resolve, random.Random(1), lambda: WALL)  # what remains is the book
         fleet.network.partition(["a"], ["b"])
         await trio.sleep(3600)
         assert not fleet["a"].mesh.peers
@@ -371,7 +375,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_of_a_name_that_also_stands_for_a_host_that_is_down_nothing_is_said(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iris.cluster.discovery.discovery.names_a_host", bool)  # so that it is looked up now and then
+    monkeypatch.setattr(Seeds, "asked_again", staticmethod(lambda _: 30.0))  # so that it is looked up now and then
     names = Names(all=("mem://gone", "mem://b"))
     async with open_meshes("a", "b", linked=False) as fleet:
         looking = discovery(fleet["a"], "all", names=names)
@@ -386,7 +390,7 @@ async def test_of_a_name_that_also_stands_for_a_host_that_is_down_nothing_is_sai
 async def test_an_address_of_another_realm_behind_a_name_is_told_once_however_often_it_is_tried(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iris.cluster.discovery.discovery.names_a_host", bool)
+    monkeypatch.setattr(Seeds, "asked_again", staticmethod(lambda _: 30.0))
     names = Names(all=("mem://foreign", "mem://b"))
     async with open_meshes("a", "b", linked=False) as fleet, fleet.open_node("foreign", realm=TestRealm(99)):
         looking = discovery(fleet["a"], "all", names=names)

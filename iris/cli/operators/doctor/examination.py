@@ -29,10 +29,10 @@ from iris.cli.operators.doctor.neighbours import examine_neighbours
 from iris.cli.operators.doctor.realms import examine_realms
 from iris.cli.operators.doctor.scraping import examine_metrics
 from iris.cluster.addresses import advertised, is_loopback, split_url
-from iris.cluster.discovery import Registry
+from iris.cluster.discovery import Registry, Resolve, resolve_seed
+from iris.cluster.seed_urls import check_seed, source_of
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.shapes import is_map
-from iris.kernel.transport import check_url
 from iris.node.environment import Environment
 from iris.patterns.service import DESCRIBE
 from iris.security.files import iris_home, load_revocations, open_local_realm, runtime_place
@@ -71,6 +71,7 @@ class Setup(Struct, frozen=True, kw_only=True):
         dial_networks: networks that it connects to.
         metrics: address and port at which it serves its metrics; None: it does not.
         environment: variables.
+        resolve: asks a source of seeds.
     """
 
     credential: Path | None
@@ -82,6 +83,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     dial_networks: tuple[str, ...]
     metrics: tuple[str, int] | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    resolve: Resolve = resolve_seed
 
 
 async def examine(setup: Setup, report: Report, wall_clock: Callable[[], float] = time.time) -> None:  # noqa: TID251
@@ -138,7 +140,7 @@ class _Examination:
     async def _examine_local(self, at_home: bool) -> None:
         for url in self._setup.seeds:
             try:
-                check_url(url)
+                check_seed(url)
             except ConfigError as error:
                 self._report(seeds.malformed(error))
                 return
@@ -262,18 +264,27 @@ class _Examination:
         found: dict[str, tuple[str, ...]] = dict.fromkeys(urls, ())
         limiter = trio.CapacityLimiter(_AT_ONCE)
 
-        async def resolve(url: str) -> None:
+        async def resolve(url: str) -> tuple[str, ...]:
             async with limiter:
                 addresses, wrong = await seeds.resolve(url)
             if wrong is not None:
                 self._report(wrong)
             elif addresses != (url,):
                 self._report(ok("dns-ok", f"{url} is {', '.join(addresses)}"))
-            found[url] = addresses
+            return addresses
+
+        async def ask(seed: str) -> None:
+            if not source_of(seed):
+                found[seed] = await resolve(seed)
+                return
+            async with limiter:
+                named, finding = await seeds.ask(seed, self._setup.resolve)
+            self._report(finding)
+            found[seed] = tuple([address for url in named[:_MOST_SEEDS] for address in await resolve(url)])
 
         async with trio.open_nursery() as nursery:
             for url in [*found][:_MOST_SEEDS]:
-                nursery.start_soon(resolve, url)
+                nursery.start_soon(ask, url)
         addresses = dict.fromkeys(address for several in found.values() for address in several)
         if len(found) > _MOST_SEEDS or len(addresses) > _MOST_SEEDS:
             cause = f"{len(found)} seeds with {len(addresses)} addresses: {_MOST_SEEDS} of them are looked at"

@@ -78,6 +78,8 @@ Code = Literal[
     "seed-unlinked",
     "seed-unreachable",
     "site-empty",
+    "source-failed",
+    "source-ok",
     "versions-differ",
     "versions-ok",
 ]

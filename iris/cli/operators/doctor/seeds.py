@@ -7,6 +7,7 @@ shows the ports of both ends.
 from __future__ import annotations
 
 import errno
+import shlex
 import socket
 from typing import Final, final
 
@@ -18,8 +19,10 @@ from iris.cli.operators.doctor.clock import clock_difference
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
 from iris.cli.operators.doctor.listening import port_of
 from iris.cluster.addresses import resolve_host, split_url
+from iris.cluster.discovery import Resolve, check_installed
 from iris.cluster.mesh import NoWayBack, Peer, TurnedAway
-from iris.kernel.errors import ConfigError, IrisError
+from iris.cluster.seed_urls import SRV, check_seed, place_of, source_of, split_service
+from iris.kernel.errors import ConfigError, IrisError, NotSent
 from iris.kernel.shapes import is_group
 from iris.kernel.transport import Refused, check_url
 from iris.security.identity import NodeDelegation, OutOfDate
@@ -29,6 +32,9 @@ _PATIENCE: Final = 3.0
 
 _STAYS: Final = 3.0
 """Seconds for which a link has to answer: a node that does not accept this one's dates ends it within two."""
+
+_SHOWN: Final = 8
+"""Addresses of a source that are named."""
 
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
 
@@ -46,6 +52,41 @@ class Reached(Struct, frozen=True, kw_only=True):
     delegation: NodeDelegation | None = None
     peer: Peer | None = None
     error: IrisError | None = None
+
+
+async def ask(seed: str, resolve_seed: Resolve) -> tuple[tuple[str, ...], Diagnosis]:
+    """Return the addresses that a source of seeds names, host names among them, and the finding."""
+    began = trio.current_time()
+    try:
+        check_seed(seed)
+    except ConfigError as error:
+        return (), malformed(error)
+    try:
+        if source_of(seed) == SRV:
+            check_installed(seed)
+        found = await resolve_seed(seed)
+    except ConfigError as error:
+        cause, _, remedy = str(error).rpartition(": ")
+        return (), problem("packages-missing", cause, remedy)
+    except NotSent as error:
+        return (), problem("source-failed", str(error), _how_to_look(seed))
+    took, count = (trio.current_time() - began) * 1000, len(found)
+    named = "1 address" if count == 1 else f"{count} addresses"
+    shown = ", ".join(found[:_SHOWN]) + (", ..." if count > _SHOWN else "")
+    return found, ok("source-ok", f"{seed} answered after {took:.0f} ms with {named}: {shown}")
+
+
+def _how_to_look(seed: str) -> str:
+    """Return the command that shows what a source of seeds has."""
+    match source_of(seed):
+        case "file":
+            return f"cat {shlex.quote(place_of(seed))}"
+        case "kubernetes":
+            url = split_service(seed)
+            namespace = f" -n {url.namespace}" if url.namespace else ""
+            return f"kubectl{namespace} get endpointslices -l kubernetes.io/service-name={url.service}"
+        case _:
+            return f"dig +search SRV {place_of(seed)}"
 
 
 async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:

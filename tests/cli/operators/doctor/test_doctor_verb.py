@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -109,6 +112,48 @@ def test_each_seed_has_its_line(terminal: Terminal, seed: str) -> None:
         ("seed-ok", seed),
     }
     assert done.returncode == 1
+
+
+def test_each_source_of_seeds_says_what_it_answered_or_why_it_did_not(terminal: Terminal, seed: str) -> None:
+    (terminal.directory / "seeds").write_text(f"{seed}\n{seed.replace('127.0.0.1', 'localhost')}\n")
+    file = f"file://{terminal.directory}/seeds"
+    given = ("--seeds", file, "--seeds", f"{file}2", "--seeds", "kubernetes://shop/prices", "--seeds", "dns+srv://a..b")
+    done = terminal.run("doctor", "-o", "json", "--credential", "askers", *given, *LISTEN)
+    found = list(map(json.loads, done.stdout.splitlines()))
+    (answered,) = [one["cause"] for one in found if one["code"] == "source-ok"]
+    assert re.fullmatch(rf"{re.escape(file)} answered after \d+ ms with 2 addresses: {re.escape(seed)}, .*", answered)
+    assert {(one["cause"], one["remedy"]) for one in found if one["code"] == "source-failed"} == {
+        (
+            f"{file}2: the file cannot be read: No such file or directory",
+            f"cat {terminal.directory}/seeds2",
+        ),
+        (
+            "kubernetes://shop/prices: this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST and _PORT are not set",
+            "kubectl -n shop get endpointslices -l kubernetes.io/service-name=prices",
+        ),
+    }
+    assert {one["code"] for one in found} >= {"seed-malformed", "dns-ok", "seed-ok"}
+    assert done.returncode == 1
+
+
+def test_a_verb_takes_a_source_of_seeds(terminal: Terminal, seed: str) -> None:
+    (terminal.directory / "seeds").write_text(seed.removeprefix("tcp://"))
+    file = f"file://{terminal.directory}/seeds"
+    elsewhere = Path(tempfile.mkdtemp(prefix="iris-"))  # of nodes of this machine nobody is found there
+    before = dict(terminal.environment)
+    terminal.environment |= {"XDG_RUNTIME_DIR": str(elsewhere), "IRIS_HOME": str(elsewhere / "home")}
+    try:
+        done = terminal.run("nodes", "-o", "json", "--credential", "askers", "--seeds", file)
+        kept = terminal.run("context", "add", "there", "--credential", "askers", "--seeds", file)
+        certified = terminal.run("keys", "cluster", "realm", "more", "--out", "more", "--seeds", "kubernetes:///a")
+        wrong = terminal.run("keys", "cluster", "realm", "more", "--out", "more2", "--seeds", "kubernetes://a")
+    finally:
+        terminal.environment.clear()
+        terminal.environment |= before
+        shutil.rmtree(elsewhere)
+    assert (done.returncode, kept.returncode, certified.returncode) == (0, 0, 0), done.stderr + kept.stderr
+    assert "databases" in {json.loads(line)["cluster"] for line in done.stdout.splitlines()}
+    assert (wrong.returncode, b"use kubernetes://NAMESPACE/SERVICE" in wrong.stderr) == (2, True)
 
 
 def test_a_node_that_only_dials_out_is_examined_too(terminal: Terminal) -> None:
