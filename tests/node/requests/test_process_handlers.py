@@ -184,15 +184,14 @@ async def test_a_process_that_ends_costs_its_own_request() -> None:
 def test_processes_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     environment = {**os.environ, "IRIS_HOME": str(tmp_path / "home")}
-    program = subprocess.Popen([sys.executable, PROGRAM, file], env=environment)
-    try:
-        trio.run(until, lambda: file.exists() and file.read_text().count(" ") == 1)
-        pids = list(map(int, file.read_text().split()))
-    finally:
-        program.kill()
-    assert len(pids) == 2
-    trio.run(until, lambda: not any(map(is_alive, pids)))
-    program.wait()
+    with subprocess.Popen([sys.executable, PROGRAM, file], env=environment) as program:
+        try:
+            trio.run(until, lambda: file.exists() and file.read_text().count(" ") == 1)
+            pids = list(map(int, file.read_text().split()))
+        finally:
+            program.kill()
+        assert len(pids) == 2
+        trio.run(until, lambda: not any(map(is_alive, pids)))
 
 
 def test_a_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
