@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from time import perf_counter, thread_time
 from types import coroutine
-from typing import Any, Final, TypeVar, cast, final
+from typing import Final, TypeVar, cast, final
 
 T = TypeVar("T")
 
@@ -117,9 +117,9 @@ class Processor:
             self._arm()
 
 
-def metered(of: Callable[[], Processor], work: Coroutine[object, object, T]) -> Coroutine[object, object, T]:
-    """Return what does some work, and counts the time of each step for the one that ``of`` then names."""
-    return cast("Coroutine[Any, Any, T]", _steps(of, work))
+async def metered(of: Callable[[], Processor], work: Coroutine[object, object, T]) -> T:
+    """Do some work, and count the time of each step for the one that ``of`` then names."""
+    return await _steps(of, work)
 
 
 @coroutine

@@ -10,11 +10,13 @@ import pytest
 
 import iris
 import iris.aio
+from iris.patterns.service import process_pool
 from tests.support.process_handlers import Query, make_work
 
 
 def test_a_member_of_asyncio_has_handlers_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(process_pool, "GRACE", 60)
 
     async def main() -> None:
         async with iris.aio.open_node("aio") as node, node.join("work", make_work()):

@@ -172,7 +172,9 @@ def test_a_value_that_is_nested_too_deep_keeps_no_other_out_of_a_table() -> None
         )
         for number, payload in enumerate([1, nested(1024), 3])
     ]
-    assert iris.arrow.to_arrow(events).to_pydict()["value"] == ["1", "(nested too deep to be shown)", "3"]
+    before, deep, behind = iris.arrow.to_arrow(events).to_pydict()["value"]
+    assert (before, behind) == ("1", "3")
+    assert deep in ("(nested too deep to be shown)", "[" * 1024 + "1" + "]" * 1024)  # Python 3.12 and later follow it
 
 
 async def test_a_group_that_looks_to_the_end_without_a_commit_stays_where_it_was(

@@ -368,7 +368,7 @@ shop = {kind}("shop", lifespan=life)
 # -- the node of a handler ----------------------------------------------------------------------------------
 
 
-async def test_the_node_of_a_thread_does_nothing_after_its_membership(autojump_clock: object) -> None:
+async def test_the_node_of_a_thread_does_nothing_after_its_membership() -> None:
     kept: list[iris.sync.Node] = []
     shop = iris.Service("shop")
 

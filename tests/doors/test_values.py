@@ -37,7 +37,8 @@ def test_what_it_cannot_hold_travels_in_an_envelope(value: Any) -> None:
     ("text", "told"),
     [
         ("", "Expecting value"), ("{", "Expecting property"), ("NaN", "NaN is not JSON"), (b"\xff", "decode"),
-        ("[" * 60_000, "nested too deeply"), ("1" * 5_000, "4300 digits"), ("[1e400]", "1e400 is beyond"),
+        ("[" * 60_000, "nested too deeply|Expecting value"), ("1" * 5_000, "4300 digits"),  # 3.14 follows any nesting
+        ("[1e400]", "1e400 is beyond"),
         ("[" + "[]," * 65_536 + "1]", "more than 65536 lists"), ("{}," * 65_537, "more than 65536 maps"),
     ],
 )  # fmt: skip

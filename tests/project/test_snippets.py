@@ -213,6 +213,18 @@ def test_the_terminals_of_a_page_show_what_it_says(name: str) -> None:
     run_console(CONSOLES[name])
 
 
+def test_a_page_that_names_a_wrong_folder_is_found_out() -> None:
+    def terminal(caption: str) -> Block:
+        code = "$ python -c 'import examples.request'\n..."
+        options = {"caption": caption}
+        return Block(page=ROOT / "README.md", line=1, language="console", code=code, file=None, options=options)
+
+    run_console([terminal("Terminal 1, in a checkout")])
+    for wrong in ("Terminal 1", "Terminal 1, in examples/programs"):
+        with pytest.raises(AssertionError, match="No module named 'examples"):
+            run_console([terminal(wrong)])
+
+
 def test_every_script_that_a_page_shows_is_run() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "deploy").glob("test_*.py"))
     scripts = [block.file for page in PAGES.values() for block in page if block.language == "sh" and block.file]

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, final
 
-from docs.pages import Block, matches
+from docs.pages import ROOT, Block, matches
 from tests.support.command import VERBS
 from tests.support.ports import free_port
 from tests.support.verbs import Started
@@ -37,6 +37,8 @@ PROGRAMS: Final = {
 _BEYOND_WORDS: Final = re.compile(r"[^\w\s.,:/@=+-]")
 """Characters that a shell might interpret, outside of quotes."""
 PORT: Final = re.compile(r"\b1[78]\d{3}\b")
+FOLDER: Final = re.compile(r", in (?:an? |the )?(checkout|examples\b[\w/]*)")
+"""Where a terminal is, as its caption says it.  Without that it is where the programs of its page are."""
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""
 
@@ -123,7 +125,8 @@ def plain_words(command: str) -> list[str] | None:
 def run_console(blocks: Iterable[Block]) -> None:
     """Run the terminals of a page, one block after another, in a realm of their own.
 
-    They begin in a folder with the programs that stand in the folder of each program that the page shows.  Ports from
+    They begin in a folder with the programs that stand in the folder of each program that the page shows, and those in
+    a checkout, as their captions say, in a copy of its examples.  Nothing else of the checkout is found.  Ports from
     17000 to 18999 stand for free ones, so that pages can run beside each other.
     """
     blocks = list(blocks)
@@ -137,20 +140,20 @@ def run_console(blocks: Iterable[Block]) -> None:
 
 
 def _run_console(blocks: list[Block], directory: Path) -> None:
-    programs, work = directory / "bin", directory / "work"
+    programs, work, checkout = directory / "bin", directory / "work", directory / "checkout"
     for folder in (programs, work):
         folder.mkdir()
+    if any(FOLDER.search(block.caption) for block in blocks):
+        shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for source in {block.file.parent for block in blocks if block.file is not None}:
         for file in source.glob("*.py"):
             shutil.copy(file, work)
     for name, what in PROGRAMS.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (programs / name).chmod(0o755)
-    root = Path(__file__).resolve().parents[2]
     environment = {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root)))),
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "100",
         "NO_COLOR": "1",
@@ -161,13 +164,15 @@ def _run_console(blocks: list[Block], directory: Path) -> None:
     try:
         for block in blocks:
             if block.language == "console":
-                _run_block(block, terminals, work, environment)
+                found = FOLDER.search(block.caption)
+                folder = work if found is None else checkout / found[1].removeprefix("checkout")
+                _run_block(block, terminals, folder, environment)
     finally:
         for running in reversed(terminals.values()):
             running.stop()
 
 
-def _run_block(block: Block, terminals: dict[str, Running], work: Path, environment: dict[str, str]) -> None:
+def _run_block(block: Block, terminals: dict[str, Running], folder: Path, environment: dict[str, str]) -> None:
     title = block.caption.removesuffix(f": {STAYS}")
     code = re.sub(r"\\\n\s*", "", block.code)
     before, *commands = re.split(r"^\$ ", code, flags=re.MULTILINE)
@@ -178,7 +183,7 @@ def _run_block(block: Block, terminals: dict[str, Running], work: Path, environm
         terminals[title].wait_printed(before)
     for number, text in enumerate(commands, 1):
         command, _, expected = text.partition("\n")
-        running = Running(command, work, environment)
+        running = Running(command, folder, environment)
         if STAYS in block.caption and number == len(commands):
             if title in terminals:
                 terminals.pop(title).stop()

@@ -52,8 +52,8 @@ def ignore_interrupts(_: iris.Request) -> None:
 
 def wait(file: str) -> None:
     path = Path(file)
-    path.with_suffix(".began").touch()
     try:
+        path.with_suffix(".began").touch()  # it may be told to end right behind this
         time.sleep(60)
     finally:
         path.write_text(str(os.getpid()))

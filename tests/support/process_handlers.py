@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -82,17 +83,19 @@ def meet(names: list[str]) -> int:
 def wait(file: str) -> None:
     """Wait until told to end, and say so."""
     path = Path(file)
-    path.with_suffix(".began").touch()
     try:
+        path.with_suffix(".began").touch()  # it may be told to end right behind this
         time.sleep(60)
     finally:
         path.write_text(str(os.getpid()))
 
 
 def spin(file: str) -> None:
-    """Hold the interpreter in C code, with a program started before."""
-    child = subprocess.Popen(["sleep", "300"])
-    Path(file).write_text(f"{os.getpid()} {child.pid}")
+    """Hold the interpreter in C code, with a program started before; also when told to end before it does."""
+    with suppress(KeyboardInterrupt):
+        child = subprocess.Popen(["sleep", "300"])
+        Path(file).write_text(f"{os.getpid()} {child.pid}")
+        deque(repeat(0), maxlen=0)
     deque(repeat(0), maxlen=0)
 
 

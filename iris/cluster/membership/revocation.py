@@ -206,9 +206,12 @@ class RevocationExchange(PeerObserver):
             mesh.drop(peer.node, reason)
 
     def _send_list(self, peer: Peer) -> None:
-        """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
+        """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it.
+
+        Nor while this node closes: no task may begin any more.
+        """
         current = self.revocations.current
-        if current is None or peer.node in self._later or peer.other_realm:
+        if current is None or peer.node in self._later or peer.other_realm or self._mesh.closing:
             return
         wait = self._turns.next_list(peer.node, current.signed, trio.current_time())
         if wait is None:

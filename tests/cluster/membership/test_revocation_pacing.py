@@ -133,6 +133,16 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
         assert a.mesh.refusals["message of kind Revocations"] > 100
 
 
+async def test_a_node_that_closes_begins_nothing_for_a_peer_that_comes(autojump_clock: MockClock) -> None:
+    """What it is made of ends before its links do."""
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with open_revoking(fleet, "a") as (revoking,):
+            assert revoking.apply(issue(fleet, 1).signed)
+            a.mesh.stop_receiving()
+        revoking.peer_connected(a.mesh.peers[b.id])  # for whom the list would wait for its turn
+
+
 async def test_of_many_lists_in_a_moment_a_peer_gets_the_first_and_the_last(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet, open_revoking(fleet, "a", "b") as (first, second):
         for number in range(1, 30):

@@ -100,7 +100,8 @@ def test_a_client_that_goes_away_breaks_the_tunnel(run: Run) -> None:
 
 
 WRONG: list[tuple[str | bytes, int, str]] = [
-    ("", 4400, "no JSON"), ("{", 4400, "no JSON"), ("1", 4400, "expected a map"), ("[" * 9999, 4400, "nested"),
+    ("", 4400, "no JSON"), ("{", 4400, "no JSON"), ("1", 4400, "expected a map"),
+    ('{"payload": ' + "[" * 900 + "]" * 900 + "}", 4400, "nested"),
     ('{"credit": 0}', 4400, "whole number"), ('{"credit": true}', 4400, "whole number"),
     ('{"credit": 1e400}', 4400, "no JSON"), ('{"credit": 1048577}', 4400, "may be lent"),
     ('{"eof": true, "payload": 1}', 4400, "expected a map"), ('{"payload": 1, "encoding": "x"}', 4400, "encoding"),
@@ -115,7 +116,7 @@ def test_a_client_that_breaks_the_rules_loses_its_tunnel_alone(run: Run) -> None
             for wrong, code, text in WRONG:
                 async with open_tunnel(place) as socket:
                     await socket.recv()
-                    await socket.send(wrong if len(wrong) < 3000 else wrong[:1999])
+                    await socket.send(wrong)
                     closed, reason = await ending(socket)
                     assert (closed, text in reason) == (code, True), (wrong[:60], closed, reason)
             async with open_tunnel(place) as socket:

@@ -60,7 +60,7 @@ async def test_a_look_ends_with_what_was_there_when_it_began(desk: tuple[Network
     async with node.bridge().consume("orders.>", until="now") as orders:
         assert orders.group is None
         async with await anext(orders) as first:
-            assert len(first) == 1024
+            assert 0 < len(first) <= 1024
         await publish(node, range(3000, 3010))
         assert [event.payload for event in first] + await rest(orders) == list(range(3000))
         with pytest.raises(StopAsyncIteration):
