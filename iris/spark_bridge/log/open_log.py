@@ -15,8 +15,8 @@ from iris.spark_bridge.log.chunk_io import Tails
 from iris.spark_bridge.log.index import Index
 from iris.spark_bridge.log.publishers import Publishers
 from iris.spark_bridge.log.records import GAPS, REMOVALS
-from iris.spark_bridge.log.retention import Removals
 from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.topics.removals import Removals
 from iris.spark_bridge.log.transaction import Transaction
 
 

@@ -1,9 +1,6 @@
 """Retention: which events may be removed, by age and by size, but never what a protected group has still to read.
 
 Whole segments go, from the beginning of each shard.
-
-Removals: the topics whose events were removed, so that a reader of others gets no report of a loss.  A query on
-a silent topic stays at the offset where it was, and the events of other topics behind that go.
 """
 
 from __future__ import annotations
@@ -11,15 +8,43 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, final
-from weakref import WeakKeyDictionary
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.numerals import as_float, as_whole, shown
-from iris.spark_bridge.log.records import REMOVALS, Removed, SegmentRecord
-from iris.spark_bridge.log.topics.filter import TopicFilter
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.log.appender import write_gaps
+from iris.spark_bridge.log.open_log import OpenLog
+from iris.spark_bridge.log.owners import Owners
+from iris.spark_bridge.log.reader import Reader
+from iris.spark_bridge.log.records import (
+    CHUNKS,
+    CURSORS,
+    IN_TIER,
+    SEGMENTS,
+    SHARDS,
+    TIERED,
+    ChunkPlace,
+    SegmentRecord,
+    ShardState,
+    all_shards,
+    delete_chunks,
+    delete_topics,
+    segments_of,
+    spans,
+)
+from iris.spark_bridge.log.segments import Reserve
+from iris.spark_bridge.log.tiering import Tiering
+from iris.spark_bridge.log.topics.index import topics_of
 from iris.spark_bridge.log.transaction import Transaction
+
+T = TypeVar("T")
+
+_DELETED_AT_ONCE: Final = 20_000
+"""Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
 
 
 def _limit(name: str, value: object) -> float | None:
@@ -73,97 +98,6 @@ class Retention:
         object.__setattr__(self, "group_idle", idle)
 
 
-MAX_REMOVALS: Final = 65_536
-"""Topics of a log whose removals are known one by one.  Those that lie furthest back are put together."""
-
-_OTHERS: Final = ""
-"""Stands for the topics that are not named."""
-
-
-@final
-class Removals:
-    """Below which offsets events of which topics were removed.  Safe to ask in any thread; one at a time may change it.
-
-    Args:
-        records: offsets by shard and topic.
-    """
-
-    def __init__(self, records: Iterable[tuple[Removed, int]]) -> None:
-        self._before: dict[int, dict[str, int]] = {}
-        for (shard, topic), before in records:
-            self._before.setdefault(shard, {})[topic] = before
-        self._count = sum(map(len, self._before.values()))
-        self._changed: set[tuple[int, str]] = set()
-        self._answers: WeakKeyDictionary[TopicFilter, dict[int, int]] = WeakKeyDictionary()
-
-    def earliest(self, shard: int, earliest: int, wanted: TopicFilter) -> int:
-        """Return the offset below which wanted events may have been removed, by age, size or hand.
-
-        Args:
-            shard: number of the shard.
-            earliest: earliest offset of the shard: no event is left below it.
-            wanted: topics.
-        """
-        before = self._before.get(shard)
-        if before is None:
-            return earliest
-        others = before.get(_OTHERS, 0)
-        if wanted.names is not None:
-            return max([others, *(before.get(name, 0) for name in wanted.names)])
-        answers = self._answers.setdefault(wanted, {})
-        answer = answers.get(shard)
-        if answer is None:
-            topics = [topic for topic in tuple(before) if topic]
-            answer = answers[shard] = max([others, *(before.get(topic, 0) for topic in wanted.choose(topics))])
-        return answer
-
-    def note(self, shard: int, topics: Mapping[str, int] | None, before: int, *, earliest: int) -> None:
-        """Note that events of some topics are removed.
-
-        Args:
-            shard: number of the shard.
-            topics: each with the offset below which that is so; None: they are not known.
-            before: below it all are removed.
-            earliest: below it all had been before.
-        """
-        if shard not in self._before:
-            # Of what went before this was noted, the topics are not known.
-            self._before[shard] = {_OTHERS: earliest}
-            self._changed.add((shard, _OTHERS))
-            self._count += 1
-        known = self._before[shard]
-        for topic, end in ({_OTHERS: before} if topics is None else topics).items():
-            self._count += topic not in known
-            known[topic] = max(end, known.get(topic, 0))
-            self._changed.add((shard, topic))
-
-    def write(self, view: Transaction) -> None:
-        """Write what was noted."""
-        if self._count > MAX_REMOVALS:
-            self._put_together()
-        for shard, topic in self._changed:
-            before = self._before[shard].get(topic)
-            if before is None:
-                view.delete(REMOVALS, (shard, topic))
-            else:
-                view.put(REMOVALS, (shard, topic), before)
-        self._changed.clear()
-        self._answers.clear()
-
-    def _put_together(self) -> None:
-        """Keep three quarters of the topics; of the others it is known together below which offset events are gone."""
-        every = [(before, shard, topic) for shard, known in self._before.items() for topic, before in known.items()]
-        every.sort()
-        for before, shard, topic in every[: self._count - MAX_REMOVALS * 3 // 4]:
-            if topic == _OTHERS:
-                continue
-            known = self._before[shard]
-            del known[topic]
-            known[_OTHERS] = max(before, known.get(_OTHERS, 0))
-            self._changed |= {(shard, topic), (shard, _OTHERS)}
-        self._count = sum(map(len, self._before.values()))
-
-
 def choose_expired(
     segments: Mapping[int, Sequence[SegmentRecord]],
     retention: Retention,
@@ -213,3 +147,133 @@ def _ages(number: int, shard: Sequence[SegmentRecord], now: int) -> list[tuple[i
         age = min(age, segment.last_timestamp if segment.last_timestamp <= now else segment.written)
         found.append((age, number, segment.first, segment))
     return found
+
+
+@final
+class Retainer:
+    """Makes room in a log.  Every call blocks.
+
+    Args:
+        log: the log.
+        tiering: tier of the log.
+        reader: reader of the log, which learns what is gone.
+        owners: owners of names.
+    """
+
+    def __init__(self, log: OpenLog, tiering: Tiering, reader: Reader, owners: Owners) -> None:
+        self._log = log
+        self._tiering = tiering
+        self._reader = reader
+        self._owners = owners
+        self._reserve = Reserve(log.directory / "reserve")
+        self._retaining = threading.Lock()
+
+    def trim(self, shard: int, before: int) -> int:
+        """Remove the events of a shard below offset ``before``; return how many are gone now.
+
+        Raises:
+            StoreFull: there is no room even to write that down; some of it may be done.
+        """
+        with self._log.writing:
+            with self._log.index.read() as view:
+                record = view.find(SHARDS, shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            return self._make_room(partial(self._trim, shard, before)) - record.earliest
+
+    def _make_room(self, remove: Callable[[], T]) -> T:
+        """Remove something; a full disk gives up its reserve for that."""
+        try:
+            try:
+                return remove()
+            except StoreFull:
+                self._reserve.give_up()
+                return remove()
+        finally:
+            self._reserve.make()
+
+    def _trim(self, number: int, before: int) -> int:
+        with self._log.changing() as view:
+            shard = view.get(SHARDS, number)
+            assert shard is not None
+            earliest = min(max(before, shard.earliest), shard.next)
+            # From here no reader gets these events any more; what follows only gives their room back.
+            view.put(SHARDS, number, dataclasses.replace(shard, earliest=earliest))
+            self._log.gaps.trim(number, earliest)
+            write_gaps(view, self._log.gaps)
+            self._note_removal(view, shard, earliest)
+            dead = [segment for segment in segments_of(view, number) if segment.end <= earliest]
+        self._reader.trimmed(number, earliest)
+        size = shard.size
+        for segment in dead:
+            deleted = _DELETED_AT_ONCE
+            while deleted == _DELETED_AT_ONCE:
+                with self._log.index.write() as view:
+                    deleted = _delete_chunks(view, number, segment.end)
+                    if deleted < _DELETED_AT_ONCE:
+                        delete_topics(view, number, segment.first)
+                        view.delete(SEGMENTS, (number, segment.first))
+                        view.delete(TIERED, (number, segment.first))
+                        size -= segment.size
+                        view.put(SHARDS, number, dataclasses.replace(shard, earliest=earliest, size=size))
+            self._tiering.trimmed(number, segment.first)
+            # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
+            # other way round it would leave an index without its file, which is damage.
+            self._log.files.remove(number, shard.epoch, segment.first, segment.revision)
+        return earliest
+
+    def _note_removal(self, view: Transaction, shard: ShardState, earliest: int) -> None:
+        """Record the topics whose events below ``earliest`` go: a reader of other topics has lost nothing."""
+        for segment in spans(view, SEGMENTS, shard.number, shard.earliest):
+            if segment.first >= earliest:
+                break
+            topics = topics_of(view, shard.number, segment, earliest)
+            self._log.removals.note(shard.number, topics, min(segment.end, earliest), earliest=shard.earliest)
+        self._log.removals.write(view)
+
+    def retain(self, retention: Retention, *, now: int) -> int:
+        """Remove what ``retention`` no longer wants; return how many events are gone now.
+
+        With a tier none are: files go whose segments it has, and other segments stay.
+        """
+        with self._retaining:
+            with self._log.index.read() as view:
+                shards = all_shards(view)
+                segments = {shard.number: segments_of(view, shard.number) for shard in shards}
+                cursors = [cursor for _, cursor in view.items(CURSORS)]
+            unread = {
+                shard.number: min(
+                    (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
+                    default=shard.next,
+                )
+                for shard in shards
+            }
+            local = {
+                number: [segment for segment in own if segment.revision != IN_TIER] for number, own in segments.items()
+            }
+            expired = choose_expired(local, retention, now=now, unread=unread)
+            if self._tiering.is_attached:
+                for number, before in expired.items():
+                    self._make_room(partial(self._tiering.drop, number, before))
+                return 0
+            return sum(self.trim(shard, before) for shard, before in expired.items())
+
+    def forget_publishers(self, before: int) -> int:
+        """Forget the publishers whose last event arrived before ``before``; return how many.
+
+        Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
+        """
+        with self._owners.changing() as view:
+            self._owners.drop_jobs(view, before)
+            return self._log.publishers.forget_silent(view, before)
+
+
+def _delete_chunks(view: Transaction, shard: int, before: int) -> int:
+    """Delete chunks that end at or before an offset, as many as one transaction does; return how many."""
+    dead: list[ChunkPlace] = []
+    for place in spans(view, CHUNKS, shard):
+        if place.end > before or len(dead) == _DELETED_AT_ONCE:
+            break
+        dead.append(place)
+    delete_chunks(view, shard, dead)
+    return len(dead)

@@ -21,7 +21,7 @@ from iris.spark_bridge.log.owners import Owners
 from iris.spark_bridge.log.reader import Reader
 from iris.spark_bridge.log.records import MEMBERS, SUBSCRIBERS, ShardState
 from iris.spark_bridge.log.replication.replication import Replication
-from iris.spark_bridge.log.retainer import Retainer
+from iris.spark_bridge.log.retention import Retainer
 from iris.spark_bridge.log.tiering import TierCatalog, Tiering
 from iris.spark_bridge.log.transaction import Transaction
 

@@ -15,9 +15,9 @@ import trio
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.events.gaps import GapBook
-from iris.spark_bridge.log import appender, retainer
+from iris.spark_bridge.log import appender, retention
 from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.log.retainer import Retainer
+from iris.spark_bridge.log.retention import Retainer
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.transaction import Transaction
@@ -284,7 +284,7 @@ def test_what_is_missing_is_known_as_long_as_the_events_beside_it_are_there(
     for number in (1, 2, 5, 6, 7):
         event = fake_event(b"x" * 3000, sequence=number, first=number)
         store.appender.append({0: [event]}, now=number)
-    monkeypatch.setattr(retainer, "write_gaps", write_gaps)
+    monkeypatch.setattr(retention, "write_gaps", write_gaps)
     if failures == 1:  # with the reserve there is room
         assert store.retainer.trim(0, 4) == 4
     else:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import SINK_SCHEMA, decode_events
-from iris.spark_bridge.log import retention
 from iris.spark_bridge.log.chunk import Chunk, crc32
 from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
@@ -277,7 +276,7 @@ def test_what_was_removed_is_known_after_the_log_was_opened_again(tmp_path: Path
 
 
 def test_of_many_topics_those_that_went_first_are_put_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "MAX_REMOVALS", 8)
+    monkeypatch.setattr("iris.spark_bridge.log.topics.removals.MAX_REMOVALS", 8)
     for number in range(12):
         append(store, f"t.{number}")
     store.retainer.trim(0, 12)
