@@ -37,8 +37,8 @@ VALUE: Final = b"x" * 1000
 _WARM: Final = 20
 """Rows that come before the way of others is timed."""
 
-Measured = tuple[float, float]
-"""Events a second, and microseconds of processor time of each."""
+Measured = tuple[float, float, float]
+"""Events a second, and microseconds of processor time of each: of all processes, and of the member alone."""
 
 
 def measure_engines(events: int, answers: int, rounds: int = ROUNDS) -> None:
@@ -55,6 +55,9 @@ def measure_engines(events: int, answers: int, rounds: int = ROUNDS) -> None:
         kinds = {
             "its own log": partial(_publish, "alone", bridges["alone"], events),
             "its own log, two copies and an election": partial(_publish, "bridge", bridges["bridge"], events),
+            "its own log, two copies and an election, a key each": partial(
+                _publish, "bridge", bridges["bridge"], events, keyed=True
+            ),
             "its own log, a key each": partial(_publish, "alone", bridges["alone"], events, keyed=True),
             "Kafka": partial(_publish, "kafka", bridges["kafka"], events),
             "Kafka, a key each": partial(_publish, "kafka", bridges["kafka"], events, keyed=True),
@@ -63,9 +66,10 @@ def measure_engines(events: int, answers: int, rounds: int = ROUNDS) -> None:
         }
         found = _in_turns(kinds, rounds)
         for name, measured in found.items():
-            rate, used = (statistics.median(one) for one in zip(*measured, strict=True))
+            rate, used, member = (statistics.median(one) for one in zip(*measured, strict=True))
             beside = {
                 "its own log, two copies and an election": ("its own log", 0, ">= 0.6x the rate"),
+                "its own log, two copies and an election, a key each": ("its own log, a key each", 0, ">= 0.6x"),
                 "Kafka": ("Kafka's client alone", 1, "<= 1.3x the time"),
                 "Kafka, a key each": ("Kafka's client alone, a key each", 1, "<= 1.3x the time"),
             }.get(name)
@@ -73,7 +77,8 @@ def measure_engines(events: int, answers: int, rounds: int = ROUNDS) -> None:
             if beside is not None:
                 other, place, target = beside
                 against = f"{_ratio(measured, found[other], place):.2f}x of {other} ({target})"
-            row(f"{name}: events/s, us of each", f"{rate:,.0f}, {used:.1f}", against)
+            of_member = f" ({member:.1f} of the primary)" if used > member else ""
+            row(f"{name}: events/s, us of each", f"{rate:,.0f}, {used:.1f}{of_member}", against)
         if answers:
             _time_answers(directory, kafka, answers)
 
@@ -146,9 +151,10 @@ def _publish(bridge: str, processes: Sequence[Child], count: int, *, keyed: bool
                     await confirmed.publish(bridge, VALUE, key=f"k{number % KEYS}" if keyed else None)
             return count / (time.perf_counter() - began)
 
-    before = sum(processor_time(process.pid) for process in processes)
+    before = [processor_time(process.pid) for process in processes]
     rate = trio.run(run)
-    return rate, (sum(processor_time(process.pid) for process in processes) - before) / count * 1e6
+    used = [processor_time(process.pid) - then for process, then in zip(processes, before, strict=True)]
+    return rate, sum(used) / count * 1e6, used[0] / count * 1e6
 
 
 def _produce(bootstrap: str, count: int, *, keyed: bool = False) -> Measured:
@@ -169,7 +175,8 @@ def _produce(bootstrap: str, count: int, *, keyed: bool = False) -> Measured:
             producer.poll(0)
     producer.flush()
     assert delivered == [None] * count
-    return count / (time.perf_counter() - began), (time.process_time() - used) / count * 1e6
+    each = (time.process_time() - used) / count * 1e6
+    return count / (time.perf_counter() - began), each, each
 
 
 def _time_answers(directory: Path, kafka: KafkaCluster, count: int) -> None:

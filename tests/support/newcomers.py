@@ -61,6 +61,7 @@ PAGE_OF = {
     "replication": "howto/spark/copies",
     "backup": "howto/spark/backup",
     "restore": "howto/spark/backup",
+    "capacity": "howto/spark/engine",
     "hello world": "tutorial/first",
     "rpc": "tutorial/service",
     "pubsub": "tutorial/events",

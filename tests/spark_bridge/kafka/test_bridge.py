@@ -9,11 +9,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 import iris
+import iris.arrow
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
@@ -82,6 +84,19 @@ async def test_a_confirmed_event_is_in_kafka_with_what_names_it(kafka: KafkaClus
     assert [one.get("iris-encoding") for one in headers] == [None, b"utf-8", b"json", None]
     named = [(one["iris-publisher"], one["iris-topic"], one["iris-number"]) for one in headers]
     assert len(set(named)) == 4
+
+
+async def test_events_in_kafka_become_columns_as_those_of_a_log(kafka: KafkaCluster, topic: str) -> None:
+    async with open_network() as network, bridge(network, kafka, topic), network.open_node("desk") as node:
+        for number in range(3):
+            await node.publish_confirmed("orders.new", {"n": number}, key="k", headers={"h": "v"}, timeout=30)
+        async with node.bridge().consume("orders.>", until="now") as orders:
+            columns = pa.Table.from_batches([iris.arrow.to_arrow(batch) async for batch in orders], iris.arrow.SCHEMA)
+    assert columns.column("value").to_pylist() == ['{"n":0}', '{"n":1}', '{"n":2}']
+    first = columns.to_pylist()[0]
+    assert (first["topic"], first["key"], first["sender"], first["headers"]) == (
+        "orders.new", "k", "desk", [("h", "v")],
+    )  # fmt: skip
 
 
 async def test_a_topic_that_is_compacted_keeps_the_last_value_of_each_key(kafka: KafkaCluster) -> None:
