@@ -167,6 +167,9 @@ async def test_addresses_are_known_without_asking_once_a_source_has_named_them(a
 async def test_srv_records_without_their_package_are_refused_before_a_node_opens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    def find_nothing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"needs dnspython: pip install 'iris-mesh\[dns\]'"):
         World().seeds(SRV)
