@@ -142,7 +142,14 @@ class Api:
 
 
 def _status(code: int, reason: str) -> bytes:
-    made = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason, "code": code}
+    made: dict[str, Any] = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": reason,
+        "code": code,
+    }
     return json.dumps(made).encode()
 
 
@@ -151,7 +158,7 @@ def make_authority() -> tuple[bytes, bytes]:
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("kubernetes", "apiserver")]
     now = datetime.datetime.now(datetime.UTC)
-    made = []
+    made: list[bytes] = []
     for number, key in enumerate(keys):  # without the identifiers of keys, as many clusters have it
         builder = x509.CertificateBuilder().subject_name(names[number]).issuer_name(names[0])
         builder = builder.public_key(key.public_key()).serial_number(number + 1)
@@ -192,13 +199,15 @@ def open_api(folder: Path) -> Iterator[Api]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name there
             pass
 
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, *_: object) -> None:  # a client that does not like the certificate hangs up
+        def handle_error(
+            self, request: object, client_address: object
+        ) -> None:  # a client that does not like the certificate hangs up
             pass
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import dns.flags
 import dns.message
 import dns.rcode
+import dns.rdatatype
 import dns.rrset
 from dns.resolver import Resolver
 
@@ -22,14 +23,14 @@ class NameServer:
         records: records by name and type, as text.
         asked: what it was asked for, with the way by which it was.
         is_silent: it says nothing.
-        rcode: the answer to every question, if it is not 0.
+        rcode: the answer to every question, if it is not NOERROR.
     """
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], list[str]] = {}
         self.asked: list[tuple[str, str]] = []
         self.is_silent = False
-        self.rcode = 0
+        self.rcode = dns.rcode.NOERROR
         self.port = 0
 
     def resolver(self) -> Resolver:
@@ -47,7 +48,8 @@ class NameServer:
             return None
         made = dns.message.make_response(asked)
         records = self.records.get((name, kind), [])
-        made.set_rcode(self.rcode or (0 if any(known == name for known, _ in self.records) else dns.rcode.NXDOMAIN))
+        is_known = any(known == name for known, _ in self.records)
+        made.set_rcode(self.rcode or (dns.rcode.NOERROR if is_known else dns.rcode.NXDOMAIN))
         if records and not self.rcode:
             made.answer.append(dns.rrset.from_text_list(rrset.name, 5, "IN", kind, records))
         wire = made.to_wire(max_size=65535)

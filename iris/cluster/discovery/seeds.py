@@ -186,6 +186,8 @@ class Seeds:
         if trio.current_time() >= asked.due:
             try:
                 found = await self._resolve(url)
+                if not found:
+                    raise NotSent(f"{url}: the answer has no address")
                 if source_of(url):
                     found = await self._expand(url, found)
             except NotSent as error:

@@ -54,7 +54,7 @@ def parse_lines(seed: str, text: str) -> list[str]:
         url = entry if "://" in entry else f"tcp://{entry}"
         try:
             if not url.startswith(("tcp://", "ws://")) or not url.isprintable() or len(url.split()) > 1:
-                raise ConfigError("no address")
+                raise ConfigError("another form: use HOST:PORT")
             urls.append(check_url(url))
         except ConfigError:
             raise NotSent(f"{seed}: line {number} is no HOST:PORT") from None

@@ -83,6 +83,10 @@ def linked(fleet: Fleet, name: str) -> set[str]:
     return {names[node] for node in fleet[name].mesh.peers}
 
 
+def after_half_a_minute(_: str) -> float:
+    return 30.0
+
+
 async def test_a_first_look_links_every_seed_and_introduces_it(autojump_clock: MockClock) -> None:
     introduced: list[NodeId] = []
     async with open_meshes("a", "b", "c", linked=False) as fleet:
@@ -375,7 +379,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_of_a_name_that_also_stands_for_a_host_that_is_down_nothing_is_said(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Seeds, "asked_again", staticmethod(lambda _: 30.0))  # so that it is looked up now and then
+    monkeypatch.setattr(Seeds, "asked_again", staticmethod(after_half_a_minute))  # so that it is looked up now and then
     names = Names(all=("mem://gone", "mem://b"))
     async with open_meshes("a", "b", linked=False) as fleet:
         looking = discovery(fleet["a"], "all", names=names)
@@ -390,7 +394,7 @@ async def test_of_a_name_that_also_stands_for_a_host_that_is_down_nothing_is_sai
 async def test_an_address_of_another_realm_behind_a_name_is_told_once_however_often_it_is_tried(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Seeds, "asked_again", staticmethod(lambda _: 30.0))
+    monkeypatch.setattr(Seeds, "asked_again", staticmethod(after_half_a_minute))
     names = Names(all=("mem://foreign", "mem://b"))
     async with open_meshes("a", "b", linked=False) as fleet, fleet.open_node("foreign", realm=TestRealm(99)):
         looking = discovery(fleet["a"], "all", names=names)

@@ -66,6 +66,16 @@ async def test_a_seed_that_fails_stands_for_what_it_did_before_and_says_so_once(
     assert (known.error, known.answered_at) == (None, trio.current_time())
 
 
+async def test_an_answer_without_an_address_is_a_failure(autojump_clock: MockClock) -> None:
+    world = World()
+    seeds = world.seeds(API)
+    world.answers[API] = ("tcp://10.0.0.1:7000",)
+    await seeds.resolve(API)
+    world.answers[API] = ()
+    assert await seeds.resolve(API) == ("tcp://10.0.0.1:7000",)
+    assert seeds.statistics()[API].error == f"{API}: the answer has no address"
+
+
 async def test_a_seed_that_has_never_answered_says_why_to_who_asks(autojump_clock: MockClock) -> None:
     world = World()
     world.answers[SRV] = "the name is not known"
@@ -167,6 +177,9 @@ async def test_addresses_are_known_without_asking_once_a_source_has_named_them(a
 async def test_srv_records_without_their_package_are_refused_before_a_node_opens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    def find_nothing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"needs dnspython: pip install 'iris-mesh\[dns\]'"):
         World().seeds(SRV)

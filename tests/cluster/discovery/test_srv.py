@@ -12,6 +12,8 @@ import trio
 
 pytest.importorskip("dns", reason="the extra dns")
 
+import dns.rcode
+
 from iris.cluster.discovery import srv
 from iris.cluster.discovery.dns import MAX_ADDRESSES
 from iris.cluster.discovery.seeds import resolve_seed
@@ -60,7 +62,7 @@ async def test_each_way_in_which_a_name_has_no_service_is_told_apart(server: Nam
     server.records[NAME, "SRV"] = ["0 0 0 ."]
     with pytest.raises(NotSent, match="there is no such service"):
         await ask(server)
-    server.rcode = 2  # SERVFAIL
+    server.rcode = dns.rcode.SERVFAIL
     with pytest.raises(NotSent, match="no name server has an answer"):
         await ask(server)
 

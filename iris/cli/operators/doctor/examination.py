@@ -280,7 +280,15 @@ class _Examination:
             async with limiter:
                 named, finding = await seeds.ask(seed, self._setup.resolve)
             self._report(finding)
-            found[seed] = tuple([address for url in named[:_MOST_SEEDS] for address in await resolve(url)])
+            answers: dict[str, tuple[str, ...]] = dict.fromkeys(named[:_MOST_SEEDS], ())
+
+            async def look_up(url: str) -> None:
+                answers[url] = await resolve(url)
+
+            async with trio.open_nursery() as names:
+                for url in answers:
+                    names.start_soon(look_up, url)
+            found[seed] = tuple(address for several in answers.values() for address in several)
 
         async with trio.open_nursery() as nursery:
             for url in [*found][:_MOST_SEEDS]:
