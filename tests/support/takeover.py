@@ -27,6 +27,7 @@ import trio
 import iris
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.election.engine import LEASE
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.events.schema import decode_events
 from tests.support.etcd import find_etcd, open_etcd
@@ -96,7 +97,7 @@ class Shown:
 
     acknowledged: list[str] = dataclasses.field(default_factory=list[str])
     served: list[tuple[Fault, float]] = dataclasses.field(default_factory=list[tuple[Fault, float]])
-    """For each turn, the longest time in seconds in which no event was acknowledged."""
+    """For each turn, the longest time in seconds for which a publisher waited for an acknowledgement."""
     holders: list[str] = dataclasses.field(default_factory=list[str])
     leases: int = 0
 
@@ -128,9 +129,11 @@ class Stage:
         self.shown = Shown()
         self._number = 0
         self._acknowledged = trio.Event()
-        self._last = 0.0
+        """Set, and replaced, with each acknowledgement."""
+        self._last = [0.0] * _PUBLISHERS
+        """When each publisher had its last acknowledgement."""
         self._gap = 0.0
-        """Longest time between two acknowledgements in this turn, in seconds."""
+        """Longest wait of a publisher for an acknowledgement in this turn, in seconds."""
 
     def _child(self, name: str, *options: str, ready: str) -> Child:
         url = self._url.format(port=self._gates[name].port)
@@ -165,15 +168,18 @@ class Stage:
                             return
                     await trio.sleep(0.05)
 
-    async def publish(self, node: iris.Node) -> None:
+    async def publish(self, node: iris.Node, which: int) -> None:
         """Publish one event after the other, each acknowledged."""
         while True:
             self._number += 1
             value = str(self._number)
+            began = trio.current_time()
             await node.publish_confirmed("events", value, timeout=_PATIENCE)
             self.shown.acknowledged.append(value)
+            self._last[which] = trio.current_time()
+            self._gap = max(self._gap, trio.current_time() - began)
             self._acknowledged.set()
-            self._gap, self._last = max(self._gap, trio.current_time() - self._last), trio.current_time()
+            self._acknowledged = trio.Event()
             await trio.sleep(0.01)
 
     async def hold(self, node: iris.Node) -> None:
@@ -193,7 +199,7 @@ class Stage:
     async def turn(self, fault: Fault) -> None:
         """Let something happen to the primary, and wait until another one is, and all are back."""
         former, child = self.primary, self.children[self.primary]
-        began = self._last = trio.current_time()
+        began = trio.current_time()
         self._gap = 0.0
         match fault:
             case "killed":
@@ -207,9 +213,10 @@ class Stage:
             case _:
                 assert_never(fault)
         await self._wait_taken(former)
-        self._acknowledged = trio.Event()
+        taken = trio.current_time()
         with trio.fail_after(_PATIENCE):
-            await self._acknowledged.wait()
+            while min(self._last) < taken:
+                await self._acknowledged.wait()
         self.shown.served.append((fault, self._gap))
         if fault == "stopped":
             await trio.sleep_until(began + _STOPPED)
@@ -277,8 +284,8 @@ async def open_stage(url: str, port: int, chance: random.Random) -> AsyncIterato
                     iris.open_node("workers") as two,
                 ):
                     async with trio.open_nursery() as users:
-                        for _ in range(_PUBLISHERS):
-                            users.start_soon(stage.publish, publisher)
+                        for which in range(_PUBLISHERS):
+                            users.start_soon(stage.publish, publisher, which)
                         users.start_soon(stage.hold, one)
                         users.start_soon(stage.hold, two)
                         yield stage
@@ -317,7 +324,7 @@ async def run_away(seconds: float) -> int:
             await trio.sleep(seconds)
             meanwhile = len(stage.shown.acknowledged) - before
             await trio.to_thread.run_sync(server.start)  # type: ignore[attr-defined]
-            await trio.sleep(2 * 3.0)  # two leases: nobody takes over behind it either
+            await trio.sleep(2 * LEASE)  # nobody takes over behind it either
             for name in stage.children.keys() - {primary}:
                 assert "serves" not in (stage._directory / f"{name}.txt").read_text()
     return meanwhile

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, final
@@ -267,10 +267,21 @@ class BridgeCopy:
             await self._learn(answer.state, term)
             self._pending.clear()
             self._size = 0
-            with one_error():
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._repeat, tunnel, term)
-                    await self._receive(tunnel, term)
+            try:
+                with one_error():
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._repeat, tunnel, term)
+                        await self._receive(tunnel, term)
+            finally:
+                if self._state.promised > term:
+                    await self._part(tunnel)
+
+    async def _part(self, tunnel: Tunnel) -> None:
+        """Report a promise to the primary that was followed: until that leaves, publishers send to it."""
+        with trio.move_on_after(_PAUSE, shield=True), suppress(DeliveryError, trio.EndOfChannel):
+            await send_message(tunnel, FromCopy(promised=self._state.promised))
+            while True:  # a tunnel that is left loses what is on its way
+                await tunnel.receive()
 
     async def _learn(self, state: bytes, term: int) -> None:
         learned = decode_state_untrusted(state)

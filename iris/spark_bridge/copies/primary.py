@@ -190,6 +190,11 @@ class PrimaryCopies:
         """Number of the last change that enough copies have; infinite if none are needed."""
         return self._copied if self._settings.min_copies else math.inf
 
+    @property
+    def is_deposed(self) -> bool:
+        """True if a copy has promised itself to a later term: this primary ends, and confirms nothing more."""
+        return self._deposed > 0
+
     def describe(self) -> str:
         """Return a text that says what confirmations wait for."""
         here, needed = self._in_step()

@@ -24,10 +24,10 @@ from iris.spark_bridge.election.etcd import Etcd
 
 _log: Final = logging.getLogger("iris")
 
-_RENEW: Final = 1.0
+_RENEW: Final = 0.5
 """Seconds between renewals, and between attempts of a primary to have the lease."""
 
-_LOOK: Final = 0.5
+_LOOK: Final = 0.25
 """Seconds between two looks of a copy."""
 
 _TURN: Final = 2.0
@@ -120,9 +120,10 @@ class Election:
         await self.release()
 
     async def release(self) -> None:
-        """Give the lease up, if it is held here."""
+        """Give the lease up, if it is held here.  At an engine that does not answer it ends by its time."""
         self._held = False
-        await self._ask(self._engine.release)
+        if not self._problem:
+            await self._ask(self._engine.release)
 
     async def _acquire(self) -> bool:
         held = await self._ask(self._engine.acquire) is True

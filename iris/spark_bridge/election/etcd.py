@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final, final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -30,25 +30,24 @@ class Etcd:
     """The lease at a cluster of etcd.
 
     Args:
-        url: ``etcd://HOST:PORT,HOST:PORT/PREFIX``, ``etcds://`` with TLS; user and password before the hosts, or
-            in the environment as ``ETCDCTL_USER``; files of TLS as ``?ca=FILE&cert=FILE&key=FILE``.
+        url: ``etcd://HOST:PORT,HOST:PORT/PREFIX``, ``etcds://`` with TLS; files of TLS as
+            ``?ca=FILE&cert=FILE&key=FILE``.  User and password are in the environment, as ``ETCDCTL_USER``.
         name: distinguishes the leases of one prefix.
         holder: distinguishes the processes that want it.
 
     Raises:
-        ConfigError: the URL cannot be read, or a file of it.
+        ConfigError: the URL cannot be read, or a file of it, or it has a user.
     """
 
     def __init__(self, url: str, name: str, holder: str) -> None:
-        parts = urlsplit(url)
-        if "@" not in parts.netloc and "@" in url:  # what stands before it would be taken for a host, and be named
+        if "@" in url:  # wherever it stands: before it is a password
             raise ConfigError(
-                "election has an @ behind its hosts: write %2F, %3F and %23 for /, ? and # in a password, and %40 "
-                "for @ elsewhere"
+                "the URL of the election has an @, as before a user's password, which others on this machine can see: "
+                "put USER:PASSWORD in ETCDCTL_USER in the environment, and write %40 for an @ that is none"
             )
-        user, _, hosts = parts.netloc.rpartition("@")
-        login = unquote(user) or os.environ.get("ETCDCTL_USER", "")
-        self._user, _, self._password = login.partition(":")
+        parts = urlsplit(url)
+        hosts = parts.netloc
+        self._user, _, self._password = os.environ.get("ETCDCTL_USER", "").partition(":")
         self._hosts = [_address(host) for host in hosts.split(",")]
         self._tls = _tls_context(parts.query) if parts.scheme == "etcds" else None
         if self._tls is None and parts.query:

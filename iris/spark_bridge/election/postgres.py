@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+import time
+from collections.abc import Generator
+from typing import Any, Final, TypeVar, final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.waiting import Ready
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.election.engine import ANSWER, LEASE, EngineAway
@@ -26,6 +29,13 @@ ON CONFLICT (name) DO UPDATE SET
 WHERE row.holder = excluded.holder OR row.expires <= clock_timestamp()
 RETURNING turn"""
 
+_PASSWORDS: Final = frozenset({"password", "sslpassword"})
+
+T = TypeVar("T")
+
+_STEP: Final = 0.1
+"""Seconds after which a wait for an answer looks at the clock."""
+
 _RELEASE: Final = """
 UPDATE iris_elections SET expires = clock_timestamp() WHERE name = %(name)s AND holder = %(holder)s"""
 
@@ -40,21 +50,26 @@ class Postgres:
         holder: distinguishes the processes that want it.
 
     Raises:
-        ConfigError: the URL cannot be read.
+        ConfigError: the URL cannot be read, or holds a password.
     """
 
     def __init__(self, url: str, name: str, holder: str) -> None:
         try:
-            conninfo_to_dict(url)
+            named = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             # Behind the colon stands what is wrong, which may be a password.
             reason = str(error).partition(":")[0].strip()
             raise ConfigError(
                 f"the election's URL is not one of PostgreSQL, write postgresql://USER@HOST/DATABASE: {reason}"
             ) from None
+        if named.keys() & _PASSWORDS:
+            raise ConfigError(
+                "the URL of the election holds a password, which others on this machine can see: put it in ~/.pgpass, "
+                "or in PGPASSWORD in the environment"
+            )
         self._url = url
         self._values: Final = {"name": name, "holder": holder, "lease": LEASE}
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._connection: _Connection | None = None
 
     def is_free(self) -> bool:
         """See ``Engine``."""
@@ -87,15 +102,41 @@ class Postgres:
             raise EngineAway(f"PostgreSQL: {str(error).strip()}") from None
         return None if row is None else row[0]
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        milliseconds = int(ANSWER * 1000)
-        connection = psycopg.connect(
+    def _connect(self) -> _Connection:
+        connection = _Connection.connect(
             self._url,
             autocommit=True,
             connect_timeout=2,  # the shortest of libpq
-            tcp_user_timeout=milliseconds,
-            options=f"-c statement_timeout={milliseconds}",
+            options=f"-c statement_timeout={int(ANSWER * 1000)}",
             application_name="iris bridge",
         )
         connection.execute(_MAKE)
         return connection
+
+
+@final
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose every answer comes within ``ANSWER``, or never.
+
+    A server that stands still, or a host behind a firewall that has forgotten the connection, leaves it open: no
+    timeout of TCP or of the server ends such a wait.
+    """
+
+    def wait(self, gen: Generator[Any, Any, T], interval: float = _STEP, timeout: float | None = None) -> T:
+        """Wait for an answer; raise ``psycopg.OperationalError`` if there is none."""
+        seconds = ANSWER if timeout is None else min(timeout, ANSWER)
+        return super().wait(_until(time.monotonic() + seconds, gen), interval)
+
+
+def _until(deadline: float, waiting: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Pass on what psycopg waits for, until a deadline."""
+    try:
+        wanted = next(waiting)
+        while True:
+            ready = yield wanted
+            if ready == Ready.NONE and time.monotonic() > deadline:
+                raise psycopg.OperationalError(f"no answer within {ANSWER:g} s")
+            wanted = waiting.send(ready)
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -559,7 +559,8 @@ class BridgeMember:
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
         with trio.move_on_after(_GOODBYE, shield=True):
-            while self._uncopied:
+            # Publishers wait for this member to leave before they send to the next primary.
+            while self._uncopied and not self.copies.is_deposed:
                 await self._settle()
                 if self._uncopied:
                     await self.copies.wait_news()

@@ -17,13 +17,14 @@ import trio
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.spark_bridge.admin import drop_copy
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.copies import primary
+from iris.spark_bridge.copies import follower, primary
 from iris.spark_bridge.copies.follower import open_copy, read_state
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
 from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
+from iris.spark_bridge.server import member
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
 from iris.testing import open_network
@@ -147,6 +148,38 @@ async def test_a_primary_that_a_promise_was_given_against_ends(tmp_path: Path) -
                 await wait_copies(BridgeClient(operator, "bridge", patience=20), copy="in step")
                 await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
                 await trio.sleep_forever()
+
+
+async def test_a_primary_that_a_promise_was_given_against_lets_its_publishers_go_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "_GOODBYE", 600.0)
+
+    async def publish() -> None:
+        while True:
+            await publisher.publish_confirmed("a", b"1", timeout=600)
+
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher") as publisher,
+        open_follower(network, tmp_path / "copy"),
+        trio.open_nursery() as publishers,
+    ):
+        with (
+            trio.fail_after(60),
+            pytest.RaisesGroup(
+                pytest.RaisesExc(ConfigError, match="promoted elsewhere, to term 2"), allow_unwrapped=True
+            ),
+        ):
+            async with open_primary(network, tmp_path / "primary"):
+                await wait_copies(BridgeClient(operator, "bridge", patience=20), copy="in step")
+                for _ in range(20):
+                    publishers.start_soon(publish)
+                monkeypatch.setattr(follower, "_PAUSE", 600.0)
+                await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
+                await trio.sleep_forever()
+        publishers.cancel_scope.cancel()
 
 
 async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -14,6 +16,7 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import promote
 from iris.spark_bridge.election import Election, open_election
+from iris.spark_bridge.election.engine import LEASE, EngineAway
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
@@ -77,12 +80,32 @@ async def test_a_copy_leaves_a_free_lease_to_the_primary_that_it_follows(tmp_pat
         nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def ended(
+    member: AbstractAsyncContextManager[object], reason: str
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Be a member in the block, which waits in the end until that has ended by itself."""
+    began, has_ended = trio.Event(), trio.Event()
+
+    async def be() -> None:
+        with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=reason), allow_unwrapped=True):
+            async with member:
+                began.set()
+                await trio.sleep_forever()
+        has_ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(be)
+        await began.wait()
+        yield has_ended.wait
+
+
 async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_followed(tmp_path: Path) -> None:
     leases = {"lease": "primary"}
     at_copy = Memory(leases, "copy")
     async with (
         open_network() as network,
-        open_primary(network, tmp_path / "primary"),
+        ended(open_primary(network, tmp_path / "primary"), "promoted elsewhere, to term 2") as wait_ended,
         open_follower(network, tmp_path / "copy") as copy,
         network.open_node("bridge") as node,
     ):
@@ -103,6 +126,7 @@ async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_
                 assert (await copy.wait_promoted()).min_copies == 1
             nursery.cancel_scope.cancel()
         assert election.problem == ""
+        await wait_ended()
 
 
 async def test_an_engine_that_does_not_answer_is_away_and_leaving_does_not_wait_for_it() -> None:
@@ -114,7 +138,7 @@ async def test_an_engine_that_does_not_answer_is_away_and_leaving_does_not_wait_
             with trio.fail_after(60):
                 while not election.problem:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.02)
-            assert election.problem in ("no answer within 3 s", "the question before has no answer yet")
+            assert election.problem in (f"no answer within {LEASE} s", "the question before has no answer yet")
             assert not election.held
             goes_on.set()
             with trio.fail_after(60):
@@ -145,6 +169,9 @@ async def test_an_engine_that_is_not_known_is_said() -> None:
     "url",
     [
         "postgress://iris:hunter2@here/base",
+        "postgresql://iris:hunter2@here/base",
+        "postgresql://iris@here/base?password=hunter2",
+        "etcd://iris:hunter2@here",
         "host=here password=hunter2",
         "postgresql://iris:hunter2%zz@here/base",
         "postgresql://iris:hunter2@[here/base",
@@ -159,3 +186,17 @@ async def test_what_is_wrong_in_a_url_is_said_without_its_password(url: str) -> 
         async with open_election(url, bridge="bridge", shard=0):
             raise AssertionError
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("postgresql://iris:hunter2@here/base", "PGPASSWORD"),
+        ("postgresql://iris@here/base?password=hunter2", "pgpass"),
+        ("etcd://iris:hunter2@here", "ETCDCTL_USER"),
+    ],
+)
+async def test_a_password_in_a_url_is_refused_and_where_it_belongs_is_said(url: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=f"which others on this machine can see: .*{instead}"):
+        async with open_election(url, bridge="bridge", shard=0):
+            raise AssertionError

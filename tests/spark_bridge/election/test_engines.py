@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.server
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from iris.kernel.errors import ConfigError
@@ -104,9 +107,10 @@ def test_an_etcd_that_is_away_says_so_and_the_next_host_is_asked(etcd: EtcdServe
 
 
 @needs_etcd
-def test_a_wrong_password_is_said_as_etcd_says_it(etcd: EtcdServer) -> None:
+def test_a_wrong_password_is_said_as_etcd_says_it(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCDCTL_USER", "root:secret")
     with pytest.raises(EngineAway, match="authentication is not enabled"):
-        Etcd(f"etcd://root:secret@127.0.0.1:{etcd.port}", "password", "one").acquire()
+        Etcd(f"etcd://127.0.0.1:{etcd.port}", "password", "one").acquire()
 
 
 @needs_postgres
@@ -115,6 +119,26 @@ def test_a_postgresql_that_is_away_says_so(database: str) -> None:
         Postgres("postgresql://iris@127.0.0.1:9/postgres", "away", "one").acquire()
     with pytest.raises(EngineAway, match='database "none" does not exist'):
         Postgres(database.replace("/postgres", "/none"), "away", "one").acquire()
+
+
+@needs_postgres
+def test_a_postgresql_that_stands_still_behind_an_open_connection_is_away(database: str) -> None:
+    engine = Postgres(database, "still", "one")
+    assert engine.acquire()
+    with psycopg.connect(database) as other:
+        found = other.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'iris bridge'")
+        backends = [pid for (pid,) in found]
+    for pid in backends:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineAway, match="PostgreSQL: no answer within 1 s"):
+            engine.acquire()
+        assert engine.acquire(), "another connection is answered"
+    finally:
+        for pid in backends:
+            os.kill(pid, signal.SIGCONT)
+        engine.release()
+        engine.close()
 
 
 class Something(http.server.BaseHTTPRequestHandler):
