@@ -50,6 +50,9 @@ class Forwarding:
     def divide(self, peer: Peer, message: kinds.Copy) -> None:
         self.got.append(message)
 
+    def routes_changed(self) -> None:
+        self.got.append("routes changed")
+
     def link_to(self, neighbour: NodeId) -> Link | None:
         self.got.append(neighbour)
         return None

@@ -16,7 +16,7 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import promote
 from iris.spark_bridge.election import Election, open_election
-from iris.spark_bridge.election.engine import LEASE, EngineAway
+from iris.spark_bridge.election.engine import LEASE
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
