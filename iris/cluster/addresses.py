@@ -68,7 +68,7 @@ async def look_up_in_thread(ask: Callable[[], T], source: str = "") -> T:
     try:
         limiters = _limiters.get()
     except LookupError:
-        limiters = WeakValueDictionary()
+        limiters = _Limiters()
         _limiters.set(limiters)
     limiter = limiters.get(source)
     if limiter is None:
