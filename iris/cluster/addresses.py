@@ -6,6 +6,7 @@ is reached.
 The resolver has threads of its own, because the system's cannot be interrupted: where no server answers, a look-up
 holds its thread for half a minute, also when nobody waits for it any more.  Names that nobody answers for, some of
 which other nodes have sent, must not take the threads by which this program reads its files.
+A source of seeds that hangs, such as a file on a dead network file system, holds threads of its own only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -25,9 +27,15 @@ from iris.kernel.transport import SocketAddress
 T = TypeVar("T")
 
 AT_ONCE: Final = 32
-"""Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
+"""Look-ups of names that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
 
-_limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("iris look-ups")
+AT_ONE_SOURCE: Final = 4
+"""Threads at one time that ask one source of seeds, for all nodes of an event loop."""
+
+_Limiters = WeakValueDictionary[str, trio.CapacityLimiter]
+
+_limiters: Final[trio.lowlevel.RunVar[_Limiters]] = trio.lowlevel.RunVar("iris look-ups")
+"""By source, names together; those that are in use."""
 
 
 async def resolve_host(host: str, kind: int) -> list[tuple[int, SocketAddress]]:
@@ -55,13 +63,16 @@ async def resolve_host(host: str, kind: int) -> list[tuple[int, SocketAddress]]:
     return await look_up_in_thread(ask)
 
 
-async def look_up_in_thread(ask: Callable[[], T]) -> T:
-    """Ask a name server, or another one who knows addresses, on one of the threads for that; see ``resolve_host``."""
+async def look_up_in_thread(ask: Callable[[], T], source: str = "") -> T:
+    """Ask a name server, or ``source``, on one of the threads for that; see ``resolve_host``."""
     try:
-        limiter = _limiter.get()
+        limiters = _limiters.get()
     except LookupError:
-        limiter = trio.CapacityLimiter(AT_ONCE)
-        _limiter.set(limiter)
+        limiters = _Limiters()
+        _limiters.set(limiters)
+    limiter = limiters.get(source)
+    if limiter is None:
+        limiter = limiters[source] = trio.CapacityLimiter(AT_ONE_SOURCE if source else AT_ONCE)
     return await run_in_thread(ask, abandon_on_cancel=True, limiter=limiter)
 
 

@@ -42,6 +42,11 @@ class ServiceUrl(NamedTuple):
     """Number, or name in the Service.  Empty: the one that is named ``iris``, or the only one."""
 
 
+def is_name(text: str) -> bool:
+    """Return whether a text has the form of a name in DNS, or of an IPv4 address."""
+    return len(text.rstrip(".")) <= LONGEST_NAME and _NAME.match(text) is not None
+
+
 def source_of(seed: str) -> str:
     """Return the scheme of a seed that names a source; an empty string for an address."""
     match = _SCHEME.match(seed)
@@ -83,7 +88,7 @@ def check_seed(seed: str, check_address: Callable[[str], str] = check_url) -> st
     if source == KUBERNETES:
         split_service(seed)
     elif source == SRV:
-        if len(place.rstrip(".")) > LONGEST_NAME or _NAME.match(place) is None:
+        if not is_name(place):
             raise ConfigError(f"{seed!r} is no name in DNS: use dns+srv://_SERVICE._tcp.DOMAIN")
     elif source == FILE:
         if not place.startswith("/") or not place.isprintable() or len(place.encode()) > _LONGEST_PATH:

@@ -79,6 +79,7 @@ class Api:
         asked: paths of requests.
         answer: the status and the body of every answer; None: as an API server answers.
         stalls: set, it does not answer before the end of the test.
+        trickles: set, its answer has a byte now and then until the end of the test.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -87,7 +88,7 @@ class Api:
         self.token = "token-1"
         self.asked: list[str] = []
         self.answer: tuple[int, bytes] | None = None
-        self.stalls = False
+        self.stalls = self.trickles = False
         self.ended = threading.Event()
         self.port = 0
 
@@ -191,6 +192,10 @@ def open_api(folder: Path) -> Iterator[Api]:
         def do_GET(self) -> None:
             if api.stalls:
                 api.ended.wait(20)
+                return
+            if api.trickles:
+                while not api.ended.wait(0.05):
+                    self.wfile.write(b"x")
                 return
             status, body = api.reply(self.path, self.headers["Authorization"])
             self.send_response(status)

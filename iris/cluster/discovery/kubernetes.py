@@ -15,8 +15,9 @@ import ssl
 import time
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +28,9 @@ from iris.cluster.discovery.dns import PATIENCE
 from iris.cluster.seed_urls import ServiceUrl
 from iris.kernel.errors import NotSent
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """Bytes of an answer: 10,000 endpoints and more."""
 
@@ -34,6 +38,9 @@ _MAX_FILE: Final = 64 * 1024
 """Bytes of a token; a bound on what is read from the service account's directory."""
 
 _CHUNK: Final = 64 * 1024
+_SHOWN: Final = 200
+"""Characters of what a server said that are repeated in an error."""
+
 _PORT: Final = "iris"
 """Name of the port that is taken where a Service has several, and none is asked for."""
 
@@ -87,12 +94,12 @@ async def ask_kubernetes(seed: str, url: ServiceUrl, pod: Pod | None = None) -> 
     Raises:
         NotSent: the API does not answer or refuses, or there is no such pod; the message says which.
     """
-    return await look_up_in_thread(partial(_ask, seed, url, pod or Pod()))
+    return await look_up_in_thread(partial(_ask, seed, url, pod or Pod()), seed)
 
 
 def _ask(seed: str, url: ServiceUrl, pod: Pod) -> tuple[str, ...]:
     host, port = pod.variables.get("KUBERNETES_SERVICE_HOST", ""), pod.variables.get("KUBERNETES_SERVICE_PORT", "")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise NotSent(f"{seed}: this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST and _PORT are not set")
     namespace = url.namespace or _read(seed, pod, "namespace")
     selector = quote(f"kubernetes.io/service-name={url.service}", safe="")
@@ -110,7 +117,7 @@ def _ask(seed: str, url: ServiceUrl, pod: Pod) -> tuple[str, ...]:
         raise NotSent(f"{seed}: Kubernetes answers with the status {status}")
     try:
         slices = msgspec.json.decode(body, type=_Slices).items or []
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotSent(f"{seed}: the answer of Kubernetes is no list of endpointslices: {error}") from None
     found = _addresses(seed, slices, url.port)
     if not found:
@@ -145,17 +152,42 @@ def _port_of(seed: str, ports: list[_Port], wanted: str) -> int:
     if found is None and not wanted and len(usable) == 1:
         (found,) = usable.values()
     if found is None or not 0 < found < 65536:
-        names = ", ".join(sorted(filter(None, usable))) or "none with a name"
+        names = _shown(", ".join(sorted(filter(None, usable)))) or "none with a name"
         raise NotSent(f"{seed}: which port is it? The Service has {names}: write :PORT behind its name")
     return found
+
+
+def _shown(text: str) -> str:
+    """Return what a server said for a line of a log."""
+    text = text.strip()
+    return (text if text.isprintable() else ascii(text))[:_SHOWN]
+
+
+@final
+class _Hurried(ssl.SSLSocket):
+    """Is read until a deadline, and not for as long as there is a byte now and then."""
+
+    until = inf
+
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int | None = None, flags: int = 0) -> int:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(min(left, PATIENCE))
+        return super().recv_into(buffer, nbytes, flags)
 
 
 def _get(seed: str, pod: Pod, host: str, port: int, path: str) -> tuple[int, bytes]:
     """Make one request; no redirection is followed, and no proxy asked."""
     token = _read(seed, pod, "token")
     until = time.monotonic() + PATIENCE
-    connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=_context(seed, pod))
+    context = _context(seed, pod)
+    connection: http.client.HTTPSConnection | None = None
     try:
+        connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
+        connection.connect()
+        assert isinstance(connection.sock, _Hurried)
+        connection.sock.until = until
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
         answer = connection.getresponse()
         body = bytearray()
@@ -163,17 +195,17 @@ def _get(seed: str, pod: Pod, host: str, port: int, path: str) -> tuple[int, byt
             body += chunk
             if len(body) > MAX_ANSWER:
                 raise NotSent(f"{seed}: the answer of Kubernetes has more than {MAX_ANSWER} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError
         return answer.status, bytes(body)
     except ssl.SSLCertVerificationError as error:
         raise NotSent(f"{seed}: {host} is not the API server of the pod's cluster: {error.verify_message}") from None
     except TimeoutError:
         raise NotSent(f"{seed}: Kubernetes does not answer at {host} within {PATIENCE:g} s") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise NotSent(f"{seed}: Kubernetes cannot be asked at {host}: {str(error) or type(error).__name__}") from None
+    except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # the last two: no such host, port
+        reason = _shown(str(error)) or type(error).__name__
+        raise NotSent(f"{seed}: Kubernetes cannot be asked at {_shown(host)}: {reason}") from None
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
 
 
 def _context(seed: str, pod: Pod) -> ssl.SSLContext:
@@ -182,6 +214,7 @@ def _context(seed: str, pod: Pod) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=_read(seed, pod, "ca.crt"))
     except (ssl.SSLError, ValueError) as error:
         raise NotSent(f"{seed}: {pod.directory / 'ca.crt'} is no certificate: {error}") from None
+    context.sslsocket_class = _Hurried
     # Python 3.13 refuses CAs without the extensions that RFC 5280 asks for.  Many clusters have such a one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

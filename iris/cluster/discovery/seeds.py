@@ -59,7 +59,7 @@ class SeedStatistics(Statistics, frozen=True, kw_only=True):
     answered: int
     failed: int
     addresses: int
-    """Addresses that it stands for, by its last answer; at most 32 of those are dialled."""
+    """Addresses that it stands for, by its last answer; of more than 32 those that are dialled."""
     answered_at: float | None
     """Date of its last answer.  None if there was none."""
     error: str | None

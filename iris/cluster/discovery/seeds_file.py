@@ -1,19 +1,23 @@
 """Seeds in a file: a line for each address, read anew at each look.
 
-A look costs one read of at most 64 KiB in a thread, so nothing watches the file: rename, Kubernetes' swap of ``..data``
-and network file systems are all the same.  What its lines say is not repeated in errors: it may be any file.
+A look costs one read of at most 64 KiB in a thread of its own kind, so nothing watches the file: rename, Kubernetes'
+swap of ``..data`` and network file systems are all the same.  What its lines say is not repeated in errors: it may be
+any file.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
 
+from iris.cluster.addresses import look_up_in_thread
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import check_url
 
 MAX_BYTES: Final = 64 * 1024
@@ -22,6 +26,11 @@ MAX_LINES: Final = 256
 
 _WRITTEN: Final = 0.25
 """Seconds for which a file without a newline at its end has to stay as it is: it may be half written."""
+
+_ADDRESS: Final = re.compile(
+    r"(?:tcp|(ws))://(?:\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[\w.-]{1,253}):[1-9][0-9]{0,4}(?(1)(?:/\S*)?)\Z"
+)
+"""Nothing but an address: what passes is dialled, looked up and logged."""
 
 
 async def ask_file(seed: str, path: str) -> tuple[str, ...]:
@@ -53,7 +62,7 @@ def parse_lines(seed: str, text: str) -> list[str]:
             continue
         url = entry if "://" in entry else f"tcp://{entry}"
         try:
-            if not url.startswith(("tcp://", "ws://")) or not url.isprintable() or len(url.split()) > 1:
+            if _ADDRESS.match(url) is None or not url.isprintable():
                 raise ConfigError("another form: use HOST:PORT")
             urls.append(check_url(url))
         except ConfigError:
@@ -67,18 +76,23 @@ def parse_lines(seed: str, text: str) -> list[str]:
 
 async def _read(seed: str, path: str) -> str:
     try:
-        data = await run_in_thread(_read_file, path, abandon_on_cancel=True)
+        data = await look_up_in_thread(partial(_read_file, path), seed)
         if len(data) > MAX_BYTES:
             raise NotSent(f"{seed}: the file has more than {MAX_BYTES} bytes")
         return data.decode()
     except UnicodeDecodeError:
         raise NotSent(f"{seed}: the file is no text in UTF-8") from None
+    except UnicodeEncodeError:
+        raise NotSent(f"{seed}: the locale of this process has no such path: set PYTHONUTF8=1") from None
     except OSError as error:
         raise NotSent(f"{seed}: the file cannot be read: {error.strerror or error}") from None
 
 
 def _read_file(path: str) -> bytes:
-    # Not as by open(): that of a pipe would wait until somebody writes to it.
+    # Looked at before it is opened: that lets go who waits to write to a pipe, and some devices do something.
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise OSError("it is no regular file")
+    # It may be a pipe by now: not as by open(), which would wait until somebody writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

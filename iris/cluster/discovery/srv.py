@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from iris.cluster.addresses import look_up_in_thread
 from iris.cluster.discovery.dns import MAX_ADDRESSES, PATIENCE
+from iris.cluster.seed_urls import is_name
 from iris.kernel.errors import ConfigError, NotSent
 
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 MakeResolver = Callable[[], "Resolver"]
 """Makes what asks the name servers of this machine.  It may block."""
 
-_NO_SERVICE: Final = "."
-
 
 def check_installed(seed: str) -> None:
     """Raise ConfigError if SRV records cannot be asked for here."""
-    if importlib.util.find_spec("dns") is None:
+    try:
+        found = importlib.util.find_spec("dns.resolver")  # a folder or module of the user's may have the name ``dns``
+    except ImportError:
+        found = None
+    if found is None:
         raise ConfigError(f"{seed} needs dnspython: pip install 'iris-mesh[dns]'")
 
 
@@ -46,7 +49,7 @@ async def ask_srv(seed: str, name: str, make_resolver: MakeResolver) -> tuple[st
     Raises:
         NotSent: there is none, or no name server answers; the message says which.
     """
-    targets = await look_up_in_thread(partial(_ask, seed, name, make_resolver))
+    targets = await look_up_in_thread(partial(_ask, seed, name, make_resolver), seed)
     return tuple(dict.fromkeys(f"tcp://{host}:{port}" for host, port in targets))[:MAX_ADDRESSES]
 
 
@@ -64,11 +67,11 @@ def _ask(seed: str, name: str, make_resolver: MakeResolver) -> list[tuple[str, i
         raise NotSent(f"{seed}: no name server has an answer") from None
     except dns.resolver.LifetimeTimeout:
         raise NotSent(f"{seed}: no name server answers within {PATIENCE:g} s") from None
-    except (dns.exception.DNSException, OSError) as error:
+    except (dns.exception.DNSException, OSError, ValueError) as error:  # the last one of what resolv.conf says
         raise NotSent(f"{seed}: the name servers cannot be asked: {error}") from None
     ordered = sorted(answer, key=lambda record: (record.priority, -record.weight))
     targets = [(record.target.to_text(omit_final_dot=True), record.port) for record in ordered]
-    found = [(host, port) for host, port in targets if host != _NO_SERVICE and port and ":" not in host]
+    found = [(host, port) for host, port in targets if port and is_name(host)]
     if not found:
         raise NotSent(f"{seed}: the SRV records say that there is no such service")
     return found

@@ -135,6 +135,15 @@ async def test_outside_of_a_pod_it_says_so(api: Api) -> None:
         (200, b"[]", "is no list of endpointslices"),
         (200, b'{"items": [{"addressType": "IPv4", "endpoints": [{"addresses": "x"}]}]}', "is no list"),
         (200, b"[" * 100_000, "is no list of endpointslices"),
+        (200, b'{"items": [{"addressType": "\xff"}]}', "is no list of endpointslices"),
+        (
+            200,
+            json.dumps(
+                {"items": [endpoint_slice(endpoint("10.1.0.1")) | {"ports": [{"name": "\x1b[2J\n" * 99, "port": -1}]}]}
+            ).encode(),
+            "which port is it",
+        ),
+        (9_999, b"", "cannot be asked"),
         (200, b'{"items": []}', "there is no pod behind the Service prices of namespace shop"),
         (200, b'{"items": null}', "there is no pod behind the Service"),
         (
@@ -152,8 +161,10 @@ async def test_outside_of_a_pod_it_says_so(api: Api) -> None:
 )
 async def test_any_other_answer_is_a_failure_with_its_reason(api: Api, status: int, body: bytes, reason: str) -> None:
     api.answer = (status, body)
-    with pytest.raises(NotSent, match=reason):
+    with pytest.raises(NotSent, match=reason) as refused:
         await ask(api)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 400
 
 
 async def test_a_server_that_does_not_answer_is_not_waited_for(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +172,23 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(api: Api, monkeyp
     api.stalls = True
     with trio.fail_after(20), pytest.raises(NotSent, match=r"does not answer at 127.0.0.1 within 0.3 s"):
         await ask(api)
+
+
+async def test_a_server_whose_answer_has_a_byte_now_and_then_is_not_waited_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "PATIENCE", 0.3)
+    api.trickles = True
+    with pytest.raises(NotSent, match=r"does not answer at 127.0.0.1 within 0.3 s"):
+        await ask(api)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1\n", "a b", "a" * 64, "..", "\x1b[2J"])
+async def test_a_host_that_is_none_is_a_failure_of_that_seed(api: Api, host: str) -> None:
+    variables = {**api.variables, "KUBERNETES_SERVICE_HOST": host}
+    with pytest.raises(NotSent, match="Kubernetes cannot be asked at") as refused:
+        await ask(api, pod=structs.replace(api.pod, variables=variables))
+    assert str(refused.value).isprintable()
 
 
 async def test_a_server_that_is_not_there_is_told(api: Api) -> None:

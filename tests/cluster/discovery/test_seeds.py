@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import sys
+from types import ModuleType
 
 import pytest
 import trio
@@ -182,4 +184,17 @@ async def test_srv_records_without_their_package_are_refused_before_a_node_opens
 
     monkeypatch.setattr("importlib.util.find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"needs dnspython: pip install 'iris-mesh\[dns\]'"):
+        World().seeds(SRV)
+
+
+@pytest.mark.parametrize("kind", ["module", "folder"])
+async def test_something_else_of_the_name_dns_is_not_taken_for_the_package(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ModuleType("dns")
+    if kind == "folder":
+        other.__path__ = []
+    monkeypatch.setitem(sys.modules, "dns", other)
+    monkeypatch.delitem(sys.modules, "dns.resolver", raising=False)
+    with pytest.raises(ConfigError, match="needs dnspython"):
         World().seeds(SRV)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 import trio
 
+from iris.cluster.addresses import AT_ONE_SOURCE
 from iris.cluster.discovery.seeds import resolve_seed
 from iris.cluster.discovery.seeds_file import MAX_BYTES, MAX_LINES
 from iris.kernel.errors import NotSent
@@ -35,12 +39,16 @@ async def seeds_in(file: Path) -> tuple[str, ...]:
 
 
 async def test_lines_are_addresses_and_what_follows_a_mark_says_nothing(file: Path) -> None:
-    write(file, "# members\n\n10.0.0.1:7000  # first\r\ntcp://prices:7001\n[2001:db8::1]:7000\nws://a:1/x\n")
+    write(
+        file,
+        "# members\n\n10.0.0.1:7000  # first\r\ntcp://prices:7001\n[2001:db8::1]:7000\nws://a:1/x\n[fe80::1%eth0]:7000\n",
+    )
     assert await seeds_in(file) == (
         "tcp://10.0.0.1:7000",
         "tcp://prices:7001",
         "tcp://[2001:db8::1]:7000",
         "ws://a:1/x",
+        "tcp://[fe80::1%eth0]:7000",
     )
 
 
@@ -89,6 +97,18 @@ async def test_a_file_that_grows_while_it_is_read_is_not_taken(file: Path) -> No
         ("a b:7000\n", "line 1 is no HOST:PORT"),
         ("file:///etc/more\n", "line 1 is no HOST:PORT"),
         ("kubernetes://a/b\n", "line 1 is no HOST:PORT"),
+        ("localhost:5432:db:root:12345\n", "line 1 is no HOST:PORT"),
+        ("KEY=root:123\n", "line 1 is no HOST:PORT"),
+        ("root@a:80\n", "line 1 is no HOST:PORT"),
+        ("ws://root:root@a:80/x\n", "line 1 is no HOST:PORT"),
+        ("a/root:7000\n", "line 1 is no HOST:PORT"),
+        ("[::1:7000\n", "line 1 is no HOST:PORT"),
+        ("*:7000\n", "line 1 is no HOST:PORT"),
+        (":7000\n", "line 1 is no HOST:PORT"),
+        ("10.0.0.1:0\n", "line 1 is no HOST:PORT"),
+        ("10.0.0.1:65536\n", "line 1 is no HOST:PORT"),
+        ("10.0.0.1:\u0667\n", "line 1 is no HOST:PORT"),
+        ("tcp://a:1/x?y=root\n", "line 1 is no HOST:PORT"),
         ("".join(f"10.0.0.1:{port}\n" for port in range(1, MAX_LINES + 2)), f"more than {MAX_LINES}"),
         ("#" * (MAX_BYTES + 1), f"more than {MAX_BYTES} bytes"),
     ],
@@ -111,3 +131,65 @@ async def test_what_is_no_file_with_text_is_refused_at_once(file: Path, tmp_path
     write_noise(file)
     with pytest.raises(NotSent, match="no text in UTF-8"):
         await seeds_in(file)
+
+
+async def test_who_waits_to_write_to_a_pipe_goes_on_waiting(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"for another one",))
+    writer.start()
+    for _ in range(100):
+        with pytest.raises(NotSent, match="it is no regular file"):
+            await seeds_in(pipe)
+    with trio.fail_after(20):
+        assert await trio.to_thread.run_sync(pipe.read_bytes, abandon_on_cancel=True) == b"for another one"
+    writer.join()
+
+
+async def test_a_file_that_hangs_holds_up_nobody_but_those_who_ask_for_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, "10.0.0.1:7000\n")
+    write(tmp_path / "other", "10.0.0.2:7000\n")
+    mounted, real, waiting = threading.Event(), os.open, list[str]()
+
+    def open_(path: str, flags: int) -> int:
+        if path == str(file):
+            waiting.append(path)
+            mounted.wait(20)
+        return real(path, flags)
+
+    monkeypatch.setattr("iris.cluster.discovery.seeds_file.os.open", open_)
+    threads = trio.to_thread.current_default_thread_limiter()
+    try:
+        for _ in range(int(threads.total_tokens) + 1):
+            with trio.move_on_after(0.01):
+                await seeds_in(file)
+        assert threads.borrowed_tokens == 0
+        assert len(waiting) == AT_ONE_SOURCE
+        assert await seeds_in(tmp_path / "other") == ("tcp://10.0.0.2:7000",)
+        assert "tcp://127.0.0.1:7" in await resolve_seed("tcp://localhost:7")
+    finally:
+        mounted.set()
+    with trio.fail_after(20):
+        assert await seeds_in(file) == ("tcp://10.0.0.1:7000",), "once it is back"
+
+
+_IN_ASCII = """
+import sys, trio
+from iris.cluster.discovery import resolve_seed
+from iris.kernel.errors import NotSent
+try:
+    trio.run(resolve_seed, "file:///\\u6f22")
+except NotSent as error:
+    sys.exit(ascii(str(error)))
+"""
+
+
+def test_a_path_that_the_locale_does_not_have_is_a_failure_of_that_seed() -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, "-c", _IN_ASCII], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "the locale of this process has no such path" in ended.stderr
+    assert "Traceback" not in ended.stderr

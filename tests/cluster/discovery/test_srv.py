@@ -13,6 +13,7 @@ import trio
 pytest.importorskip("dns", reason="the extra dns")
 
 import dns.rcode
+from dns.resolver import Resolver
 
 from iris.cluster.discovery import srv
 from iris.cluster.discovery.dns import MAX_ADDRESSES
@@ -44,6 +45,15 @@ async def test_records_are_hosts_and_ports_by_priority_and_weight(server: NameSe
     assert await ask(server) == ("tcp://b.example.org:7002", "tcp://a.example.org:7001", "tcp://c.example.org:7003")
     server.records[NAME, "SRV"] = ["0 0 7000 d.example.org."]
     assert await ask(server) == ("tcp://d.example.org:7000",), "asked anew each time"
+
+
+async def test_targets_that_are_no_names_of_hosts_are_left_out(server: NameServer) -> None:
+    odd = ["a/b.", "*.", "u\\@h.", "a\\.b.example.org.", "\\027[2J.", "[.", "h?x.", "."]
+    server.records[NAME, "SRV"] = [f"0 0 7000 {name}" for name in (*odd, "a.example.org.", "10.0.0.1.")]
+    assert set(await ask(server)) == {"tcp://a.example.org:7000", "tcp://10.0.0.1:7000"}
+    server.records[NAME, "SRV"] = ["0 0 7000 *."]
+    with pytest.raises(NotSent, match="there is no such service"):
+        await ask(server)
 
 
 async def test_what_is_too_long_for_udp_comes_by_tcp_and_so_many_are_taken(server: NameServer) -> None:
@@ -99,3 +109,10 @@ async def test_an_answer_that_is_no_dns_is_no_answer(monkeypatch: pytest.MonkeyP
 
 def test_the_resolver_of_this_machine_can_be_made() -> None:
     assert system_resolver().nameservers or not Path("/etc/resolv.conf").read_text()
+
+
+@pytest.mark.parametrize("text", [b"nameserver nowhere\n", b"# \xff\nnameserver 127.0.0.1\n", b"search a..b\n", b""])
+async def test_a_resolv_conf_that_cannot_be_used_is_a_failure_of_that_seed(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "resolv.conf").write_bytes(text)
+    with pytest.raises(NotSent, match="the name servers cannot be asked"):
+        await resolve_seed(f"dns+srv://{NAME}", make_resolver=lambda: Resolver(str(tmp_path / "resolv.conf")))
