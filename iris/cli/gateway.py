@@ -34,6 +34,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     carried=0,
     carried_bytes=0,
     refused={},
+    waiting_bytes=0,
     rejected={},
     unreached={},
     sites=(),

@@ -32,6 +32,7 @@ from iris.cluster.routes import (
     CopiesAside,
     Flows,
     Targets,
+    Waiting,
     carrier_of,
     copy_message,
     open_envelope,
@@ -150,6 +151,7 @@ class Forwarding:
         self._outbound_flows: Flows[_Passage] = Flows()
         self._inbound_flows: Flows[_Passage] = Flows()
         self._aside: Final = CopiesAside()
+        self._has_ended = False
         self._looked = -1
         """Version of the directory at which what waits for a route was last looked at."""
         self.from_gateways: Final = GatewayFrames(self)
@@ -369,7 +371,7 @@ class Forwarding:
         wanted = targets_untrusted(message.targets)
         if source_site == own.site:
             wanted.pop(own.site, None)
-        self._divide(message, wanted)
+        self._divide(message, wanted, peer.identity.owner)
 
     def _divide_inbound(self, peer: Peer, message: kinds.Copy) -> None:
         """Forward events that a gateway of another site has brought."""
@@ -392,7 +394,7 @@ class Forwarding:
         if own.site in wanted:
             wanted[own.site] = self._hearers(own.site, wanted[own.site], realm_of_site(source_site))
         self.routes_changed()
-        self._divide(message, wanted)
+        self._divide(message, wanted, peer.identity.owner)
 
     def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
         """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
@@ -404,8 +406,15 @@ class Forwarding:
             self.refused[checkpoint.NOT_EXPORTED] += (len(nodes) - len(passed)) // NODE
         return passed
 
-    def _divide(self, message: kinds.Copy, targets: Targets) -> None:
-        """Send one copy over each link that leads to some of the targets; set it aside for those that have no route."""
+    def _divide(self, message: kinds.Copy, targets: Targets, owner: str, since: float | None = None) -> None:
+        """Send one copy over each link that leads to some of the targets; set it aside for those that have no route.
+
+        Args:
+            message: the copy.
+            targets: nodes by site.
+            owner: owner of the node that has handed it over.
+            since: time from which it waits, if it does.
+        """
         if message.hops <= 0:
             self.refused["too many hops"] += 1
             return
@@ -419,7 +428,7 @@ class Forwarding:
             link = None if route is None else self._link_onward(route.neighbour)
             if link is None:
                 if self._directory.has_reached(site):
-                    self._set_aside(site, nodes, message)
+                    self._set_aside(site, nodes, message, owner, since)
                 elif message.source_site != own.site or self._hearers(site, nodes):
                     self.refused["no route"] += 1
                 continue
@@ -428,13 +437,13 @@ class Forwarding:
                 self.refused["no transit"] += 1
                 continue
             if message.source_site == own.site:
-                nodes = self._exported_hearers(site, nodes, message)  # noqa: PLW2901
+                nodes = self._exported_hearers(site, nodes, message, owner, since)  # noqa: PLW2901
             if nodes:
                 nexts.setdefault((link, named), {})[site] = nodes
         for (link, named), part in nexts.items():
             self._post_copy(link, message, named, part)
 
-    def _exported_hearers(self, site: str, nodes: bytes, message: kinds.Copy) -> bytes:
+    def _exported_hearers(self, site: str, nodes: bytes, message: kinds.Copy, owner: str, since: float | None) -> bytes:
         """Return those of some nodes that a site exports; a route comes before its exports, and the others wait."""
         if self._directory.is_fully_exported(site):
             return self._hearers(site, nodes)
@@ -445,31 +454,50 @@ class Forwarding:
             else:
                 unknown += node
         if unknown:
-            self._set_aside(site, unknown, message)
+            self._set_aside(site, unknown, message, owner, since)
         return known
 
-    def _set_aside(self, site: str, nodes: bytes, message: kinds.Copy) -> None:
+    def _set_aside(self, site: str, nodes: bytes, message: kinds.Copy, owner: str, since: float | None) -> None:
+        waiting = Waiting(trio.current_time() if since is None else since, owner, nodes, message)
         # Publishers of another realm get no room here, as on a busy link: theirs could take that of all others.
-        foreign = realm_of_site(message.source_site)
-        if foreign or not self._aside.add(site, nodes, message, trio.current_time()):
+        if self._has_ended or realm_of_site(message.source_site) or not self._aside.add(site, waiting):
             self.refused["no route"] += 1
 
     @property
     def is_waiting(self) -> bool:
         """True if events wait here for a route."""
-        return bool(self._aside.sites)
+        return self._aside.bytes > 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory that events take which wait here for a route, in bytes."""
+        return self._aside.bytes
 
     def routes_changed(self) -> None:
         """See ``SiteForwarder``: copies of events that wait for a route."""
-        if not self._aside.sites or self._looked == self._directory.version:
+        if not self.is_waiting or self._looked == self._directory.version:
             return
         self._looked = self._directory.version
-        expired = trio.current_time() - self._site_mesh.config.site_patience
+        self.give_up_late()
         for site in self._aside.sites:
-            self.refused["no route"] += len(self._aside.take(site, expired))
             if self._directory.reaches(site):
-                for nodes, copy in self._aside.take(site, math.inf):
-                    self._divide(copy, {site: nodes})
+                for waiting in self._aside.take(site, math.inf):
+                    self._divide(waiting.copy, {site: waiting.nodes}, waiting.owner, waiting.since)
+
+    def give_up_late(self) -> None:
+        """Refuse events that have waited ``Config.site_patience`` for a route.  Called now and then."""
+        self._give_up(trio.current_time() - self._site_mesh.config.site_patience)
+
+    def end(self) -> None:
+        """Refuse all that waits, and keep nothing from now on: the gateway is closed."""
+        self._has_ended = True
+        self._give_up(math.inf)
+
+    def _give_up(self, before: float) -> None:
+        for site in self._aside.sites:
+            late = self._aside.take(site, before)
+            if late:
+                self.refused["no route"] += len(late)
 
     def _hand_out(self, message: kinds.Copy, nodes: bytes) -> None:
         """Send events to nodes of this site, each on its own link."""

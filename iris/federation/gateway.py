@@ -96,6 +96,8 @@ class GatewayStatistics:
     carried_bytes: int
     refused: Mapping[str, int]
     """Frames that were not carried, by reason."""
+    waiting_bytes: int
+    """Memory that events take which wait for a route to their site."""
     rejected: Mapping[str, int]
     """Frames, messages and handshakes of other gateways that were forged, malformed or out of date, by reason."""
     unreached: Mapping[str, str]
@@ -203,6 +205,7 @@ class Gateway:
             carried=self._carrying.carried,
             carried_bytes=self._carrying.carried_bytes,
             refused=dict(self._carrying.refused),
+            waiting_bytes=self._carrying.waiting_bytes,
             rejected=dict(self._between.refusals),
             unreached=dict(self._unreached),
             sites=tuple(sorted(map(self._sites.remote_members.name_of, self._directory.sites()))),
@@ -401,6 +404,7 @@ class Gateway:
             while True:
                 await trio.sleep(_ALIVE_EVERY * self._site_mesh.config.probe_interval)
                 now = trio.current_time()
+                self._carrying.give_up_late()
                 self._between.renew_identity(self._site_mesh.identity)
                 self._lists.ask_anew(self._directory, self._ask)
                 for node, peer in list(self._between.peers.items()):
@@ -513,6 +517,7 @@ class Gateway:
 
     def end(self) -> None:
         """Advertise to the nodes of this site, later ones too, that nothing leads or may cross here any more."""
+        self._carrying.end()
         self._allowed = kinds.Allowed((), (), ())
         self._sites.border.receive_untrusted(self._site_mesh.node, self._allowed)
         for node in self._directory.neighbours:

@@ -133,5 +133,5 @@ def gather_statistics(
         sessions=counted.sessions,
         handshakes=counted.handshakes,
         seeds=seeds.statistics(),
-        refusals={**mesh.refusals, **membership.refusals()},
+        refusals={**mesh.refusals, **membership.refusals(), **pubsub.refusals()},
     )

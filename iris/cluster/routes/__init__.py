@@ -7,7 +7,7 @@ choose no path: the directory of sites and the membership do.
 from iris.cluster.routes.copies import (
     ANYBODY, NODE, STALLED, CopyRoute, Targets, copy_message, split_nodes, targets_untrusted,
 )  # fmt: skip
-from iris.cluster.routes.copies_aside import CopiesAside
+from iris.cluster.routes.copies_aside import CopiesAside, Waiting
 from iris.cluster.routes.envelope import HOPS_AT, Flows, open_envelope
 from iris.cluster.routes.gateway import (
     BUSY, GONE, HOPS, NOT_EXPORTED, NO_CARRIERS, NO_ROUTE, PAUSE, READY, REASONS, Carrier, Carriers, CopyPaths,
@@ -19,7 +19,7 @@ from iris.cluster.routes.reverse import ReverseConnection, is_reverse_url, is_tw
 __all__ = (
     "ANYBODY", "BUSY", "Carrier", "Carriers", "CopiesAside", "CopyPaths", "CopyRoute", "Flows", "GONE", "GatewayPaths",
     "GatewayRoute", "HOPS", "HOPS_AT", "NODE", "NOT_EXPORTED", "NO_CARRIERS", "NO_ROUTE", "PAUSE", "READY", "REASONS",
-    "RelayedConnection", "ReverseConnection", "STALLED", "Targets", "carrier_of", "copy_message", "is_reverse_url",
-    "is_site_url", "is_two_way", "is_via_url", "open_envelope", "parse_site_url", "parse_via_url", "realm_of_url",
-    "site_url", "split_nodes", "targets_untrusted", "token_untrusted", "via_url",
+    "RelayedConnection", "ReverseConnection", "STALLED", "Targets", "Waiting", "carrier_of", "copy_message",
+    "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope", "parse_site_url", "parse_via_url",
+    "realm_of_url", "site_url", "split_nodes", "targets_untrusted", "token_untrusted", "via_url",
 )  # fmt: skip

@@ -17,12 +17,12 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.routes.copies_aside import CopiesAside
+from iris.cluster.routes.copies_aside import CopiesAside, Waiting
 from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE, CopyPaths
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site
-from iris.kernel.wire import ELEMENT, kinds
+from iris.kernel.wire import ELEMENT, kinds, node_of
 
 NODE: Final = 16
 
@@ -124,27 +124,33 @@ class CopyRoute:
             self.lost["link full"] += sum(len(nodes) // NODE for nodes in targets.values())
 
     def _set_aside(self, site: str, nodes: bytes, frame: bytes) -> None:
-        copy, _ = copy_message(HOPS, *self._own, {site: nodes}, frame)
-        if not self._aside.add(site, nodes, copy, trio.current_time()):
-            self.lost["no route"] += len(nodes) // NODE
+        # A frame of before may be sealed for a node that was given up since: nobody would say again that it is gone.
+        wanted = b"".join(one for one in split_nodes(nodes) if self._paths.is_peer(node_of(one)))
+        copy, _ = copy_message(HOPS, *self._own, {site: wanted}, frame)
+        lost = len(nodes) - len(wanted)
+        if wanted and not self._aside.add(site, Waiting(trio.current_time(), "", wanted, copy)):
+            lost = len(nodes)
+        if lost:
+            self.lost["no route"] += lost // NODE
 
     def routes_changed(self) -> None:
         """Send what was set aside for sites to which there is a route again."""
         for site in self._aside.sites:
             link = self._link_to(site)
             if link is not None:
-                for nodes, copy in self._aside.take(site, math.inf):
-                    self._post(link, {site: nodes}, copy.frame)
+                for waiting in self._aside.take(site, math.inf):
+                    self._post(link, {site: waiting.nodes}, waiting.copy.frame)
         self._none_aside()
 
     def forget(self, site: str, node: NodeId) -> None:
         """Count as lost what was set aside for a node: it is given up."""
         gone = bytes.fromhex(node)
-        for nodes, copy in self._aside.take(site, math.inf):
-            others = b"".join(one for one in split_nodes(nodes) if one != gone)
-            self.lost["no route"] += (len(nodes) - len(others)) // NODE
+        for waiting in self._aside.take(site, math.inf):
+            others = b"".join(one for one in split_nodes(waiting.nodes) if one != gone)
+            if len(others) != len(waiting.nodes):
+                self.lost["no route"] += 1
             if others:
-                self._set_aside(site, others, copy.frame)
+                self._aside.add(site, waiting._replace(nodes=others))
         self._none_aside()
 
     def _none_aside(self) -> None:

@@ -106,6 +106,10 @@ class CopyPaths(Protocol):
         """Return the link to the first gateway of a route, if there still is one."""
         ...
 
+    def is_peer(self, node: NodeId) -> bool:
+        """Return whether a node is a peer of this one, and not given up."""
+        ...
+
 
 class GatewayPaths(CopyPaths, Protocol):
     """The same, and the owner of the connections that lead there."""

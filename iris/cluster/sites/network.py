@@ -26,7 +26,8 @@ from iris.kernel.transport import ConnectionUser
 class GatewayRoutes:
     """The connections of one node that lead through gateways; see ``Carrier``."""
 
-    def __init__(self, directory: SiteDirectory, relay: Relay) -> None:
+    def __init__(self, directory: SiteDirectory, relay: Relay, peers: PeerTable) -> None:
+        self._peers: Final = peers
         self._directory = directory
         self._relay = relay
         self._own: Final = (directory.own.site, directory.own.gateway)
@@ -78,6 +79,10 @@ class GatewayRoutes:
         """See ``GatewayPaths.link_to``."""
         return self._relay.link_to(neighbour)
 
+    def is_peer(self, node: NodeId) -> bool:
+        """See ``CopyPaths.is_peer``."""
+        return node in self._peers
+
     def route_closed(self, route: GatewayRoute) -> None:
         """See ``GatewayPaths.route_closed``."""
         self._routes.pop(route, None)
@@ -97,7 +102,7 @@ class SiteNetwork:
     def __init__(self, own: Hop, peers: PeerTable) -> None:
         self.directory: Final = SiteDirectory(own)
         self.relay: Final = Relay(own, peers)
-        self.routes: Final = GatewayRoutes(self.directory, self.relay)
+        self.routes: Final = GatewayRoutes(self.directory, self.relay, peers)
         self.border: Final = Border()
         """Rules for what may cross the border of this site: nothing may, until a gateway has sent its lists."""
 

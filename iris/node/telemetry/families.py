@@ -170,6 +170,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_gateway_carried_frames_total": _counter("Frames carried."),
     "iris_gateway_carried_bytes_total": _counter("Bytes of the frames carried."),
     "iris_gateway_refused_frames_total": _counter("Frames that were not carried.", "reason"),
+    "iris_gateway_waiting_bytes": _gauge("Memory that events take which wait for a route to their site."),
     "iris_gateway_rejected_total": _counter(
         "Frames of other gateways that were forged, malformed or too old.", "reason"
     ),
@@ -422,6 +423,7 @@ _GATEWAY: Final = {
     "iris_gateway_received_frames_total": "received",
     "iris_gateway_carried_frames_total": "carried",
     "iris_gateway_carried_bytes_total": "carried_bytes",
+    "iris_gateway_waiting_bytes": "waiting_bytes",
     "iris_gateway_advertised_messages_total": "sent",
     "iris_gateway_advertised_bytes_total": "sent_bytes",
     "iris_gateway_unadvertised": "not_advertised",

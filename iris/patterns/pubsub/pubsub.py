@@ -261,6 +261,10 @@ class PubSub(PeerObserver):
             posted_bytes=self.publishing.posted.bytes,
         )
 
+    def refusals(self) -> dict[str, int]:
+        """Return the frames of events that did not leave for other sites, by reason."""
+        return {} if self.publishing.remote_sites is None else self.publishing.remote_sites.refusals()
+
     # -- subscribing ----------------------------------------------------------------------------------------
 
     @protected_context

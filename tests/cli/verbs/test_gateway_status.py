@@ -23,6 +23,7 @@ COUNTERS = GatewayStatistics(
     carried=2,
     carried_bytes=200,
     refused=MappingProxyType({"export": 1}),
+    waiting_bytes=0,
     rejected=MappingProxyType({"OutOfDate": 1}),
     unreached=MappingProxyType({}),
     sites=("west",),

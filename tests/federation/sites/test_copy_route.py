@@ -29,7 +29,11 @@ class Place:
 
     def __init__(self) -> None:
         self.links: dict[NodeId, Link] = {node: Link(node, Config()) for node in (ONE, TWO)}
+        self.given_up: set[NodeId] = set()
         self.way = CopyRoute(("own", OWN), self)
+
+    def is_peer(self, node: NodeId) -> bool:
+        return node not in self.given_up
 
     def link_to(self, neighbour: NodeId) -> Link | None:
         return self.links.get(neighbour)
@@ -106,6 +110,22 @@ async def test_what_waits_for_a_route_is_bounded_and_counted_as_lost() -> None:
     place.way.address({"nowhere": EAR})
     assert place.way.send_nowait(frame)
     assert place.way.lost == {"no route": 8}, "there is room again"
+
+
+async def test_nothing_waits_for_a_node_that_was_given_up_before_its_frame_was_sealed() -> None:
+    place = Place()
+    other = bytes(reversed(EAR))
+    place.given_up.add(NodeId(other.hex()))
+    place.way.forget("nowhere", NodeId(other.hex()))
+    place.way.address({"nowhere": other})
+    assert place.way.send_nowait(b"frame")
+    with trio.fail_after(1):
+        await place.way.wait_sent()
+    place.way.address({"nowhere": EAR + other})
+    assert place.way.send_nowait(b"frame")
+    assert place.way.lost == {"no route": 2}
+    place.way.forget("nowhere", NodeId(EAR.hex()))
+    assert place.way.lost == {"no route": 3}
 
 
 async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClock) -> None:

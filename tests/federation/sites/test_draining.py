@@ -9,9 +9,10 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.federation.gateway import open_gateway
+from iris.federation.gateway import Gateway, open_gateway, open_gateway_parts
+from iris.kernel.config import Config
 from iris.testing import Network, open_network
-from tests.support.federations import EVERYTHING, echo, gateway_url
+from tests.support.federations import EVERYTHING, Heard, echo, gateway_url, open_federation
 
 
 async def be_gateway(
@@ -192,3 +193,57 @@ async def test_no_event_is_lost_when_the_only_gateway_of_a_site_is_replaced(
             ending.set()
     assert received == [(number, 0) for number in range(published)]
     assert (books.sent, books.received, books.balanced) == (published, published, True)
+
+
+async def test_events_for_a_site_that_never_comes_back_are_given_up_and_hold_up_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation(seed=5) as federation:
+        federation.network.memory.latency = (0.02, 0.02)
+        heard: list[Heard] = []
+        await federation.gateway("eu")
+        ending, took = trio.Event(), trio.Event()
+        closing = 0.0
+
+        async def be_second_gateway() -> None:
+            nonlocal closing
+            async with federation.network.open_parts("gateway", host="us-gateway", site="us") as (node, _):
+                async with open_gateway_parts(
+                    node, listen=[gateway_url("us-gateway")], peers=[gateway_url("eu-gateway")], policy=EVERYTHING
+                ) as opened:
+                    gateways.append(opened.gateway)
+                    await ending.wait()
+                    closing = trio.current_time()
+                closing = trio.current_time() - closing
+            took.set()
+
+        gateways: list[Gateway] = []
+        federation.nursery.start_soon(be_second_gateway)
+        await trio.sleep(3)
+        await federation.listen("eu", "orders.>", heard)
+        till = await federation.node("us", "till")
+        await trio.sleep(3)
+        await till.publish("orders.new", "warm")
+        await trio.sleep(1)
+        assert [event.payload for event in heard] == ["warm"]
+
+        async def publish() -> None:
+            for _ in range(1000):
+                await till.publish("orders.new", bytes(100))
+                await trio.sleep(0.002)
+
+        federation.nursery.start_soon(publish)
+        await trio.sleep(0.5)
+        federation.crash("eu-gateway")
+        federation.crash("eu-ear-1")
+        await trio.sleep(20)
+        waiting = gateways[0].statistics()
+        assert waiting.waiting_bytes > 0
+        assert "no route" not in waiting.refused
+        await trio.sleep(Config().site_patience)
+        given_up = gateways[0].statistics()
+        assert (given_up.waiting_bytes, given_up.refused["no route"] > 0) == (0, True)
+        assert till.statistics().refusals["copy for another site: no route"] > 500
+        ending.set()
+        await took.wait()
+        assert closing < Config().drain_timeout / 2

@@ -234,6 +234,7 @@ async def everything() -> NodeSnapshot:
                 carried=2,
                 carried_bytes=100,
                 refused={"no route": 1},
+                waiting_bytes=5,
                 rejected={"AuthenticationError": 1},
                 unreached={"tcp://127.0.0.1:1": "refused"},
                 sites=("west",),

@@ -116,6 +116,10 @@ class SealedSender:
         """Keys made."""
         return self._keys
 
+    def refusals(self) -> dict[str, int]:
+        """Return the frames that did not leave, once for each of their nodes, by reason."""
+        return {f"copy for another site: {reason}": count for reason, count in self._route.lost.items()}
+
     def is_stalled(self, after: float) -> bool:
         """Return whether events wait, nothing has left for ``after`` seconds, and no gateway had asked for a pause."""
         return self.link.is_stalled(after) and trio.current_time() - self._route.pause_end > after
