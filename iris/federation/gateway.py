@@ -12,6 +12,7 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar, final
 
 import trio
@@ -231,12 +232,20 @@ class Gateway:
     # -- the directory --------------------------------------------------------------------------------------
 
     def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
+        led = self._leads_untrusted(peer, message)
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)
-        route = self._inward_untrusted(peer, message)
-        origin = hop_untrusted(route.site, route.gateway)
-        if not any(path.neighbour == peer.node for path in self._directory.routes_to(origin)):
-            self._ended.add(origin)
+        if led and not self._leads_untrusted(peer, message):  # of others nobody was told
+            route = self._inward_untrusted(peer, message)
+            self._ended.add(hop_untrusted(route.site, route.gateway))
             self._site_mesh.work.once("routes that have ended", self._retract)
+
+    def _leads_untrusted(self, peer: Peer, message: kinds.Route) -> bool:
+        """Return whether a route leads through a neighbour to the origin that its message names, if it names one."""
+        with suppress(RemoteProtocolError):
+            route = self._inward_untrusted(peer, message)
+            origin = hop_untrusted(route.site, route.gateway)
+            return any(path.neighbour == peer.node for path in self._directory.routes_to(origin))
+        return False
 
     def _receive_exports(self, peer: Peer, message: kinds.Exports) -> None:
         self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
