@@ -214,7 +214,7 @@ async def everything() -> NodeSnapshot:
     counts = {field.name: 0 for field in dataclasses.fields(iris.StateStatistics) if field.name != "refused"}
     states = {"prices": iris.StateStatistics(**counts, refused={"malformed": 1})}
     blocked = (iris.BlockedStatistics(cluster="store", operation=None, count=1, seconds=0.8, place="app.py:1 in main"),)
-    seed = SeedStatistics(source="dns", answered=2, failed=1, addresses=3, answered_at=0.0, error=None)
+    seed = iris.SeedStatistics(source="dns", answered=2, failed=1, addresses=3, answered_at=0.0, error=None)
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
     tier_zeros = dict.fromkeys(("objects", "bytes", "next", "behind", "behind_bytes", "failures"), 0)
