@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from iris.kernel.errors import ConfigError
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
@@ -41,6 +43,26 @@ async def open_follower(
         open_copy(node, bridge="bridge", shard=0, directory=directory, name=name) as copy,
     ):
         yield copy
+
+
+@asynccontextmanager
+async def ended(
+    member: AbstractAsyncContextManager[object], reason: str
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Have a member in the block that ends by itself; yield what waits for that."""
+    began, has_ended = trio.Event(), trio.Event()
+
+    async def be() -> None:
+        with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=reason), allow_unwrapped=True):
+            async with member:
+                began.set()
+                await trio.sleep_forever()
+        has_ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(be)
+        await began.wait()
+        yield has_ended.wait
 
 
 async def wait_copies(client: BridgeClient, **states: str) -> None:

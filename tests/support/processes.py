@@ -71,9 +71,7 @@ class Child:
         deadline = time.monotonic() + READY
         said = ""
         while time.monotonic() < deadline:
-            with self._log.open("rb") as log:
-                log.seek(self._began)
-                said = log.read().decode("utf-8", "replace")
+            said = self.said()
             for line in said.splitlines(keepends=True):
                 if ready in line and line.endswith("\n"):
                     return line
@@ -88,6 +86,10 @@ class Child:
         assert self._process is not None
         self._process.wait(timeout=READY)
         self._process = None
+        return self.said()
+
+    def said(self) -> str:
+        """Return what it has said since it was started last."""
         with self._log.open("rb") as log:
             log.seek(self._began)
             return log.read().decode("utf-8", "replace")

@@ -132,7 +132,7 @@ class Stage:
         """Set, and replaced, with each acknowledgement."""
         self._last = [0.0] * _PUBLISHERS
         """When each publisher had its last acknowledgement."""
-        self._gap = 0.0
+        self.gap = 0.0
         """Longest wait of a publisher for an acknowledgement in this turn, in seconds."""
 
     def _child(self, name: str, *options: str, ready: str) -> Child:
@@ -177,7 +177,7 @@ class Stage:
             await node.publish_confirmed("events", value, timeout=_PATIENCE)
             self.shown.acknowledged.append(value)
             self._last[which] = trio.current_time()
-            self._gap = max(self._gap, trio.current_time() - began)
+            self.gap = max(self.gap, trio.current_time() - began)
             self._acknowledged.set()
             self._acknowledged = trio.Event()
             await trio.sleep(0.01)
@@ -200,7 +200,7 @@ class Stage:
         """Let something happen to the primary, and wait until another one is, and all are back."""
         former, child = self.primary, self.children[self.primary]
         began = trio.current_time()
-        self._gap = 0.0
+        self.gap = 0.0
         match fault:
             case "killed":
                 child.end(signal.SIGKILL)
@@ -212,30 +212,38 @@ class Stage:
                 self._gates[former].shut()
             case _:
                 assert_never(fault)
-        await self._wait_taken(former)
-        taken = trio.current_time()
         with trio.fail_after(_PATIENCE):
+            await self.wait_taken(former)
+            taken = trio.current_time()
             while min(self._last) < taken:
                 await self._acknowledged.wait()
-        self.shown.served.append((fault, self._gap))
+        self.shown.served.append((fault, self.gap))
         if fault == "stopped":
             await trio.sleep_until(began + _STOPPED)
             child.send(signal.SIGCONT)
         if fault != "killed":
-            said = await trio.to_thread.run_sync(child.wait_end)
-            assert "was promoted elsewhere" in said, said[-2000:]
+            await self.wait_refused(former)
             self._gates[former].open()
+        await self.come_back(former)
+
+    async def wait_taken(self, former: str) -> None:
+        """Wait until another one is the primary."""
+        while True:
+            for name in self.children.keys() - {former}:
+                if "serves" in (self._directory / f"{name}.txt").read_text().rpartition("is the copy")[2]:
+                    self.primary = name
+                    return
+            await trio.sleep(0.02)
+
+    async def wait_refused(self, former: str) -> None:
+        """Wait until a former primary has ended since another one was promoted."""
+        said = await trio.to_thread.run_sync(self.children[former].wait_end)
+        assert "was promoted elsewhere" in said, said[-2000:]
+
+    async def come_back(self, former: str) -> None:
+        """Start a former primary as a copy."""
         self._follow(former)
         await self.wait_in_step()
-
-    async def _wait_taken(self, former: str) -> None:
-        with trio.fail_after(_PATIENCE):
-            while True:
-                for name in self.children.keys() - {former}:
-                    if "serves" in (self._directory / f"{name}.txt").read_text().rpartition("is the copy")[2]:
-                        self.primary = name
-                        return
-                await trio.sleep(0.02)
 
     async def check(self) -> None:
         """Raise AssertionError if an acknowledged event is not in the log, or any is there twice."""
@@ -330,13 +338,32 @@ async def run_away(seconds: float) -> int:
     return meanwhile
 
 
+async def run_calm(kind: str, seconds: float) -> tuple[int, float]:
+    """Let nothing happen; return how often a copy took over all the same, and the longest wait of a publisher."""
+    takeovers = 0
+    with open_engine(kind) as (url, port, _):
+        async with open_stage(url, port, random.Random(1)) as stage:
+            with trio.move_on_after(seconds):
+                while True:
+                    former = stage.primary
+                    await stage.wait_taken(former)
+                    takeovers += 1
+                    await stage.wait_refused(former)
+                    await stage.come_back(former)
+    return takeovers, stage.gap
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=["etcd", "postgres"])
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--away", type=float, help="seconds that etcd is killed for, in the place of turns")
+    parser.add_argument("--calm", type=float, help="seconds in which nothing happens, in the place of turns")
     chosen = parser.parse_args()
     if chosen.away:
         print(trio.run(run_away, chosen.away), "events acknowledged while etcd was away, and nobody took over")  # noqa: T201
+    elif chosen.calm:
+        number, longest = trio.run(run_calm, chosen.engine, chosen.calm)
+        print(f"{number} takeovers in {chosen.calm:g} s without a fault, a publisher waited {longest:.1f} s at most")  # noqa: T201
     else:
         print(trio.run(run_turns, chosen.engine, chosen.turns))  # noqa: T201

@@ -1,8 +1,8 @@
 """Election: the lease of a shard's primary, as the primary keeps it and as its copies stand for it.
 
-The primary holds the lease and renews it each second.  When nobody holds it any more, a copy takes it, and whoever has
-it promotes the copy that has most.  A copy that still follows its primary first gives that one a turn to take the lease
-again: so an engine that was away for a while, or was begun anew, brings no promotion.
+The primary holds the lease and renews it twice a second.  When nobody holds it any more, a copy takes it, and whoever
+has it promotes the copy that has most.  A copy that still follows its primary first gives that one a turn to take the
+lease again: so an engine that was away for a while, or was begun anew, brings no promotion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iris.spark_bridge.election.etcd import Etcd
 _log: Final = logging.getLogger("iris")
 
 _RENEW: Final = 0.5
-"""Seconds between renewals, and between attempts of a primary to have the lease."""
+"""Seconds from one renewal to the next, and between attempts of a primary to have the lease."""
 
 _LOOK: Final = 0.25
 """Seconds between two looks of a copy."""
@@ -65,8 +65,10 @@ class Election:
     async def keep(self) -> None:
         """Hold the lease as well as it can be had, until cancelled: what a primary does."""
         while True:
+            began = trio.current_time()
             await self._acquire()
-            await trio.sleep(_RENEW)
+            # Not behind the answers: of an engine that takes a second for each the lease would end in between.
+            await trio.sleep_until(began + _RENEW)
 
     async def stand(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> None:
         """Stand for the lease, until cancelled, and have a copy promoted when it is held: what a copy does.

@@ -29,7 +29,7 @@ from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
 from iris.testing import open_network
 from tests.support.arrivals import stored
-from tests.support.copies import open_follower, open_primary, values, wait_copies, wait_problem
+from tests.support.copies import ended, open_follower, open_primary, values, wait_copies, wait_problem
 
 
 async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_only_what_both_have(
@@ -216,25 +216,22 @@ async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_sa
             client = BridgeClient(operator, "bridge", patience=20)
             async with open_follower(network, tmp_path / "copy"):
                 await publisher.publish_confirmed("a", b"1", timeout=60)
-
         # It confirms alone from now on, and the copy is notified before.
-        async def serve(task_status: trio.TaskStatus[None]) -> None:
-            with pytest.raises(ConfigError, match="was promoted elsewhere, to term 2"):  # noqa: PT012
-                async with open_primary(network, tmp_path / "primary", min_copies=0):
-                    task_status.started()
-                    await trio.sleep_forever()
-
-        with trio.fail_after(120):
-            async with open_follower(network, tmp_path / "copy") as copy, trio.open_nursery() as nursery:
-                await nursery.start(serve)
-                await publisher.publish_confirmed("a", b"2", timeout=60)
-                await wait_copies(client, copy="in step")
-                with pytest.raises(ConfigError, match="confirms without waiting for copies: what it has confirmed"):
-                    await promote(operator, "bridge", 0, patience=1)
-                done = await promote(operator, "bridge", 0, force=True, patience=1)
-                assert len(done.lost) == 1
-                await copy.wait_promoted()
-                assert stored(copy.store) == [b"1", b"2"]
+        async with (
+            open_follower(network, tmp_path / "copy") as copy,
+            ended(
+                open_primary(network, tmp_path / "primary", min_copies=0), "promoted elsewhere, to term 2"
+            ) as wait_ended,
+        ):
+            await publisher.publish_confirmed("a", b"2", timeout=60)
+            await wait_copies(client, copy="in step")
+            with pytest.raises(ConfigError, match="confirms without waiting for copies: what it has confirmed"):
+                await promote(operator, "bridge", 0, patience=1)
+            done = await promote(operator, "bridge", 0, force=True, patience=1)
+            assert len(done.lost) == 1
+            await copy.wait_promoted()
+            assert stored(copy.store) == [b"1", b"2"]
+            await wait_ended()
 
 
 async def test_two_copies_that_come_at_the_same_time_are_both_known(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -19,7 +17,7 @@ from iris.spark_bridge.election import Election, open_election
 from iris.spark_bridge.election.engine import LEASE
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.copies import open_follower, open_primary, wait_copies
+from tests.support.copies import ended, open_follower, open_primary, wait_copies
 from tests.support.elections import Memory
 
 
@@ -78,26 +76,6 @@ async def test_a_copy_leaves_a_free_lease_to_the_primary_that_it_follows(tmp_pat
         assert leases == {"lease": "primary"}
         assert copy.follows
         nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def ended(
-    member: AbstractAsyncContextManager[object], reason: str
-) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Be a member in the block, which waits in the end until that has ended by itself."""
-    began, has_ended = trio.Event(), trio.Event()
-
-    async def be() -> None:
-        with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=reason), allow_unwrapped=True):
-            async with member:
-                began.set()
-                await trio.sleep_forever()
-        has_ended.set()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(be)
-        await began.wait()
-        yield has_ended.wait
 
 
 async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_followed(tmp_path: Path) -> None:
