@@ -97,6 +97,9 @@ class Paths:
     def link_to(self, neighbour: NodeId) -> Link | None:
         return self._link
 
+    def is_peer(self, node: NodeId) -> bool:
+        return True
+
     def route_closed(self, route: GatewayRoute) -> None:
         pass
 
