@@ -153,7 +153,12 @@ class KafkaMember:
 
         def poll() -> None:
             while not self._is_over.is_set():
-                if self._producer.poll(_POLL) or self._fatal is not None:
+                has_news = False
+                try:
+                    has_news = self._producer.poll(_POLL) > 0
+                except KafkaException as error:  # so come fatal errors, in the place of a report
+                    self._fatal = error.args[0]
+                if has_news or self._fatal is not None:
                     token.run_sync_soon(self._news.wake, idempotent=True)
 
         thread = threading.Thread(target=poll, name="iris-kafka", daemon=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 import iris
 import iris.arrow
@@ -182,6 +182,20 @@ async def test_a_member_whose_client_cannot_keep_the_order_ends_and_confirms_not
             async with bridge(network, kafka, topic) as member:
                 await node.publish_confirmed("a", 1, timeout=30)
                 member._note_error(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of sequence", fatal=True))
+                await trio.sleep_forever()
+
+
+async def test_what_is_fatal_ends_a_member_also_where_the_client_raises_it(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poll(_seconds: float) -> int:
+        raise KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of sequence", fatal=True))
+
+    async with open_network() as network, network.open_node("desk") as node:
+        with pytest.raises(KafkaLost, match=r"cannot go on: .*sequence"), trio.fail_after(60):  # noqa: PT012
+            async with bridge(network, kafka, topic) as member:
+                await node.publish_confirmed("a", 1, timeout=30)
+                monkeypatch.setattr(member, "_producer", SimpleNamespace(poll=poll, purge=member._producer.purge))
                 await trio.sleep_forever()
 
 
