@@ -68,24 +68,22 @@ def kafka(
     """
     if (to is None) == (source is None):
         raise click.UsageError("give --to BOOTSTRAP or --from BOOTSTRAP")
-    if source is None:
-        assert to is not None
-        topic = kafka_topic or bridge
-        return run_until_interrupted(
-            partial(_copy_out, connection, to, topics, topic, bridge, group or f"kafka-{topic}", properties, timeout)
-        )
-    if topics or group is not None:
+    if source is not None and (topics or group is not None):
         raise click.UsageError("--topic and --group are for --to: the records of a topic are copied all, and once")
-    if kafka_topic is None:
+    if source is not None and kafka_topic is None:
         raise click.UsageError("give the topic of Kafka: --kafka-topic NAME")
-    return run_until_interrupted(partial(_copy_in, connection, source, kafka_topic, bridge, properties, timeout))
+    topic = kafka_topic or bridge
+    return run_until_interrupted(
+        partial(_copy, connection, to, source, topics, topic, bridge, group or f"kafka-{topic}", properties, timeout)
+    )
 
 
-async def _copy_out(
+async def _copy(
     connection: NodeOptions,
-    bootstrap: str,
+    to: str | None,
+    source: str | None,
     topics: tuple[str, ...],
-    kafka_topic: str,
+    topic: str,
     bridge: str,
     group: str,
     properties: Path | None,
@@ -94,38 +92,21 @@ async def _copy_out(
 ) -> None:
     with needing_bridge("kafka"):
         from iris.spark_bridge.client import BridgeClient
+        from iris.spark_bridge.kafka.copy_in import CopyIn
         from iris.spark_bridge.kafka.copy_out import CopyOut
         from iris.spark_bridge.kafka.settings import read_settings
     settings = {} if properties is None else read_settings(properties)
     async with connection.open("connect") as node:
         client = BridgeClient(node, bridge, patience=timeout)
-        copying = CopyOut(client, kafka=bootstrap, topic=kafka_topic, settings=settings, group=group, topics=topics)
-        note(f"{node.id} copies what {bridge} stores into topic {kafka_topic} of Kafka")
+        copying: CopyIn | CopyOut
+        if source is not None:
+            copying = CopyIn(client, kafka=source, topic=topic, settings=settings)
+            note(f"{node.id} copies topic {topic} of Kafka into {bridge}")
+        else:
+            assert to is not None
+            copying = CopyOut(client, kafka=to, topic=topic, settings=settings, group=group, topics=topics)
+            note(f"{node.id} copies what {bridge} stores into topic {topic} of Kafka")
         async with open_background() as nursery:
             nursery.start_soon(copying.run)
             await interruption.wait()
-    note(f"{copying.written} events written")
-
-
-async def _copy_in(
-    connection: NodeOptions,
-    bootstrap: str,
-    kafka_topic: str,
-    bridge: str,
-    properties: Path | None,
-    timeout: float,
-    interruption: Interruption,
-) -> None:
-    with needing_bridge("kafka"):
-        from iris.spark_bridge.client import BridgeClient
-        from iris.spark_bridge.kafka.copy_in import CopyIn
-        from iris.spark_bridge.kafka.settings import read_settings
-    settings = {} if properties is None else read_settings(properties)
-    async with connection.open("connect") as node:
-        client = BridgeClient(node, bridge, patience=timeout)
-        copying = CopyIn(client, kafka=bootstrap, topic=kafka_topic, settings=settings)
-        note(f"{node.id} copies topic {kafka_topic} of Kafka into {bridge}")
-        async with open_background() as nursery:
-            nursery.start_soon(copying.run)
-            await interruption.wait()
-    note(f"{copying.stored} events stored")
+    note(f"{copying.copied} events copied")

@@ -1,6 +1,8 @@
 """Copying between a bridge's log and Kafka while connector and brokers are killed: each is once at the other end.
 
-``python -m tests.support.connect_chaos --records 100000`` prints what came of it, both ways, as JSON.
+``python -m tests.support.connect_chaos --records 100000`` prints what came of it, both ways, as JSON.  The kills follow
+the records: one when each 31st part of them has arrived, while the next one does, so that each finds a connector at
+work.
 """
 
 from __future__ import annotations
@@ -11,11 +13,9 @@ import itertools
 import json
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,7 @@ PARTITIONS: Final = 6
 KEYS: Final = 200
 TOPIC: Final = "copied"
 PATIENCE: Final = 600.0
+"""Seconds in which something has to arrive."""
 
 Row = tuple[str, int]
 """Key and value of what was copied."""
@@ -47,11 +48,22 @@ class Outcome:
     doubled: int
     disordered: int
     """Those that stand behind a later one of their key."""
-    connectors_killed: int
+    killed: list[tuple[float, int, str]]
+    """What was killed: seconds after the beginning, records that had arrived, and the process."""
     connectors_ended: int
     """Connectors that had ended by themselves, and were started again."""
-    brokers_killed: int
     seconds: float
+
+    def count(self, what: str) -> int:
+        """Return how often the connector, or a broker, was killed."""
+        return sum(name.startswith(what) for _, _, name in self.killed)
+
+
+Feed = Callable[[range], Awaitable[None]]
+"""Gives these values to the end that is copied from."""
+
+Count = Callable[[], Awaitable[int]]
+"""Counts the records at the end that is copied to."""
 
 
 class Kills:
@@ -59,38 +71,75 @@ class Kills:
 
     Args:
         kafka: a single broker is not killed.
-        connector: the connector.
-        times: how often.
-        every: seconds between two of them.
+        connector: the connector, which runs.
+        feed: is called with all values, in parts.
+        count: tells how many have arrived.
     """
 
-    def __init__(self, kafka: KafkaCluster, connector: Child, times: int, every: float) -> None:
+    def __init__(self, kafka: KafkaCluster, connector: Child, feed: Feed, count: Count) -> None:
         self._kafka = kafka
         self._connector = connector
-        self._times = times
-        self._every = every
-        self.brokers = self.connectors = self.ended = 0
+        self._feed = feed
+        self._count = count
+        self._began = trio.current_time()
+        self.killed: list[tuple[float, int, str]] = []
+        self.ended = 0
 
-    def run(self) -> None:
-        """Do it."""
-        brokers = itertools.cycle(self._kafka.brokers)
-        for number in range(self._times):
-            time.sleep(self._every)
-            if number % 2 and len(self._kafka.brokers) > 1:
-                broker = next(brokers)
-                self._kafka.kill(broker)
-                self.brokers += 1
-                self._kafka.start(broker)
-            elif self._connector.alive:
-                self._connector.end()
-                self.connectors += 1
-            self.restart()
+    @property
+    def seconds(self) -> float:
+        """Time since the beginning."""
+        return round(trio.current_time() - self._began, 1)
 
-    def restart(self) -> None:
-        """Start the connector if it is not running."""
-        if not self._connector.alive:
-            self.ended += self._connector.end() is not None
+    async def run(self, records: int, times: int) -> None:
+        """Do it so often while the records arrive, and return when all have, or nothing arrives any more."""
+        ends = [records * number // (times + 1) for number in range(times + 2)]
+        parts = itertools.starmap(range, itertools.pairwise(ends))
+        victims = itertools.cycle(self._victims())
+        async with trio.open_nursery() as nursery:
+            to_feed, fed = trio.open_memory_channel[range](times + 1)
+            nursery.start_soon(self._feed_parts, fed)
+            await to_feed.send(next(parts))
+            for end, part in zip(ends[1:], parts, strict=False):
+                await to_feed.send(part)
+                arrived = await self._wait_arrived(end)
+                broker = next(victims)
+                self.killed.append((self.seconds, arrived, f"broker {broker}" if broker else "connector"))
+                await trio.to_thread.run_sync(self._kill, broker)
+            to_feed.close()
+            await self._wait_arrived(records)
+
+    async def _feed_parts(self, parts: trio.MemoryReceiveChannel[range]) -> None:
+        async for part in parts:
+            await self._feed(part)
+
+    def _victims(self) -> Iterator[int]:
+        """Yield brokers, and 0 for the connector before each."""
+        for broker in self._kafka.brokers:
+            yield 0
+            if len(self._kafka.brokers) > 1:
+                yield broker
+
+    def _kill(self, broker: int) -> None:
+        if broker:
+            self._kafka.kill(broker)
+            self._kafka.start(broker)
+        else:
+            self._connector.end()
             self._connector.start()
+
+    async def _wait_arrived(self, enough: int) -> int:
+        """Wait until so many have arrived, and return how many have; start the connector if it has ended."""
+        arrived, news = 0, trio.current_time()
+        while arrived < enough and trio.current_time() < news + PATIENCE:
+            if not self._connector.alive:
+                self.ended += 1
+                self._connector.end()
+                await trio.to_thread.run_sync(self._connector.start)
+            before, arrived = arrived, await self._count()
+            if arrived > before:
+                news = trio.current_time()
+            await trio.sleep(0.1)
+        return arrived
 
 
 def _judge(direction: str, records: int, rows: Iterable[Row], kills: Kills, seconds: float) -> Outcome:
@@ -108,15 +157,15 @@ def _judge(direction: str, records: int, rows: Iterable[Row], kills: Kills, seco
         lost=records - len(seen),
         doubled=doubled,
         disordered=disordered,
-        connectors_killed=kills.connectors,
+        killed=kills.killed,
         connectors_ended=kills.ended,
-        brokers_killed=kills.brokers,
-        seconds=round(seconds, 1),
+        seconds=seconds,
     )
 
 
-def committed(kafka: KafkaCluster) -> Iterator[Row]:
-    """Yield what is committed in the topic, in the order of each partition."""
+@contextmanager
+def _consumer(kafka: KafkaCluster) -> Iterator[Consumer]:
+    """Read what is committed in the topic, from its beginning."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -127,81 +176,47 @@ def committed(kafka: KafkaCluster) -> Iterator[Row]:
         }
     )
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def committed(kafka: KafkaCluster) -> Iterator[Row]:
+    """Yield what is committed in the topic, in the order of each partition."""
     ended: set[int | None] = set()
-    while len(ended) < PARTITIONS:
-        for message in consumer.consume(10_000, timeout=1.0):
-            error = message.error()
-            if error is None:
-                yield (message.key() or b"").decode(), int(message.value() or b"")
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-    consumer.close()
+    with _consumer(kafka) as consumer:
+        while len(ended) < PARTITIONS:
+            for message in consumer.consume(10_000, timeout=1.0):
+                error = message.error()
+                if error is None:
+                    yield (message.key() or b"").decode(), int(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
 
 
-async def _publish(records: int, rate: float) -> None:
-    async with iris.open_node("publisher") as node:
-        await node.wait_for("bridge", timeout=60)
-        async with node.confirming(timeout=PATIENCE) as confirmed:
-            began = trio.current_time()
-            for number in range(records):
-                if number % 50 == 0:
-                    await trio.sleep_until(began + number / rate)
-                await confirmed.publish("orders.new", b"%d" % number, key=f"k{number % KEYS}")
+@contextmanager
+def _counting_committed(kafka: KafkaCluster) -> Iterator[Count]:
+    """Give a function that counts what is committed."""
+    with _consumer(kafka) as consumer:
+        total = 0
+
+        async def count() -> int:
+            nonlocal total
+            found = await trio.to_thread.run_sync(consumer.consume, 10_000, 0.2)
+            total += sum(message.error() is None for message in found)
+            return total
+
+        yield count
 
 
-def _produce(kafka: KafkaCluster, records: int, rate: float) -> None:
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "log_level": 0, "enable.idempotence": True, "message.timeout.ms": 0}
-    )
-    began = time.monotonic()
-    for number in range(records):
-        if number % 50 == 0:
-            producer.poll(0)
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+def _produce(producer: Producer, numbers: range) -> None:
+    for number in numbers:
         producer.produce(TOPIC, b"%d" % number, f"k{number % KEYS}".encode())
-    assert producer.flush(PATIENCE) == 0
-
-
-async def _stored() -> list[Row]:
-    async with iris.open_node("reader") as node:
-        await node.wait_for("bridge", timeout=60)
-        events = read_events(BridgeClient(node, "bridge", patience=60), topics=[">"])
-        return [(str(event["key"]), int(str(event["value"]))) async for event in events]
-
-
-async def _count_stored() -> int:
-    async with iris.open_node("reader") as node:
-        await node.wait_for("bridge", timeout=60)
-        return sum(shard.next for shard in await BridgeClient(node, "bridge", patience=60).shards())
-
-
-def _run(
-    direction: str,
-    kafka: KafkaCluster,
-    connector: Child,
-    feed: Callable[[], None],
-    count: Callable[[], int],
-    rows: Callable[[], Iterable[Row]],
-    records: int,
-    times: int,
-    every: float,
-) -> Outcome:
-    """Feed one end, kill, and read the other one when all is there."""
-    connector.start()
-    kills = Kills(kafka, connector, times, every)
-    began = time.monotonic()
-    threads = [threading.Thread(target=feed), threading.Thread(target=kills.run)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     end = time.monotonic() + PATIENCE
-    while count() < records and time.monotonic() < end:
-        kills.restart()
-        time.sleep(1.0)
-    seconds = time.monotonic() - began
-    connector.end()
-    return _judge(direction, records, rows(), kills, seconds)
+    while len(producer):
+        producer.poll(1.0)  # flush() would let a fatal error out as SystemError
+        assert time.monotonic() < end, "the brokers do not take what is produced"
 
 
 @contextmanager
@@ -215,50 +230,89 @@ def _bridge() -> Iterator[Path]:
             bridge.end()
 
 
-def _connector(kafka: KafkaCluster, directory: Path, option: str) -> Child:
+@contextmanager
+def _connector(kafka: KafkaCluster, directory: Path, option: str) -> Iterator[Child]:
     command = [sys.executable, "-m", "iris", "connect", "kafka", option, kafka.bootstrap, "--kafka-topic", TOPIC]
-    return Child(command, ready="copies", log=directory / "connector.txt")
+    connector = Child(command, ready="copies", log=directory / "connector.txt")
+    connector.start()
+    try:
+        yield connector
+    finally:
+        connector.end()
 
 
-def run_to(kafka: KafkaCluster, records: int, times: int, every: float) -> Outcome:
+def run_to(kafka: KafkaCluster, records: int, times: int) -> Outcome:
     """Publish and copy into Kafka, which has a topic ``copied`` of ``PARTITIONS``."""
-    with _bridge() as directory:
-        connector = _connector(kafka, directory, "--to")
-        feed = partial(trio.run, partial(_publish, records, records / (times * every)))
-        try:
-            count, rows = lambda: sum(1 for _ in committed(kafka)), lambda: committed(kafka)
-            return _run("to", kafka, connector, feed, count, rows, records, times, every)
-        finally:
-            connector.end()
+
+    async def copy(connector: Child) -> Outcome:
+        async with iris.open_node("publisher") as node:
+            await node.wait_for("bridge", timeout=60)
+
+            async def publish(numbers: range) -> None:
+                async with node.confirming(timeout=PATIENCE) as confirmed:
+                    for number in numbers:
+                        await confirmed.publish("orders.new", b"%d" % number, key=f"k{number % KEYS}")
+
+            with _counting_committed(kafka) as count:
+                kills = Kills(kafka, connector, publish, count)
+                await kills.run(records, times)
+        seconds = kills.seconds
+        connector.end()
+        return _judge("to", records, committed(kafka), kills, seconds)
+
+    with _bridge() as directory, _connector(kafka, directory, "--to") as connector:
+        return trio.run(copy, connector)
 
 
-def run_from(kafka: KafkaCluster, records: int, times: int, every: float) -> Outcome:
+def run_from(kafka: KafkaCluster, records: int, times: int) -> Outcome:
     """Produce into that topic and copy into the log."""
-    with _bridge() as directory:
-        connector = _connector(kafka, directory, "--from")
-        feed = partial(_produce, kafka, records, records / (times * every))
-        try:
-            count, rows = lambda: trio.run(_count_stored), lambda: trio.run(_stored)
-            return _run("from", kafka, connector, feed, count, rows, records, times, every)
-        finally:
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "log_level": 0,
+            "enable.idempotence": True,
+            "message.timeout.ms": 0,
+            "queue.buffering.max.messages": 0,
+        }
+    )
+
+    async def copy(connector: Child) -> Outcome:
+        async with iris.open_node("reader") as node:
+            await node.wait_for("bridge", timeout=60)
+            client = BridgeClient(node, "bridge", patience=60)
+
+            async def count() -> int:
+                return sum(shard.next for shard in await client.shards())
+
+            async def produce(numbers: range) -> None:
+                await trio.to_thread.run_sync(_produce, producer, numbers)
+
+            kills = Kills(kafka, connector, produce, count)
+            await kills.run(records, times)
+            seconds = kills.seconds
             connector.end()
+            events = read_events(client, topics=[">"])
+            rows = [(str(event["key"]), int(str(event["value"]))) async for event in events]
+            return _judge("from", records, rows, kills, seconds)
+
+    with _bridge() as directory, _connector(kafka, directory, "--from") as connector:
+        return trio.run(copy, connector)
 
 
-def run(direction: str, records: int, times: int, every: float) -> Outcome:
+def run(direction: str, records: int, times: int) -> Outcome:
     """Do one of the two with three brokers."""
     with open_kafka(3) as kafka:
         kafka.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
-        return (run_to if direction == "to" else run_from)(kafka, records, times, every)
+        return (run_to if direction == "to" else run_from)(kafka, records, times)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--times", type=int, default=30)
-    parser.add_argument("--every", type=float, default=3.0)
     parser.add_argument("--direction", choices=("to", "from"), action="append")
     given = parser.parse_args()
     for direction in given.direction or ("to", "from"):
-        outcome = run(direction, given.records, given.times, given.every)
+        outcome = run(direction, given.records, given.times)
         sys.stdout.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
         sys.stdout.flush()

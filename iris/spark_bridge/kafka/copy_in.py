@@ -77,8 +77,8 @@ class CopyIn:
         check_topic(topic)
         self._client = client
         self._log = KafkaLog(kafka, topic, client.bridge, settings)
-        self.stored = 0
-        """Events that this process has stored."""
+        self.copied = 0
+        """Events that this process has copied."""
 
     async def run(self) -> None:
         """Copy until it is cancelled.  While the bridge or the brokers are away, or its disk is full, it waits.
@@ -114,6 +114,8 @@ class CopyIn:
         starts = dict(at)
         for number, span in (await run_in_thread(self._log.spans, range(partitions))).items():
             if at[number] > span.next:
+                if await run_in_thread(self._log.identity) != (epoch, partitions):
+                    raise _Changed
                 raise DataLost(
                     f"partition {number} of Kafka's topic {self._log.topic!r} ends at {span.next}, and the bridge has "
                     f"its records up to {at[number]}: the brokers have lost some"
@@ -166,7 +168,7 @@ class CopyIn:
             carried = {}
         stored = await self._client.commit(address, query, end, [part], carried, after=at[number])
         at[number] = end
-        self.stored += stored or 0
+        self.copied += stored or 0
 
 
 def _query(epoch: str, number: int) -> str:

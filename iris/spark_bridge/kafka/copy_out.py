@@ -72,8 +72,8 @@ class CopyOut:
         self._moved = trio.current_time()
         self._noted: dict[str, int] = {}
         self._over = threading.Event()
-        self.written = 0
-        """Events that this process has written."""
+        self.copied = 0
+        """Events that this process has copied."""
 
     async def run(self) -> None:
         """Copy until it is cancelled.  While the bridge or the brokers are away it waits for them.
@@ -179,7 +179,7 @@ class CopyOut:
             del self._writers[shard]
             writer.close()
             return False
-        self.written += written
+        self.copied += written
         return True
 
     async def _note_progress(self) -> None:

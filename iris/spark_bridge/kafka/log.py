@@ -35,12 +35,17 @@ from iris.spark_bridge.kafka.settings import CLIENT, CONSUMER, PRODUCER, check_s
 _ANSWER: Final = 10.0
 """Seconds that brokers have for an answer."""
 
+_PAUSE: Final = 0.1
+"""Seconds between two questions to brokers that do not know yet."""
+
 _PASSING: Final = frozenset(
     {
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._WAIT_COORD),
         *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE),
         *(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
         *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.OFFSET_NOT_AVAILABLE),
+        *(KafkaError.NOT_CONTROLLER, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE),
+        *(KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.KAFKA_STORAGE_ERROR),
     }
 )
 """Errors that are over when brokers are back, or have agreed on leaders."""
@@ -77,6 +82,11 @@ class TopicState:
     def shard(self, partition: int) -> str:
         """Return the id of a partition's shard."""
         return f"{partition}@{self.epoch}"
+
+
+def _has_uuid(described: Any) -> bool:
+    uuid = described.topic_id
+    return bool(uuid.get_most_significant_bits() or uuid.get_least_significant_bits())
 
 
 def _epoch_of(described: Any) -> str:
@@ -154,11 +164,22 @@ class KafkaLog:
         return _epoch_of(found), len(found.partitions)
 
     def _described(self) -> Any:
-        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_ANSWER)
-        return self._result(described[self.topic])
+        deadline = time.monotonic() + _ANSWER
+        while True:
+            described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_ANSWER)
+            found = self._result(described[self.topic])
+            # A client that has no answer yet of what a broker speaks asks as the oldest did, and gets no UUID.  As one
+            # of its own that would be another topic, of which nothing was copied.
+            if _has_uuid(found):
+                return found
+            if time.monotonic() > deadline:
+                raise BridgeUnreachable(
+                    f"Kafka does not say which topic {self.topic!r} is: its brokers have to be of version 2.8 or newer"
+                )
+            time.sleep(_PAUSE)
 
-    def make(self, replicas: int, config: Mapping[str, str]) -> None:
-        """Make the topic, of one partition, unless it is there.
+    def make(self, replicas: int, config: Mapping[str, str]) -> TopicState:
+        """Make the topic, of one partition, unless it is there, and return what it is.
 
         Raises:
             ConfigError: this client may not.
@@ -170,6 +191,14 @@ class KafkaLog:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._translated(error) from None
+        deadline = time.monotonic() + _ANSWER
+        while True:
+            try:
+                return self.describe()
+            except ConfigError:  # brokers learn of it one after the other
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
 
     def _result(self, future: Any) -> Any:
         try:
@@ -188,18 +217,6 @@ class KafkaLog:
                 "describe it"
             )
         return ConfigError(f"Kafka refuses that: {reason.str()}; see what its ACLs permit this client")
-
-    def end(self) -> int:
-        """Return the end of partition 0, with what transactions that are not over have written there.
-
-        Raises:
-            BridgeUnreachable, ConfigError: see ``describe``.
-        """
-        place = TopicPartition(self.topic, 0)
-        asked = self._admin.list_offsets(
-            {place: _LATEST}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_ANSWER
-        )
-        return int(self._result(asked[place]).offset)
 
     def spans(self, partitions: Collection[int]) -> dict[int, Span]:
         """Return what can be read of partitions.

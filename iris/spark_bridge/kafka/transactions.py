@@ -1,7 +1,9 @@
 """Transactions: a shard's events go into Kafka together with the place up to which they are there.
 
 As Kafka Connect does it since KIP-618: ``init_transactions`` ends what an earlier writer of this name has begun, and
-from there on that one can write nothing more; only then is the place read, from a compacted topic.
+from there on that one can write nothing more; only then is the place read, from a compacted topic.  It is read up to a
+mark that the new writer puts behind it: the end of the topic, by a broker that does not know yet that it leads no more,
+may be before the place, and events would be written again.
 
 Everything here blocks, and is called in threads.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
@@ -67,8 +70,8 @@ class Places:
     def __init__(self, log: KafkaLog, state: TopicState, over: threading.Event) -> None:
         self._over = over
         self._log = log
-        log.make(state.replicas, {"cleanup.policy": "compact", "min.insync.replicas": str(state.min_insync)})
-        cleanup = log.describe().cleanup
+        config = {"cleanup.policy": "compact", "min.insync.replicas": str(state.min_insync)}
+        cleanup = log.make(state.replicas, config).cleanup
         if cleanup != "compact":
             raise ConfigError(
                 f"Kafka's topic {log.topic!r} has cleanup.policy={cleanup} and forgets places, so that events would be "
@@ -81,37 +84,28 @@ class Places:
         """Name of the topic."""
         return self._log.topic
 
-    def read(self, name: str) -> int | None:
-        """Return the place that was written last under a name; None if there is none.
+    def read(self, name: str, mark: bytes) -> int | None:
+        """Return the place that was written last under a name before a mark; None if there is none.
 
         Raises:
             BridgeUnreachable: the brokers do not answer, or a transaction of others does not end.
         """
-        # What is committed ends where the oldest open transaction begins, and that may be another shard's: the end to
-        # read up to is that of all records, or a place behind it would be missed and events written again.
-        end = self._log.end()
         key, found = name.encode(), None
         consumer = self._log.consumer()
         deadline = time.monotonic() + _PATIENCE
         try:
             consumer.assign([TopicPartition(self.topic, 0, 0)])
-            at = 0
-            while at < end:
+            while True:
                 message = consumer.poll(_STEP)
-                if message is None:
-                    if time.monotonic() > deadline or self._over.is_set():
-                        raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
-                    continue
-                error = message.error()
-                if error is None:
-                    at = (message.offset() or 0) + 1
+                if message is not None and message.error() is None:
+                    if message.value() == mark:
+                        return found
                     if message.key() == key:
                         found = int(message.value() or b"0")
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    at = message.offset() or 0
+                elif time.monotonic() > deadline or self._over.is_set():
+                    raise BridgeUnreachable(f"Kafka does not send its topic {self.topic!r} to its end")
         finally:
             consumer.close()
-        return found
 
 
 @final
@@ -122,7 +116,7 @@ class ShardWriter:
         log: topic of the events.
         state: what it is now.
         places: where the place is kept.
-        name: transactional id, and key of the place.
+        name: transactional id, and key of the place; that of the mark has ``/mark`` behind it.
         over: is set when waiting is to end.
     """
 
@@ -141,18 +135,21 @@ class ShardWriter:
 
         Raises:
             BridgeUnreachable: the brokers do not answer.
-            KafkaLost: they refuse that.
+            ConfigError: they refuse the mark.
+            KafkaLost: another connector of this name has begun meanwhile.
         """
         self.close()
         seconds = {"transaction.timeout.ms": int(_TRANSACTION * 1000), "message.timeout.ms": int(_TRANSACTION * 1000)}
         producer = self._log.producer(self._state, **{"transactional.id": self._name}, **seconds)
         self._producer = producer
+        mark = uuid.uuid4().hex.encode()
         try:
             self._repeat(partial(producer.init_transactions, _STEP))
+            # Not before: until here a writer that was presumed dead could commit, and move the place.
+            self._commit(producer, (), f"{self._name}/mark", mark)
         except KafkaException as error:
             raise self._translated(error) from None
-        # Not before: until here a writer that was presumed dead could commit, and move the place.
-        return self._places.read(self._name)
+        return self._places.read(self._name, mark)
 
     def write(self, records: Sequence[Copied], place: int) -> bool:
         """Write records and the place behind them; False if nobody knows whether they are there: ``open`` tells.
@@ -170,20 +167,8 @@ class ShardWriter:
                     f"the event at offset {record.offset} of {self._name} has {record.written.size} bytes with its "
                     f"headers, and Kafka's topic {self._log.topic!r} takes {limit}: raise its max.message.bytes"
                 )
-        self._failed = None
         try:
-            producer.begin_transaction()
-            for record in records:
-                producer.produce(
-                    self._log.topic,
-                    record.written.value,
-                    record.key,
-                    on_delivery=self._note_report,
-                    timestamp=record.timestamp,
-                    headers=record.written.headers,  # type: ignore[arg-type]
-                )
-            producer.produce(self._places.topic, b"%d" % place, self._name.encode(), 0, on_delivery=self._note_report)
-            self._repeat(partial(producer.commit_transaction, _STEP))
+            self._commit(producer, records, self._name, b"%d" % place)
         except KafkaException as error:
             found = self._translated(error)
             if isinstance(found, ConfigError | KafkaLost):
@@ -204,6 +189,22 @@ class ShardWriter:
             )
             return False
         return True
+
+    def _commit(self, producer: Producer, records: Sequence[Copied], key: str, value: bytes) -> None:
+        """Write records, and this in the topic of places, in a transaction."""
+        self._failed = None
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(
+                self._log.topic,
+                record.written.value,
+                record.key,
+                on_delivery=self._note_report,
+                timestamp=record.timestamp,
+                headers=record.written.headers,  # type: ignore[arg-type]
+            )
+        producer.produce(self._places.topic, value, key.encode(), 0, on_delivery=self._note_report)
+        self._repeat(partial(producer.commit_transaction, _STEP))
 
     def close(self) -> None:
         """Leave what was begun to whoever opens next, and to the brokers, which give it up."""

@@ -128,7 +128,7 @@ async def test_of_two_connectors_at_once_none_stores_a_record_that_the_other_has
                 await trio.sleep(0.05)
             found = await wait_until(desk, lambda found: len(found) >= 400)
     assert found == [str(number) for number in range(400)]
-    assert sum(copy.stored for copy in copies) == 400
+    assert sum(copy.copied for copy in copies) == 400
 
 
 async def test_a_record_that_cannot_be_an_event_is_named(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ async def running(copy: CopyOut, count: int) -> AsyncIterator[None]:
     async with open_background() as nursery:
         nursery.start_soon(copy.run)
         with trio.fail_after(60):
-            while copy.written < count:  # noqa: ASYNC110 -- there is no event
+            while copy.copied < count:  # noqa: ASYNC110 -- there is no event
                 await trio.sleep(0.02)
         yield
 
@@ -110,6 +110,25 @@ async def test_a_connector_goes_on_where_the_last_one_has_ended(
             async with running(copying(desk, kafka, topic), 10):
                 pass
     assert [record.value() for record in committed(kafka, topic)] == [b"%d" % number for number in range(30)]
+
+
+async def test_a_topic_that_was_made_again_gets_what_comes_and_all_by_another_group(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
+        for number in range(5):
+            await desk.publish_confirmed("a", b"%d" % number, timeout=30)
+        async with running(copying(desk, kafka, topic), 5):
+            pass
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic)
+        await desk.publish_confirmed("a", b"5", timeout=30)
+        async with running(copying(desk, kafka, topic), 1):
+            pass
+        assert [record.value() for record in committed(kafka, topic)] == [b"5"]
+        async with running(copying(desk, kafka, topic, group="another"), 6):
+            pass
+    assert [record.value() for record in committed(kafka, topic)] == [b"5", *(b"%d" % number for number in range(6))]
 
 
 async def test_a_transaction_that_died_on_the_way_is_not_there_and_is_written_again(
