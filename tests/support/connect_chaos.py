@@ -104,6 +104,7 @@ class Kills:
                 arrived = await self._wait_arrived(end)
                 broker = next(victims)
                 self.killed.append((self.seconds, arrived, f"broker {broker}" if broker else "connector"))
+                sys.stderr.write(f"{self.killed[-1]}\n")
                 await trio.to_thread.run_sync(self._kill, broker)
             to_feed.close()
             await self._wait_arrived(records)
