@@ -55,11 +55,11 @@ class Tunnel:
     __slots__ = (
         "_closed",
         "_end",
+        "_limit",
         "_receiving",
         "_work",
         "cluster",
         "headers",
-        "max_message",
         "operation",
         "sender",
     )
@@ -81,9 +81,8 @@ class Tunnel:
         self.operation: Final = operation
         self.headers: Final = headers
         """Headers that the opener sent along."""
-        self.max_message: Final = min(limit, end.machine.sending.limit)
-        """Largest message that ``send`` accepts, in bytes: the smaller ``Config.max_payload`` of the two ends."""
         self._end = end
+        self._limit: Final = min(limit, end.machine.sending.limit)
         self._receiving = False
         self._closed = False
         self._work = 0
@@ -116,7 +115,7 @@ class Tunnel:
     async def _send_message(self, message: Struct) -> None:
         """Send a message of Iris's own as ``send`` does, whatever it consists of: it is packed in C."""
         data = _MESSAGES.encode(message)
-        if len(data) > self.max_message:
+        if len(data) > self._limit:
             raise self._too_large()
         await self._send_encoded(data, packed=True)
 
@@ -144,13 +143,13 @@ class Tunnel:
             PayloadTooLarge, LocalProtocolError: see ``send``.
         """
         try:
-            return wire.split_payload(encoded(payload, self.max_message))
+            return wire.split_payload(encoded(payload, self._limit))
         except PayloadTooLarge:
             raise self._too_large() from None
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"a message of more than {self.max_message} bytes to cluster {self.cluster!r}: send larger things with "
+            f"a message of more than {self._limit} bytes to cluster {self.cluster!r}: send larger things with "
             "as_stream() or send_file()"
         )
 
@@ -448,6 +447,11 @@ class Tunnel:
     def _stream_piece(self) -> int:
         """Size of what a stream hands over at a time, in bytes: one chunk, unless chunks are small."""
         return min(self.max_message, max(self._end.machine.sending.piece, _STREAM_PIECE))
+
+    @property
+    def max_message(self) -> int:
+        """Largest message that ``send`` accepts, in bytes: the smaller ``Config.max_payload`` of the two ends."""
+        return self._limit
 
     @property
     def is_closed(self) -> bool:
