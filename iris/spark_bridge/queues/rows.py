@@ -103,7 +103,8 @@ def rows_of(chunks: Sequence[Chunk], wanted: TopicFilter, start: int, end: int) 
         first = bisect_left(at, start)
         events = events.slice(first, bisect_left(at, end) - first)
     events = wanted.keep(events)
-    offsets, topics, keys, values, timestamps = map(events.column, _COLUMNS)
+    columns = map(events.column, ("offset", "topic", "key", "value", "timestamp"))
+    offsets, topics, keys, values, timestamps = columns
     headers: Any = events.column("headers")
     # A tenth of the time that ``to_pylist`` of nested columns takes.
     pairs = headers.flatten()
@@ -136,9 +137,6 @@ def rows_of(chunks: Sequence[Chunk], wanted: TopicFilter, start: int, end: int) 
             )
         )
     return rows
-
-
-_COLUMNS: Final = ("offset", "topic", "key", "value", "timestamp")
 
 
 def pieces_of(value: bytes) -> Iterator[bytes]:
