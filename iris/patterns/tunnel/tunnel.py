@@ -9,7 +9,6 @@ from typing import Any, Final, Self, final
 
 import msgspec
 import trio
-from msgspec import Struct
 
 from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
@@ -112,7 +111,7 @@ class Tunnel:
         data, packed = self._encoded(payload)
         await self._send_encoded(data, packed=packed)
 
-    async def _send_message(self, message: Struct) -> None:
+    async def _send_message(self, message: object) -> None:
         """Send a message of Iris's own as ``send`` does, whatever it consists of: it is packed in C."""
         data = _MESSAGES.encode(message)
         if len(data) > self._limit:
