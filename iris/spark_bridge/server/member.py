@@ -608,9 +608,10 @@ class BridgeMember:
             changes, self._changes = self._changes, []
             try:
                 appended = await self._write_to_store(parts, changes)
-                break
             except StoreFull as reason:
                 await self._write_apart(changes, reason)
+            else:
+                break
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
             # they want stored.
