@@ -604,21 +604,21 @@ class BridgeMember:
         batches = self._group.pop()
         self._room.unpark_all()
         parts, misrouted = self._divide(batches)
-        while True:
+        changes: list[_Change] = []
+        appended: Appended | None = None
+        while appended is None:
             changes, self._changes = self._changes, []
             try:
                 appended = await self._write_to_store(parts, changes)
             except StoreFull as reason:
                 await self._write_apart(changes, reason)
-            else:
-                break
-            _explain((*batches, *self._group.batches))
-            # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
-            # they want stored.
-            if not batches or not retry:
-                return
-            await self._retain()
-            await trio.sleep(_FULL_RETRY)
+                _explain((*batches, *self._group.batches))
+                # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have
+                # what they want stored.
+                if not batches or not retry:
+                    return
+                await self._retain()
+                await trio.sleep(_FULL_RETRY)
         if self._is_full:
             self._is_full = False
             _log.info("there is room again, and events are stored", extra={"cause": "disk"})
