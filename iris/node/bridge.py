@@ -51,7 +51,7 @@ class Bridge:
         guard: guard of what the node does after it was closed.
     """
 
-    __slots__ = ("_bridges", "_guard", "_node", "_random", "name")
+    __slots__ = ("_bridges", "_guard", "_members", "_node", "_random", "name")
 
     def __init__(self, name: str, node: BridgeNode, bridges: Bridges, random: Random, guard: RunGuard) -> None:
         self.name: Final = name
@@ -60,6 +60,8 @@ class Bridge:
         self._bridges: Final = bridges
         self._random: Final = random
         self._guard: Final = guard
+        self._members: queues.BridgeMembers | None = None
+        """Members, which are looked for once for all queues and consumers of this node; made when it has one."""
 
     def __repr__(self) -> str:
         return f"<Bridge {self.name!r}>"
@@ -101,10 +103,9 @@ class Bridge:
         was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
         """
         self._guard.check()
-        members = queues.BridgeMembers(self.name, self._node)
         return queues.open_work_queue(
             name,
-            members,
+            self._known_members(),
             lease=lease,
             attempts=attempts,
             dead=dead,
@@ -157,8 +158,12 @@ class Bridge:
         """
         self._guard.check()
         check_flags(replay=replay)
-        members = queues.BridgeMembers(self.name, self._node)
-        return queues.open_consumer(topics, members, group=group, start=start, until=until, replay=replay)
+        return queues.open_consumer(topics, self._known_members(), group=group, start=start, until=until, replay=replay)
+
+    def _known_members(self) -> queues.BridgeMembers:
+        if self._members is None:
+            self._members = queues.BridgeMembers(self.name, self._node)
+        return self._members
 
     async def drop_group(self, group: str) -> None:
         """Forget a group of readers: its place is gone, its name is free, and the bridge keeps no events for it.

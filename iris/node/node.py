@@ -71,6 +71,7 @@ class Node(OwnNode):
         "__weakref__",
         "_blocked",
         "_books",
+        "_bridges",
         "_broadcasts",
         "_calls",
         "_config",
@@ -120,6 +121,7 @@ class Node(OwnNode):
         self._joined, self._sites, self._lookups, self._reach = parts.joined, parts.sites, parts.lookups, parts.reach
         self._reports: dict[str, Callable[[], Any]] = {}
         """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
+        self._bridges: dict[str, Bridge] = {}
         patterns = parts.patterns
         self._states, self._blocked = Documents(parts), patterns.blocked
         self._guard, self._tracing, self._books = patterns.guard, patterns.tracing, patterns.books
@@ -684,7 +686,11 @@ class Node(OwnNode):
             ConfigError: the name is malformed.
         """
         self._guard.check()
-        return Bridge(check_name(name, "cluster"), self, self._calls, self._environment.random, self._guard)
+        bridge = self._bridges.get(name)
+        if bridge is None:
+            bridge = Bridge(check_name(name, "cluster"), self, self._calls, self._environment.random, self._guard)
+            self._bridges[name] = bridge
+        return bridge
 
     # -- tunnels --------------------------------------------------------------------------------------------
 

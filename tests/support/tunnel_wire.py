@@ -64,7 +64,7 @@ class TwoMachines:
     def take_in(self, end: int, count: int = 1_000_000) -> None:
         """Have an end read its messages."""
         for _ in range(count):
-            message = self.ends[end].read()
+            message = self.ends[end].receiving.read()
             if message is None:
                 break
             self.read[end].append(message[0])

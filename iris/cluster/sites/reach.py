@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Protocol, TypeVar
-
-from iris.kernel.tasks import protected_context
 
 T = TypeVar("T", covariant=True)
 
@@ -67,7 +65,7 @@ def open_with_all(
     return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
 
 
-@protected_context
+@asynccontextmanager
 async def _open_later(opening: SiteReach[T], reach: Callable[[], Awaitable[float]]) -> AsyncIterator[T]:
     async with opening(timeout=await reach()) as opened:
         yield opened

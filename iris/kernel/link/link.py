@@ -382,7 +382,7 @@ class Link:
 
     def has_room(self) -> bool:
         """Return whether less than half of the limit is waiting."""
-        return self.waiting_bytes < self._limit // 2
+        return self._waiting_bytes + self._held() < self._limit // 2
 
     def is_stalled(self, after: float) -> bool:
         """Return whether messages wait and the transport has taken nothing for ``after`` seconds."""
@@ -467,6 +467,8 @@ class Link:
                     # If nothing else waits, the wait for it is the checkpoint: a turn of the scheduler less, 20 us.
                     if self._open or self._batches or self._bulk.sources or self._urgent:
                         await trio.lowlevel.checkpoint()
+                    else:
+                        await self._wakeup.wait()
                 else:
                     await outgoing.wait_writable()
             except trio.ClosedResourceError:

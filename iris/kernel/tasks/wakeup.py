@@ -13,7 +13,10 @@ import trio
 
 @final
 class Wakeup:
-    """Lets one task wait until another calls ``wake``.  A wake-up with nobody waiting is remembered, once."""
+    """Lets one task wait until another calls ``wake``.  A wake-up with nobody waiting is remembered, once.
+
+    Further ones before the task has its turn are the same one.
+    """
 
     __slots__ = ("_pending", "_task", "_woken")
 
@@ -67,3 +70,4 @@ class Wakeup:
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
+        self._pending = False  # whatever came until this task has its turn, it sees now

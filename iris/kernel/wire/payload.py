@@ -13,7 +13,6 @@ import msgpack
 from msgspec.msgpack import Ext
 
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
-from iris.kernel.shapes import is_tuple
 from iris.kernel.wire.codec import ELEMENT, _refuse_extension
 from iris.kernel.wire.kinds import MAX_ARRAY, Headers, Payload
 
@@ -54,8 +53,8 @@ def _too_large(size: int, limit: int) -> str:
 
 
 def _encode_tuple(value: object) -> list[object]:
-    if is_tuple(value):
-        return list(value)
+    if isinstance(value, tuple):
+        return list(cast("tuple[object, ...]", value))
     if isinstance(value, int):
         raise OverflowError("an int of more than 64 bits")
     raise TypeError(f"{type(value).__name__} has no wire form")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import final
 
@@ -14,7 +15,7 @@ from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, Unknown
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.tasks import open_background
 from iris.patterns.multicast.answers import Answers, StopRules
 from iris.patterns.multicast.inquiry import Inquiry
 from iris.patterns.multicast.relay import Relays, stands_alone
@@ -36,7 +37,7 @@ class Surveys:
         self._relays = relays
         self._config = config
 
-    @protected_context
+    @asynccontextmanager
     async def open(
         self,
         cluster: str,

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -222,7 +222,7 @@ class PubSub(PeerObserver):
 
     # -- publishing with one of the options -----------------------------------------------------------------
 
-    async def publish(
+    def publish(
         self,
         topic: str,
         payload: object,
@@ -231,14 +231,13 @@ class PubSub(PeerObserver):
         headers: Mapping[str, str] | None,
         within: float | None,
         retain: bool,
-    ) -> None:
+    ) -> Awaitable[None]:
         """See ``Node.publish_confirmed`` and ``Node.retain``; ``within`` is the timeout of a confirmed event."""
         if retain:
-            await self._retaining.publish(topic, payload, key=key, headers=headers, within=within)
-        elif within is not None:
-            await self.confirming.publish(topic, payload, key=key, timeout=within, headers=headers)
-        else:
-            await self.publishing.publish(topic, payload, key=key, headers=headers)
+            return self._retaining.publish(topic, payload, key=key, headers=headers, within=within)
+        if within is not None:
+            return self.confirming.publish(topic, payload, key=key, timeout=within, headers=headers)
+        return self.publishing.publish(topic, payload, key=key, headers=headers)
 
     def retain_at_once(self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None) -> bool:
         """Retain an event if nothing has to be waited for; return whether it is published."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, final, get_args
 
 import trio
@@ -19,7 +20,6 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, cluster_of
-from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
@@ -95,7 +95,7 @@ class Tunnels(PeerObserver):
 
     # -- opening --------------------------------------------------------------------------------------------
 
-    @protected_context
+    @asynccontextmanager
     async def open(
         self,
         cluster: str,

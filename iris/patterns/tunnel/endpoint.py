@@ -74,7 +74,7 @@ class TunnelEndpoint:
         "_mark",
         "_reader",
         "_reader_comes",
-        "_senders",
+        "_reading",
         "_waiting",
         "_watching",
         "cluster",
@@ -82,6 +82,7 @@ class TunnelEndpoint:
         "key",
         "machine",
         "node",
+        "senders",
     )
 
     def __init__(
@@ -109,10 +110,12 @@ class TunnelEndpoint:
         """Condition that a task waits for which then reads."""
         self._reader_comes = False
         """True from when that holds until the task has its turn."""
+        self._reading = Wakeup()
         self._waiting: dict[Wakeup, Callable[[], bool]] = {}
         self._watching: dict[Callable[[], None], Callable[[], bool]] = {}
         """Functions that are called when a condition holds: for what is no task of trio's."""
-        self._senders: deque[object] = deque()
+        self.senders: Final[deque[object]] = deque()
+        """Tasks that wait to send, in order of arrival."""
 
     # -- the link -------------------------------------------------------------------------------------------
 
@@ -122,9 +125,8 @@ class TunnelEndpoint:
             mark, self._mark = self._mark, 0
             return kinds.TunnelMarked(mark), 16
         flight = self._flight
-        flight.share(shared)
-        room = flight.has_room
-        piece = self.machine.pop(min(limit, flight.room), data=room)
+        room = flight.share(shared)
+        piece = self.machine.pop(min(limit, room), data=room > 0)
         if piece is not None:
             message, size = piece
             if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):
@@ -132,7 +134,8 @@ class TunnelEndpoint:
             return piece
         self._attached = False
         if room:
-            flight.unblock_one()
+            if flight.blocked:
+                flight.unblock_one()
         elif self.machine.sending.has_next:
             flight.block(self)
         return None
@@ -161,11 +164,6 @@ class TunnelEndpoint:
         self._attached = False
         self.offer()
 
-    def receive(self, message: kinds.OfTunnel, now: float) -> None:
-        """Accept a message of the other end."""
-        self.machine.receive(message, now)
-        self.settle()
-
     def accepts_mark(self, mark: int) -> bool:
         """Return whether a mark that has come goes back with what this end says next."""
         if self._ended:
@@ -178,25 +176,28 @@ class TunnelEndpoint:
     def _is_left_to_reader(self) -> bool:
         """Return whether a task is about to read, so that receipt, credit and mark can go back together in one frame.
 
-        Each frame that goes back is some 30 us of work for either end, and there were 18 of them for 10 of bulk.
+        The task is woken.  Each frame that goes back is some 30 us of work for either end, and there were 18 of them
+        for 10 of bulk.
         """
         if not self._reader_comes:
             if self._reader is None or not self._reader():
                 return False
             self._reader_comes = True
+            self._reading.wake()
         return not self.machine.has_urgent_news
 
     def settle(self) -> None:
         """Act on what has become of the machine: offer data, report the end, wake tasks."""
+        is_left_to_reader = self._is_left_to_reader()
         if self.machine.ending is None:
-            if not self._is_left_to_reader():
+            if not is_left_to_reader:
                 self.offer()
         elif not self._ended:
             self._ended = True
             self._flight.forget(self)
             self._host.end_ended(self)
         for wakeup, condition in self._waiting.items():
-            if (self._reader_comes and condition is self._reader) or condition():
+            if condition():
                 wakeup.wake()
         for woken, condition in self._watching.items():
             if condition():
@@ -218,10 +219,13 @@ class TunnelEndpoint:
                 del self._waiting[wakeup]
 
     async def wait_readable(self, condition: Callable[[], bool]) -> None:
-        """Wait as ``wait`` does, for the one task that then reads; that calls ``offer``, whatever it has read."""
+        """Wait until ``condition``, which does not hold now, does, for the one task that then reads.
+
+        That calls ``offer``, whatever it has read.
+        """
         self._reader = condition
         try:
-            await self.wait(condition)
+            await self._reading.wait()
         finally:
             self._reader = None
             self._reader_comes = False
@@ -238,24 +242,15 @@ class TunnelEndpoint:
 
         return unwatch
 
-    def has_room(self, size: int) -> bool:
-        """Return whether a message of ``size`` bytes may be queued now: there is room, and nobody came before."""
-        return not self._senders and self.machine.sending.has_room(size)
-
-    @property
-    def has_senders(self) -> bool:
-        """True while tasks wait to send."""
-        return bool(self._senders)
-
     async def wait_room(self, size: int, stopped: Callable[[], bool]) -> None:
         """Wait, in order of arrival, until a message of ``size`` bytes may be queued, or ``stopped`` holds."""
         machine = self.machine
         turn = object()
-        self._senders.append(turn)
+        self.senders.append(turn)
         machine.hurry()
         self.offer()
         try:
-            await self.wait(lambda: stopped() or (self._senders[0] is turn and machine.sending.has_room(size)))
+            await self.wait(lambda: stopped() or (self.senders[0] is turn and machine.sending.has_room(size)))
         finally:
-            self._senders.remove(turn)
+            self.senders.remove(turn)
             self.settle()

@@ -61,7 +61,6 @@ class InflightLimit:
     """
 
     __slots__ = (
-        "_blocked",
         "_fast",
         "_former",
         "_marked",
@@ -76,6 +75,7 @@ class InflightLimit:
         "_since",
         "_slack",
         "_unit",
+        "blocked",
         "limit",
     )
 
@@ -95,7 +95,8 @@ class InflightLimit:
         self._round_end = 0  # the round ends with the mark of this number
         self._round_shortest = float("inf")
         self._fast = True  # double the limit in each round, until there is a queue for the first time
-        self._blocked: OrderedDict[BlockedSender, None] = OrderedDict()
+        self.blocked: Final[OrderedDict[BlockedSender, None]] = OrderedDict()
+        """Senders that wait for room, in order of arrival.  Read only."""
 
     @property
     def in_flight(self) -> int:
@@ -108,23 +109,24 @@ class InflightLimit:
         # Without a mark in flight nothing would ever report room; the next one is at most a step away.
         return self._sent - self._marked < self.limit or not self._marks
 
-    @property
-    def room(self) -> int:
-        """Size of a piece for which there is room, in bytes, or of a step, if that is more."""
-        return max(self.limit - self._sent + self._marked, self._unit)
-
     def add(self, size: int) -> bool:
         """Count data that leaves now; return whether it has to carry a mark."""
         self._sent += size
         return self._sent - self._sent_at_mark >= self._unit
 
-    def share(self, shared: bool) -> None:
-        """Note whether requests share the link.  To other sites they take so long that it makes no difference."""
+    def share(self, shared: bool) -> int:
+        """Note whether requests share the link.  To other sites they take so long that it makes no difference.
+
+        Returns:
+            Size of a piece for which there is room, in bytes, or of a step, if that is more.  0: there is none.
+        """
         self._shared = shared and self._slack == 1
         unit = STEP // SHARE if self._shared else STEP
         if unit != self._unit:
             self._unit = unit
             self.limit = max(self.limit, LEAST * unit)
+        left = self.limit - self._sent + self._marked
+        return max(left, unit) if left > 0 or not self._marks else 0
 
     def mark(self, now: float) -> int:
         """Return the mark that leaves now, with the data counted last."""
@@ -182,19 +184,19 @@ class InflightLimit:
 
     def block(self, one: BlockedSender) -> None:
         """Wake ``one`` when there is room."""
-        self._blocked[one] = None
+        self.blocked[one] = None
 
     def forget(self, one: BlockedSender) -> None:
         """Do not wake ``one`` any more."""
-        self._blocked.pop(one, None)
+        self.blocked.pop(one, None)
 
     def _unblock(self) -> None:
         """Wake as many as the room may suffice for; each of them that needs little leaves room for another."""
-        for _ in range(min(len(self._blocked), (self.limit - self.in_flight) // (STEP // 2) + 1)):
+        for _ in range(min(len(self.blocked), (self.limit - self.in_flight) // (STEP // 2) + 1)):
             self.unblock_one()
 
     def unblock_one(self) -> None:
         """Wake the one that has waited longest, if there is room."""
-        if self._blocked and self.has_room:
-            one, _ = self._blocked.popitem(last=False)
+        if self.blocked and self.has_room:
+            one, _ = self.blocked.popitem(last=False)
             one.offer()

@@ -34,7 +34,7 @@ from iris.patterns.tunnel.messages import (
     readable,
 )
 from iris.patterns.tunnel.receive_half import Budget, ReceivingHalf
-from iris.patterns.tunnel.send_half import END_OF_FILE, Piece, SendingHalf
+from iris.patterns.tunnel.send_half import END_OF_FILE, SendingHalf
 from iris.patterns.tunnel.states import Input, TunnelState, following
 
 _ASKS_BEFORE_SILENT: Final = 3
@@ -149,7 +149,7 @@ class TunnelMachine:
         self._received_at = self._moved = self._asked = now
         self._asks = 0  # since the other end was heard
         self._gap = float("inf")  # since when something is missing
-        self._touched = False
+        self._touched = False  # this side has sent something since the deadline was looked at
         self._deaf = False
 
     # -- this side ------------------------------------------------------------------------------------------
@@ -180,18 +180,6 @@ class TunnelMachine:
     def hurry(self) -> None:
         """Ask for an acknowledgement once all that can be sent is on the link, because a task waits for it."""
         self._hurry = True
-
-    def read(self) -> tuple[bytes, bool] | None:
-        """Return the next message and whether it is packed; None if none is whole."""
-        message = self.receiving.read()
-        self._touched |= message is not None
-        return message
-
-    def read_piece(self) -> tuple[bytes, bool] | None:
-        """Return the next chunk, wherever messages end, and whether it is packed; None if there is none."""
-        piece = self.receiving.read_piece()
-        self._touched |= piece is not None
-        return piece
 
     def stop_reading(self) -> None:
         """Drop what is unread and what still comes: two ends that both leave must not wait for each other's credit."""
@@ -238,7 +226,6 @@ class TunnelMachine:
             return self._opening_due
         if self.state is TunnelState.CLOSED:
             return False
-        # As ``_has_answer``, in a call less: this is asked for each message that comes, and each that is read.
         if self._accept_due or self._ack_due or self._ask_due:
             return True
         return (self._hurry and self.sending.is_only_unacknowledged) or self.receiving.owes_news
@@ -246,13 +233,9 @@ class TunnelMachine:
     @property
     def has_urgent_news(self) -> bool:
         """True if ``pop`` would return something besides the receipt of chunks and credit for them."""
-        return self._has_answer or self.receiving.wants_resend or self.sending.has_next
-
-    @property
-    def _has_answer(self) -> bool:
-        return (
-            self._accept_due or self._ack_due or self._ask_due or (self._hurry and self.sending.is_only_unacknowledged)
-        )
+        if self._accept_due or self._ack_due or self._ask_due or self.receiving.wants_resend:
+            return True
+        return (self._hurry and self.sending.is_only_unacknowledged) or self.sending.has_next
 
     def pop(self, limit: int, *, data: bool = True) -> tuple[kinds.OfTunnel, int] | None:
         """Return the next message to put on the link, with about ``limit`` bytes of data, and its size.
@@ -273,7 +256,11 @@ class TunnelMachine:
             return self._acknowledgement(), 16
         chunk = self.sending.pop(limit) if data else None
         if chunk is not None:
-            return self._chunk(chunk)
+            sequence, flags, content = chunk
+            if flags == END_OF_FILE:
+                return kinds.TunnelEof(self._identifier, sequence), 8
+            # A view is encoded as the bytes that it shows.
+            return kinds.TunnelChunk(self._identifier, sequence, flags, cast("bytes", content)), len(content)
         if self._hurry and self.sending.is_only_unacknowledged:
             self._hurry = False
             self._ask_due = True
@@ -287,13 +274,6 @@ class TunnelMachine:
         # ``received`` counts chunks in order only. It is a promise: the other end drops everything below it and cannot
         # send it again.
         return kinds.TunnelAck(self._identifier, self.receiving.received, granted, self.sending.sent, flags)
-
-    def _chunk(self, piece: Piece) -> tuple[kinds.TunnelEof | kinds.TunnelChunk, int]:
-        sequence, flags, data = piece
-        if flags == END_OF_FILE:
-            return kinds.TunnelEof(self._identifier, sequence), 8
-        # A view is encoded as the bytes that it shows.
-        return kinds.TunnelChunk(self._identifier, sequence, flags, cast("bytes", data)), len(data)
 
     # -- what the other end says ----------------------------------------------------------------------------
 
@@ -407,8 +387,8 @@ class TunnelMachine:
         """Ask the other end if an answer is overdue; end the tunnel if too much is."""
         if self.state is TunnelState.CLOSED:
             return
-        if self._touched:
-            self._touched = False
+        if self._touched or self.receiving.was_read:
+            self._touched = self.receiving.was_read = False
             self._moved = now
         silence = self._config.tunnel_silence
         if now - self._moved >= self._config.tunnel_idle:

@@ -118,6 +118,7 @@ class ReceivingHalf:
         "received",
         "resends",
         "wants_resend",
+        "was_read",
     )
 
     def __init__(
@@ -145,6 +146,8 @@ class ReceivingHalf:
         self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
         self.messages = 0
         """Whole messages that wait to be read."""
+        self.was_read = False
+        """True once something was read; who looks at that resets it."""
         self._partial = -1  # bytes of the message that is arriving; -1 between messages
         self._partial_flags = 0
         self._cost = 0  # of everything received
@@ -193,6 +196,8 @@ class ReceivingHalf:
         if whole > self._limit:
             raise RemoteProtocolError(f"a message of more than {self._limit} bytes, the limit that was agreed on")
         if chunk.flags & END:
+            if self._partial >= 0:
+                self._budget.complete(self)
             self._partial = -1
             self.messages += 1
             self.messages_received += 1
@@ -205,8 +210,6 @@ class ReceivingHalf:
         self._budget.held += size + CHUNK_COST
         self.bytes_received += size
         self._waiting.append((chunk.flags, chunk.data))
-        if chunk.flags & END:
-            self._budget.complete(self)
         return True
 
     def add_eof(self, sequence: int) -> bool:
@@ -299,6 +302,7 @@ class ReceivingHalf:
                 parts.append(data)
                 cost += len(data) + CHUNK_COST
             data = b"".join(parts)
+        self.was_read = True
         self._consumed += cost
         self.messages -= 1
         self.messages_read += 1
@@ -310,6 +314,7 @@ class ReceivingHalf:
         if not self._waiting:
             return None
         flags, data = self._waiting.popleft()
+        self.was_read = True
         self._consumed += len(data) + CHUNK_COST
         if flags & END:
             self.messages -= 1

@@ -277,9 +277,9 @@ class TunnelTable:
         if end is not None:
             if isinstance(message, kinds.TunnelOpen):
                 end.machine.opened_again()
-                end.settle()
             else:
-                end.receive(message, self._host.now())
+                end.machine.receive(message, self._host.now())
+            end.settle()
         # A goodbye is not answered: two ends that have both forgotten a tunnel would otherwise answer each other for
         # ever.
         elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):

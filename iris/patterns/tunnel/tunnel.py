@@ -7,6 +7,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, final
 
+import msgspec
 import trio
 
 from iris.kernel import wire
@@ -27,6 +28,8 @@ _TURN: Final = 64
 
 _STREAM_PIECE: Final = 32 * 1024
 """Size of what a stream hands over at a time where chunks are smaller, in bytes."""
+
+_MESSAGES: Final = msgspec.msgpack.Encoder()
 
 _HALF_CLOSED: Final = frozenset({TunnelState.SENT_EOF, TunnelState.ENDED})
 
@@ -78,7 +81,7 @@ class Tunnel:
         self.headers: Final = headers
         """Headers that the opener sent along."""
         self._end = end
-        self._limit = limit
+        self._limit: Final = min(limit, end.machine.sending.limit)
         self._receiving = False
         self._closed = False
         self._work = 0
@@ -108,17 +111,24 @@ class Tunnel:
         data, packed = self._encoded(payload)
         await self._send_encoded(data, packed=packed)
 
+    async def _send_message(self, message: object) -> None:
+        """Send a message of Iris's own as ``send`` does, whatever it consists of: it is packed in C."""
+        data = _MESSAGES.encode(message)
+        if len(data) > self._limit:
+            raise self._too_large()
+        await self._send_encoded(data, packed=True)
+
     def _send_at_once(self, payload: object) -> bool:
         """Send as ``send`` does if it would wait for nothing; return whether the message is queued.
 
         For any code of the node's thread, in a task of trio or not.
         """
-        end = self._end
-        if self._work >= _TURN or not end.has_room(1):
+        end, sending = self._end, self._end.machine.sending
+        if self._work >= _TURN or end.senders or not sending.has_room(1):
             return False
         data, packed = self._encoded(payload)
         self._check_sendable()
-        if not end.has_room(len(data)):
+        if not sending.has_room(len(data)):
             return False
         end.machine.send(data, packed=packed)
         end.offer()
@@ -131,14 +141,16 @@ class Tunnel:
         Raises:
             PayloadTooLarge, LocalProtocolError: see ``send``.
         """
-        limit = self.max_message
         try:
-            return wire.split_payload(encoded(payload, limit))
+            return wire.split_payload(encoded(payload, self._limit))
         except PayloadTooLarge:
-            raise PayloadTooLarge(
-                f"a message of more than {limit} bytes to cluster {self.cluster!r}: send larger things with "
-                "as_stream() or send_file()"
-            ) from None
+            raise self._too_large() from None
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"a message of more than {self._limit} bytes to cluster {self.cluster!r}: send larger things with "
+            "as_stream() or send_file()"
+        )
 
     async def _send_encoded(self, data: bytes | memoryview, *, packed: bool) -> None:
         """Send an encoded message as ``send`` does, also when cancelled.  What a view shows must not change."""
@@ -146,17 +158,16 @@ class Tunnel:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
         size = len(data)
-        waits = not end.has_room(size)
+        waits = bool(end.senders) or not end.machine.sending.has_room(size)
         if waits:
             await end.wait_room(size, self._is_unsendable)
             self._check_sendable()
         # From here on the message is queued and will be sent; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
-        if waits:
-            self._work = 0  # others have had their turn
-        else:
-            await self._pass_turn(size)
+        self._work = 0 if waits else self._work + 1 + (size >> 12)  # others have had their turn, or not
+        if self._work >= _TURN:
+            await self._pass_turn()
 
     async def _wait_sendable(self) -> None:
         """Wait until a message of one chunk can be queued at once, or sending has become impossible.
@@ -164,8 +175,9 @@ class Tunnel:
         Cancelling it changes nothing.
         """
         await trio.lowlevel.checkpoint()
-        if not self._is_unsendable() and not self._end.has_room(1):
-            await self._end.wait_room(1, self._is_unsendable)
+        end = self._end
+        if not self._is_unsendable() and (end.senders or not end.machine.sending.has_room(1)):
+            await end.wait_room(1, self._is_unsendable)
 
     async def send_eof(self) -> None:
         """Send the end of file; the other end's ``receive`` raises EndOfChannel after the last message.
@@ -183,7 +195,7 @@ class Tunnel:
         if self._closed:
             raise trio.ClosedResourceError("this tunnel is closed")
         end = self._end
-        if end.has_senders:
+        if end.senders:
             raise trio.BusyResourceError("another task is sending through this tunnel")
         ending = end.machine.ending
         if ending is None:
@@ -220,7 +232,7 @@ class Tunnel:
         """
         if self._receiving or self._closed or self._work >= _TURN:
             return None
-        message = self._end.machine.read()
+        message = self._end.machine.receiving.read()
         if message is None:
             return None
         self._end.offer()
@@ -278,7 +290,7 @@ class Tunnel:
         await trio.lowlevel.checkpoint_if_cancelled()
         end = self._end
         receiving = end.machine.receiving
-        read = end.machine.read_piece if pieces else end.machine.read
+        read = receiving.read_piece if pieces else receiving.read
         message = None if self._closed else read()
         waits = message is None and not self._is_unreadable()
         try:
@@ -301,10 +313,9 @@ class Tunnel:
         finally:
             end.offer()  # receipt and credit, of the message as well: they were left to this task while it waited
         # From here on the message is the caller's; what follows cannot be cancelled.
-        if waits:
-            self._work = 0
-        else:
-            await self._pass_turn(len(message[0]))
+        self._work = 0 if waits else self._work + 1 + (len(message[0]) >> 12)
+        if self._work >= _TURN:
+            await self._pass_turn()
         return message
 
     def __aiter__(self) -> Self:
@@ -314,7 +325,7 @@ class Tunnel:
     async def __anext__(self) -> Any:
         """See ``receive``; cancelling the iteration loses no message."""
         try:
-            return await self.receive()
+            return self._decoded(await self._read(pieces=False))
         except trio.EndOfChannel:
             raise StopAsyncIteration from None
 
@@ -370,7 +381,7 @@ class Tunnel:
         self._closed = True
         end, machine = self._end, self._end.machine
         try:
-            if end.has_senders:
+            if end.senders:
                 self.abort("it was closed while a message was being sent")
             elif machine.ending is None:
                 machine.send_eof()
@@ -432,14 +443,14 @@ class Tunnel:
         return f"{who} failed: {type(error).__name__}"
 
     @property
-    def max_message(self) -> int:
-        """Largest message that ``send`` accepts, in bytes: the smaller ``Config.max_payload`` of the two ends."""
-        return min(self._limit, self._end.machine.sending.limit)
-
-    @property
     def _stream_piece(self) -> int:
         """Size of what a stream hands over at a time, in bytes: one chunk, unless chunks are small."""
         return min(self.max_message, max(self._end.machine.sending.piece, _STREAM_PIECE))
+
+    @property
+    def max_message(self) -> int:
+        """Largest message that ``send`` accepts, in bytes: the smaller ``Config.max_payload`` of the two ends."""
+        return self._limit
 
     @property
     def is_closed(self) -> bool:
@@ -494,11 +505,9 @@ class Tunnel:
         lost = f"; {ending.lost} messages sent had not arrived" if ending.lost else ""
         return TunnelBroken(f"the tunnel to cluster {self.cluster!r} with node {self._end.node} broke: {reason}{lost}")
 
-    async def _pass_turn(self, size: int) -> None:
-        self._work += 1 + (size >> 12)
-        if self._work >= _TURN:
-            self._work = 0
-            await trio.lowlevel.cancel_shielded_checkpoint()
+    async def _pass_turn(self) -> None:
+        self._work = 0
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 @final

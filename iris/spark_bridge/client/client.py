@@ -358,7 +358,7 @@ class BridgeClient:
         async def send() -> None:
             file.seek(0)
             async with self._node.open_tunnel(address, operation=StagePart.operation) as tunnel:
-                await tunnel.send(as_fields(part))
+                await tunnel._send_message(part)
                 answer: object = None
                 with one_error():
                     async with trio.open_nursery() as nursery:
@@ -546,7 +546,7 @@ class BridgeClient:
         async with self._node.open_tunnel(address, operation=ReadLog.operation) as tunnel:
             topics, regex = _selection(wanted)
             asked = ReadLog(shard=shard, start=start, end=end, pass_damage=pass_damage, topics=topics, regex=regex)
-            await tunnel.send(as_fields(asked))
+            await tunnel._send_message(asked)
             frames = FrameBuffer()
             async for payload in tunnel:
                 if isinstance(payload, bytes):

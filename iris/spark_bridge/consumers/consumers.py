@@ -6,7 +6,6 @@ written down, so it takes part in no turn, and where it is, it says itself when 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,9 +26,9 @@ from iris.patterns.bridge_protocol import (
     SentEvent,
     StartOffset,
     StartTime,
-    as_fields,
     read_request,
 )
+from iris.patterns.pubsub.subscribe import EXPIRES
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.consumers.groups import ReaderGroups
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull, TierUnreachable
@@ -149,7 +148,7 @@ class _Reading:
             begin = {shard: max(offset, since.get(shard, 0)) for shard, offset in self._committed.items()}
         self._at = {shard: min(offset, states[shard].next) for shard, offset in begin.items()}
         self._sent, self._reported = dict(self._committed), dict(self._at)
-        await self._tunnel.send(as_fields(Consuming(at=self._at, until=self._until)))
+        await self._tunnel._send_message(Consuming(at=self._at, until=self._until))
         async with open_background() as nursery:
             nursery.start_soon(self._send)
             async for message in self._tunnel:
@@ -206,7 +205,7 @@ class _Reading:
                 for shard, offset in known.items()
             },
         )
-        await self._tunnel.send(as_fields(LogNews(committed=known)))
+        await self._tunnel._send_message(LogNews(committed=known))
 
     async def _move(self, group: str, offsets: Mapping[str, int]) -> None:
         """Record the group's progress; on a full disk, retry until there is room."""
@@ -234,7 +233,7 @@ class _Reading:
                 if self._until is not None and not has_ended:
                     has_ended = True
                     await self._send_last_losses(states)
-                    await self._tunnel.send(as_fields(LogNews(ended=True)))
+                    await self._tunnel._send_message(LogNews(ended=True))
                 await self._wait({shard: state.next for shard, state in states.items()})
 
     def _end_of(self, state: ShardState) -> int:
@@ -269,7 +268,7 @@ class _Reading:
             return
         now, read = trio.current_time(), len(rows)
         rows = [
-            row for row in rows if math.isinf(row.expires) or self._member.moment(row.timestamp) + row.expires > now
+            row for row in rows if EXPIRES not in row.headers or self._member.moment(row.timestamp) + row.expires > now
         ]
         self._expired += read - len(rows)
         for first in range(0, len(rows), _AT_ONCE):
@@ -295,7 +294,7 @@ class _Reading:
             expired=self._expired,
             events=tuple(map(_event, rows)),
         )
-        await self._tunnel.send(as_fields(LogNews(batch=batch)))
+        await self._tunnel._send_message(LogNews(batch=batch))
         self._expired = 0
         self._reported[shard] = end
         for row in rows:
@@ -327,8 +326,7 @@ class _Reading:
         chunks = self._member.store.reader.read(
             state.number, state.epoch, at, upto, max_bytes=_READ_BYTES, wanted=self._filter
         )
-        rows = [row for chunk in chunks for row in rows_of(chunk, self._filter.wants, at, upto)]
-        return rows, min(chunks[-1].end, upto)
+        return rows_of(chunks, self._filter, at, upto), min(chunks[-1].end, upto)
 
 
 def _event(row: JobRow) -> SentEvent:

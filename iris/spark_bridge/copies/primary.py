@@ -281,12 +281,10 @@ class PrimaryCopies:
             before: number of the last group but one.  So a group is written here while copies write the one before,
                 and what arrives gathers in the next one.  Each group costs 4 ms of processor time, however small.
         """
-        while self._has_too_much(before):
+        while self._followers and self._has_too_much(before):
             await self.wait_news()
 
     def _has_too_much(self, before: int) -> bool:
-        if not self._followers:
-            return False
         if any(follower.participates and follower.size > _ROOM for follower in self._all()):
             return True
         here, needed = self._in_step()

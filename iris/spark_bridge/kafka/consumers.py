@@ -28,7 +28,6 @@ from iris.patterns.bridge_protocol import (
     SentBatch,
     StartOffset,
     StartTime,
-    as_fields,
     read_request,
 )
 from iris.patterns.pubsub.subscribe import expires_after
@@ -139,7 +138,7 @@ class _Reading:
             at = {state.shard(partition): offset for partition, offset in self._begin.items()}
             until = self._until
             ends = None if until is None else {state.shard(partition): end for partition, end in until.items()}
-            await self._tunnel.send(as_fields(Consuming(at=at, until=ends)))
+            await self._tunnel._send_message(Consuming(at=at, until=ends))
             async with open_background() as nursery:
                 nursery.start_soon(self._send, consumer, state)
                 async for message in self._tunnel:
@@ -259,7 +258,7 @@ class _Reading:
                     await self._send_part(consumer, state, *waiting.popleft())
                 if not waiting and not has_ended and self._has_ended():
                     has_ended = True
-                    await self._tunnel.send(as_fields(LogNews(ended=True)))
+                    await self._tunnel._send_message(LogNews(ended=True))
 
     def _is_full(self) -> bool:
         return self._batches - self._taken >= _AHEAD
@@ -362,7 +361,7 @@ class _Reading:
             expired=len(wanted) - len(kept),
             events=events,
         )
-        await self._tunnel.send(as_fields(LogNews(batch=batch)))
+        await self._tunnel._send_message(LogNews(batch=batch))
         for record, event in zip(kept, events, strict=True):
             if isinstance(event.value, int):
                 for piece in pieces_of(record.stored()[0] or b""):
@@ -384,7 +383,7 @@ class _Reading:
             return
         self._permit.check()
         await run_in_thread(self._commit, consumer, {number_of(shard): at for shard, at in known.items()})
-        await self._tunnel.send(as_fields(LogNews(committed=known)))
+        await self._tunnel._send_message(LogNews(committed=known))
 
     def _commit(self, consumer: Consumer, wanted: Mapping[int, int]) -> None:
         """Note the group's place, which never goes back.

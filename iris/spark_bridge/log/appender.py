@@ -124,7 +124,7 @@ class Appender:
         for number, arrivals in events.items():
             for run in arrivals:
                 if run.confirm or run.first:
-                    owners[run.publisher] = run.sender.cluster
+                    owners[run.sender.node] = run.sender.cluster
             # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)
@@ -135,8 +135,8 @@ class Appender:
                 publisher, numberings = "", None
                 for run in new:
                     if run.first:
-                        if run.publisher != publisher:
-                            publisher = run.publisher
+                        if run.sender.node != publisher:
+                            publisher = run.sender.node
                             numberings = numbered.get(publisher)
                             if numberings is None and judged(publisher):
                                 numberings = numbered[publisher] = self._log.publishers.numberings(view, publisher)

@@ -272,8 +272,9 @@ def find_wanted(
         if place.first > at:
             stretches.append(Stretch(place=None, first=at, end=place.first, timestamp=place.timestamp))
         filtered = found.wanted < found.held if found.is_known else exact
-        stretches.append(stretch_of(place, is_filtered=filtered and (exact or 2 * found.wanted < found.held)))
-        at = place.end
+        stretch = stretch_of(place, is_filtered=filtered and (exact or 2 * found.wanted < found.held))
+        stretches.append(stretch)
+        at = stretch.end
         size += place.size
     if at < end:
         stretches.append(Stretch(place=None, first=at, end=end, timestamp=shard.timestamp))

@@ -37,32 +37,28 @@ class Cursors:
 
     def pin(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
         """Return the group's cursor; made with ``start`` if there is none."""
-        with self._log.writing:
-            found = self._find(group)
-            return found or self._put(Cursor(group=group, start=start, offsets=start, timestamp=now))
+        with self._log.writing, self._log.index.write() as view:
+            found = view.find(CURSORS, group)
+            if found is None:
+                found = Cursor(group=group, start=start, offsets=start, timestamp=now)
+                view.put(CURSORS, group, found)
+            return found
 
     def begin(self, group: str, start: Callable[[], Mapping[str, int]], *, now: int) -> Cursor:
         """Do the same, and ask for ``start`` only if there is none: where the group began may have been trimmed.
 
         Nobody waits meanwhile: ``start`` may read from a tier.
         """
-        return self._find(group) or self.pin(group, start(), now=now)
+        with self._log.index.read() as view:
+            found = view.get(CURSORS, group)
+        return found or self.pin(group, start(), now=now)
 
     def move(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
         """Record a group's progress; one without cursor gets one."""
-        with self._log.writing:
-            found = self._find(group)
+        with self._log.writing, self._log.index.write() as view:
+            found = view.find(CURSORS, group)
             start = offsets if found is None else found.start
-            self._put(Cursor(group=group, start=start, offsets=offsets, timestamp=now))
-
-    def _find(self, group: str) -> Cursor | None:
-        with self._log.index.read() as view:
-            return view.find(CURSORS, group)
-
-    def _put(self, cursor: Cursor) -> Cursor:
-        with self._log.index.write() as view:
-            view.put(CURSORS, cursor.group, cursor)
-        return cursor
+            view.put(CURSORS, group, Cursor(group=group, start=start, offsets=offsets, timestamp=now))
 
     def claim(self, group: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
         """Return the owner of a group: ``owner`` from now on, if it had none; that it is used is written down.

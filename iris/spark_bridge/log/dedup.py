@@ -139,7 +139,7 @@ def admit_runs(
         alike = _consecutive(runs, begin)
         first, last = runs[begin], runs[alike - 1]
         count = last.confirm + len(last.payloads) - first.confirm
-        if first.confirm == 0 or window(first.publisher).admit_all(first.confirm, count):
+        if first.confirm == 0 or window(first.sender.node).admit_all(first.confirm, count):
             new += runs[begin:alike]
             begin = alike
             continue

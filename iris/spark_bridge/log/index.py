@@ -17,7 +17,7 @@ import os
 import struct
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NoReturn, final
 
 import lmdb
 
@@ -34,6 +34,9 @@ MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
+
+_ERRORS: Final = (struct.error, lmdb.Error, OSError)
+"""Errors of LMDB and of records."""
 
 _WRITTEN_BY: Final = b"iris log "
 _FORMAT: Final = _WRITTEN_BY + b"9"
@@ -59,7 +62,7 @@ class Index:
         self._path = path
         self._map_bytes = map_bytes
         _allocate_locks(path / "lock.mdb")
-        with self._translated():
+        try:
             self._environment = lmdb.open(
                 str(path),
                 map_size=map_bytes,
@@ -67,13 +70,16 @@ class Index:
                 max_readers=_READERS,
                 mode=0o600,
             )
+        except _ERRORS as error:
+            self._translate(error)
         try:
-            with self._translated():
-                self._witness = IndexWitness(path, self._environment.stat()["psize"])
-                self._databases = self._open_tables()
-                self._witness.note()
-        except BaseException:
+            self._witness = IndexWitness(path, self._environment.stat()["psize"])
+            self._databases = self._open_tables()
+            self._witness.note()
+        except BaseException as error:
             self.close()
+            if isinstance(error, _ERRORS):
+                self._translate(error)
             raise
 
     def _open_tables(self) -> dict[str, lmdb._Database]:
@@ -113,8 +119,11 @@ class Index:
     @contextlib.contextmanager
     def read(self) -> Generator[Transaction]:
         """See the index as it is now; later changes do not show."""
-        with self._translated(), self._environment.begin() as transaction:
-            yield Transaction(self, transaction, self._databases)
+        try:
+            with self._environment.begin() as transaction:
+                yield Transaction(self, transaction, self._databases)
+        except _ERRORS as error:
+            self._translate(error)
 
     @contextlib.contextmanager
     def write(self) -> Generator[Transaction]:
@@ -126,15 +135,16 @@ class Index:
         assert self._witness is not None
         journal = self.journal
         try:
-            with self._translated():
-                with self._environment.begin(write=True) as transaction:
-                    yield Transaction(self, transaction, self._databases, journal)
-                    number = transaction.id()
-                with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
-                    self._witness.note()
-        except BaseException:
+            with self._environment.begin(write=True) as transaction:
+                yield Transaction(self, transaction, self._databases, journal)
+                number = transaction.id()
+            with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
+                self._witness.note()
+        except BaseException as error:
             if journal is not None:
                 journal.abandon()
+            if isinstance(error, _ERRORS):
+                self._translate(error)
             raise
         if journal is not None:
             journal.commit(number)
@@ -147,12 +157,14 @@ class Index:
     @contextlib.contextmanager
     def part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[Transaction]:
         """See ``Transaction.part``."""
-        with (
-            contextlib.nullcontext() if journal is None else journal.part(),
-            self._translated(),
-            self._environment.begin(write=True, parent=parent) as transaction,
-        ):
-            yield Transaction(self, transaction, self._databases, journal)
+        try:
+            with (
+                contextlib.nullcontext() if journal is None else journal.part(),
+                self._environment.begin(write=True, parent=parent) as transaction,
+            ):
+                yield Transaction(self, transaction, self._databases, journal)
+        except _ERRORS as error:
+            self._translate(error)
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[Transaction]:
@@ -163,25 +175,21 @@ class Index:
         finally:
             transaction.abort()
 
-    @contextlib.contextmanager
-    def _translated(self) -> Generator[None]:
-        """Turn LMDB's errors into the store's."""
-        try:
-            yield
-        except struct.error as error:
+    def _translate(self, error: Exception) -> NoReturn:
+        """Raise the store's error for one of ``_ERRORS``."""
+        if isinstance(error, struct.error):
             raise LogDamaged(f"the index is damaged: a record has the wrong length: {error}") from error
-        except lmdb.MapFullError as error:
+        if isinstance(error, lmdb.MapFullError):
             raise StoreFull(
                 "the index has reached the size that was set for it: open the log with a larger one"
             ) from error
-        except (lmdb.Error, OSError) as error:
-            number = getattr(error, "errno", None) or getattr(error, "code", 0)
-            # Of a write that was cut short LMDB says EIO, whatever the reason.
-            if is_full(OSError(number, "")) or (number == errno.EIO and not has_room(self._path)):
-                raise StoreFull(f"no room for the index: {error}") from error
-            if isinstance(error, OSError):
-                raise
-            raise LogDamaged(f"the index cannot be used: {error}") from error
+        number = getattr(error, "errno", None) or getattr(error, "code", 0)
+        # Of a write that was cut short LMDB says EIO, whatever the reason.
+        if is_full(OSError(number, "")) or (number == errno.EIO and not has_room(self._path)):
+            raise StoreFull(f"no room for the index: {error}") from error
+        if isinstance(error, OSError):
+            raise error
+        raise LogDamaged(f"the index cannot be used: {error}") from error
 
     def close(self) -> None:
         """Close the index.  No transaction may be open."""

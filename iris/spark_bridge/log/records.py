@@ -212,14 +212,10 @@ S = TypeVar("S", bound=_Span)
 
 def spans(view: Transaction, table: Table[Place, S], shard: int, start: int = 0) -> Iterator[S]:
     """Yield the chunks, or the segments, of a shard in order, beginning with the one that holds the event ``start``."""
-    place = (shard, start)
-    before = view.last_to(table, place)
-    if before is not None and before[0][0] == shard:
-        place = before[0]
-    for (number, _), found in view.items_from(table, place):
-        if number != shard:
+    for (number, first), found in view.items_around(table, (shard, start)):
+        if number > shard:
             return
-        if found.end > start:
+        if number == shard and (first >= start or found.end > start):
             yield found
 
 
@@ -304,12 +300,9 @@ def _pack_contents(contents: Contents) -> bytes:
 
 
 def _unpack_contents(_place: Place, data: bytes) -> Contents:
-    half = (len(data) + _SMALL.size) // 2
-    return Contents(
-        topics=_unpack_numbers(data[_SMALL.size : half]),
-        counts=_unpack_numbers(data[half:]),
-        held=_SMALL.unpack_from(data)[0],
-    )
+    numbers = _unpack_numbers(data[_SMALL.size :])
+    half = len(numbers) // 2
+    return Contents(topics=numbers[:half], counts=numbers[half:], held=_SMALL.unpack_from(data)[0])
 
 
 CONTENTS: Final[Table[Place, Contents]] = Table("contents", pack_place, _unpack_place, _pack_contents, _unpack_contents)

@@ -212,44 +212,43 @@ class Transaction:
 
     def items_from(self, table: Table[K, V], key: K) -> Iterator[tuple[K, V]]:
         """Yield the records whose key is not below ``key``."""
-        for packed, data in self._from(table, table.pack_key(key)):
-            found = table.unpack_key(packed)
-            yield found, table.unpack(found, data)
+        with self._transaction.cursor(self._databases[table.name]) as cursor:
+            if cursor.set_range(table.pack_key(key)):
+                for packed, sealed in cursor.iternext():
+                    found = table.unpack_key(packed)
+                    yield found, table.unpack(found, table.open(packed, sealed))
+
+    def items_around(self, table: Table[K, V], key: K) -> Iterator[tuple[K, V]]:
+        """Yield the records from the last one on whose key is not above ``key``, or from the first if there is none."""
+        with self._transaction.cursor(self._databases[table.name]) as cursor:
+            if _find_around(cursor, table.pack_key(key)):
+                for packed, sealed in cursor.iternext():
+                    found = table.unpack_key(packed)
+                    yield found, table.unpack(found, table.open(packed, sealed))
 
     def under(self, table: Table[bytes, V], prefix: bytes) -> Iterator[tuple[bytes, V]]:
         """Yield the records whose key begins with ``prefix``, each with the rest of its key."""
-        for key, data in self._from(table, prefix):
-            if not key.startswith(prefix):
-                return
-            yield key[len(prefix) :], table.unpack(key, data)
-
-    def _from(self, table: Table[K, V], key: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._transaction.cursor(self._databases[table.name]) as cursor:
-            if cursor.set_range(key):
-                for found, sealed in cursor.iternext():
-                    yield found, table.open(found, sealed)
+            if cursor.set_range(prefix):
+                for key, sealed in cursor.iternext():
+                    if not key.startswith(prefix):
+                        return
+                    yield key[len(prefix) :], table.unpack(key, table.open(key, sealed))
 
     def sound_from(self, table: Table[K, V], key: K) -> Iterator[tuple[K, V]]:
         """Yield the records from the last one below ``key`` on, without those that are damaged."""
-        packed = table.pack_key(key)
         with self._transaction.cursor(self._databases[table.name]) as cursor:
-            if not cursor.set_range(packed) and not cursor.last():
-                return
-            if cursor.key() > packed and not cursor.prev():
-                cursor.first()
-            for found, sealed in cursor.iternext():
-                with suppress(LogDamaged):
-                    at = table.unpack_key(found)
-                    yield at, table.unpack(at, table.open(found, sealed))
+            if _find_around(cursor, table.pack_key(key)):
+                for found, sealed in cursor.iternext():
+                    with suppress(LogDamaged):
+                        at = table.unpack_key(found)
+                        yield at, table.unpack(at, table.open(found, sealed))
 
     def last_to(self, table: Table[K, V], key: K) -> tuple[K, V] | None:
         """Return the record with the greatest key that is not above ``key``."""
         packed = table.pack_key(key)
         with self._transaction.cursor(self._databases[table.name]) as cursor:
-            found = cursor.set_range(packed)
-            if not (found and cursor.key() == packed):
-                found = cursor.prev() if found else cursor.last()
-            if not found:
+            if not _find_around(cursor, packed) or cursor.key() > packed:
                 return None
             at = table.unpack_key(cursor.key())
             return at, table.unpack(at, table.open(cursor.key(), cursor.value()))
@@ -260,3 +259,10 @@ class Transaction:
             found = cursor.set_range(first)
             while found and cursor.key() < end:
                 found = cursor.delete()
+
+
+def _find_around(cursor: lmdb.Cursor[bytes], key: bytes) -> bool:
+    """Go to the last record whose key is not above ``key``, or to the first one; return whether there is one."""
+    if not cursor.set_range(key):
+        return bool(cursor.last())
+    return bool(cursor.key() == key or cursor.prev() or cursor.first())

@@ -345,7 +345,8 @@ class QueueMachine:
 
     def assign(self, now: float) -> set[QueueWorker]:
         """Hand out jobs, each to the worker that has the fewest; return who got some."""
-        self._wake(now)
+        if self._delayed:
+            self._wake(now)
         ready = self._ready
         if not ready or now < self._begins:
             return set()
@@ -390,7 +391,7 @@ class QueueMachine:
 
     def begin(self, worker: QueueWorker, place: Place, now: float) -> None:
         """A worker works on a job from now on."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = worker.hand.get(place)
         if job is not None and job.state is JobState.HELD:
             self._begin(job, worker, now)
@@ -404,14 +405,14 @@ class QueueMachine:
 
     def extend(self, worker: QueueWorker, place: Place, now: float) -> None:
         """Let the lease of a job begin anew."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = worker.begun.pop(place, None)
         if job is not None:
             self._begin(job, worker, now)
 
     def finish(self, worker: QueueWorker, place: Place, now: float) -> bool:
         """A worker has done a job; return whether it was waited for.  It ends for others that have it by now."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = self.jobs.get(place)
         if job is None:
             return False
@@ -432,14 +433,14 @@ class QueueMachine:
 
     def lapse(self, worker: QueueWorker, place: Place, now: float) -> None:
         """A job has expired before its worker began it."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = worker.hand.get(place)
         if job is not None and job.state is JobState.HELD:
             self._settling(job, JobVerdict.EXPIRED)
 
     def fail(self, worker: QueueWorker, place: Place, error: str, now: float, *, attempt: int, permanent: bool) -> bool:
         """A worker has failed in an ``attempt``, counted from 1; return whether that was waited for."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = self.jobs.get(place)
         if job is None or job.state is JobState.SETTLING or (job.worker not in (None, worker)):
             return False
@@ -453,7 +454,7 @@ class QueueMachine:
 
     def release(self, worker: QueueWorker, place: Place, now: float) -> None:
         """A worker gives a job back, undone; no attempt is counted."""
-        self._moved(worker, now)
+        self.look(worker, now)
         job = worker.hand.get(place)
         if job is not None and job.state is JobState.SETTLING:
             return
@@ -464,10 +465,7 @@ class QueueMachine:
         worker.settled.append(place)  # also of one whose lease has run out: it waits for that
 
     def look(self, worker: QueueWorker, now: float) -> None:
-        """A worker says that it waits for jobs."""
-        self._moved(worker, now)
-
-    def _moved(self, worker: QueueWorker, now: float) -> None:
+        """A worker says that it waits for jobs, or anything else."""
         worker.moved = now
         worker.is_stalled = False
 

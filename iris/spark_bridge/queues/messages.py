@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from iris.kernel.config import KIB
-from iris.patterns.bridge_protocol import MAX_LIMIT, JobNews, Place, SentJob, as_fields
+from iris.patterns.bridge_protocol import MAX_LIMIT, JobNews, Place, SentJob
 from iris.spark_bridge.queues.machine import QueuedJob
 from iris.spark_bridge.queues.rows import LARGE, JobRow, pieces_of
 
@@ -24,15 +24,15 @@ def encode_settled(settled: Sequence[Place], taken: Sequence[Place], late: Colle
     answers = [*(Counter(settled) - Counter(taken)).elements()]
     for first in range(0, len(answers), MAX_LIMIT):
         some = tuple(answers[first : first + MAX_LIMIT])
-        yield JobNews(settled=some, late=tuple(place for place in some if place in late))
+        yield JobNews(settled=some, late=tuple(filter(late.__contains__, some)))
 
 
-def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[object]:
-    """Make the messages that bring jobs to a worker, as they travel."""
+def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[JobNews | bytes]:
+    """Make the messages that bring jobs to a worker, and the pieces of large values behind them."""
     entries: list[SentJob] = []
     size = 0
-    if suspects := tuple(job.place for job, _ in jobs if job.suspect):
-        yield as_fields(JobNews(suspect=suspects))
+    if suspects := [job.place for job, _ in jobs if job.suspect]:
+        yield JobNews(suspect=tuple(suspects))
     for job, row in jobs:
         large = len(row.value) > LARGE
         entries.append(
@@ -48,11 +48,11 @@ def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[object]:
                 value=len(row.value) if large else row.value,
             )
         )
-        size += 0 if large else row.size
+        size += 0 if large else job.size
         if large or size > _MOST_BYTES:
-            yield as_fields(JobNews(jobs=tuple(entries)))
+            yield JobNews(jobs=tuple(entries))
             entries, size = [], 0
         if large:
             yield from pieces_of(row.value)
     if entries:
-        yield as_fields(JobNews(jobs=tuple(entries)))
+        yield JobNews(jobs=tuple(entries))

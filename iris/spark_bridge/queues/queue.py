@@ -28,7 +28,6 @@ from iris.patterns.bridge_protocol import (
     JobReport,
     Place,
     QueueStatus,
-    as_fields,
     read_request,
 )
 from iris.patterns.pubsub.subscribe import EventRun
@@ -104,6 +103,11 @@ class LogMember(Protocol):
         """Change the index, together with events; return when enough copies have that on their disks."""
         ...
 
+    @property
+    def watchers(self) -> set[Callable[[], None]]:
+        """Functions that are called whenever readers see more of the log; they do not block."""
+        ...
+
     async def wait_news(self, known: Mapping[str, int], timeout: float) -> object:
         """Wait until there is an event behind ``known`` in one of its shards."""
         ...
@@ -153,6 +157,8 @@ class OpenQueue:
         self.is_kept = False
         """True once the log has a record of it: a worker has been there.  Until then nothing is written."""
         self._is_writing = False
+        self._is_full = False
+        """True if it reads no further until there is room for jobs."""
         self._running = trio.CancelScope()
         self._ended = trio.Event()
         self._group = group
@@ -186,19 +192,15 @@ class OpenQueue:
         if self.is_kept:
             self._machine.rest(trio.current_time() + _REST)
             await self._keep()
+        self._member.watchers.add(self._look.wake)
         try:
             with self._running:
                 async with trio.open_nursery() as nursery:
-                    for task in (
-                        self._read_ahead,
-                        self._hand_out,
-                        self._write_outcomes,
-                        self._write_progress,
-                        self._watch,
-                    ):
+                    for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._write_progress):
                         nursery.start_soon(task)
                     task_status.started()
         finally:
+            self._member.watchers.discard(self._look.wake)
             self._ended.set()
 
     async def end(self) -> None:
@@ -299,13 +301,6 @@ class OpenQueue:
 
     # -- reading ahead --------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Look again whenever the log has grown."""
-        while True:
-            known = {shard: state.next for shard, state in self._member.states.items()}
-            self._look.wake()
-            await self._member.wait_news(known, math.inf)
-
     async def _read_ahead(self) -> None:
         while True:
             moved = False
@@ -313,28 +308,34 @@ class OpenQueue:
                 if state.number in self._shards:
                     async with self._purging:
                         moved = await self._read_shard(state) or moved
-                        self._receive_early()  # before anybody gets these jobs
+                        if self._early:
+                            self._receive_early()  # before anybody gets these jobs
             if moved:
                 self._changed.wake()
             else:
                 self.looked.set()
-                self._receive_early()
+                if self._early:
+                    self._receive_early()
                 await self._look.wait()
 
     def _has_room(self) -> bool:
-        machine, share = self._machine, self._shares.share_of(self.cluster)
+        machine = self._machine
+        delayed, held = machine.delayed, machine.size + machine.aside
         return (
-            len(machine.jobs) - machine.delayed < MOST_WAITING
+            len(machine.jobs) - delayed < MOST_WAITING
             and machine.size < MOST_BYTES
-            and machine.size + machine.aside < share
-            and machine.delayed < MOST_DELAYED
+            and (not held or held < self._shares.share_of(self.cluster))
+            and delayed < MOST_DELAYED
         )
 
     async def _read_shard(self, state: ShardState) -> bool:
         """Read the next events of a shard; return True if there were any."""
         shard = self._shards[state.number]
         start = max(shard.progress.next_open(shard.scanned), state.earliest)
-        if start >= state.next or not self._has_room():
+        if start >= state.next:
+            return False
+        if not self._has_room():
+            self._is_full = True
             return False
         try:
             rows, end = await run_in_thread(self._read, state, start)
@@ -354,10 +355,12 @@ class OpenQueue:
             self.looked.set()
             await trio.sleep(_DAMAGED)
             return True
-        shard.progress.mark(shard.progress.floor, state.earliest)
+        if shard.progress.floor < state.earliest:
+            shard.progress.mark(shard.progress.floor, state.earliest)
         at = start
         for row in rows:
-            shard.progress.mark(at, row.offset)
+            if at < row.offset:
+                shard.progress.mark(at, row.offset)
             at = row.offset + 1
             if not shard.progress.is_done(row.offset):
                 self._machine.add(self._job(shard, state.number, row), trio.current_time())
@@ -369,11 +372,11 @@ class OpenQueue:
         chunks = self._member.store.reader.read(
             state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES, wanted=self._topic
         )
-        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, start, state.next)]
-        return rows, min(chunks[-1].end, state.next)
+        return rows_of(chunks, self._topic, start, state.next), min(chunks[-1].end, state.next)
 
     def _job(self, shard: _Shard, number: int, row: JobRow) -> QueuedJob:
-        stored = self._member.moment(row.timestamp)
+        # Without headers nothing counts from when it was stored: it is due.
+        stored = self._member.moment(row.timestamp) if row.headers else -math.inf
         retry = shard.record.retries.get(row.offset)
         return QueuedJob(
             Place(number, row.offset),
@@ -418,8 +421,7 @@ class OpenQueue:
     def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         shard, offset = place
         chunks = self._member.store.reader.read(shard, epoch, offset, offset + 1, max_bytes=1, wanted=self._topic)
-        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, offset, offset + 1)]
-        return {Place(shard, row.offset): row for row in rows}
+        return {Place(shard, row.offset): row for row in rows_of(chunks, self._topic, offset, offset + 1)}
 
     # -- handing out ----------------------------------------------------------------------------------------
 
@@ -519,8 +521,7 @@ class OpenQueue:
         for worker, failure in early:
             if worker in self._wakeups:  # else it reports that again when it comes back
                 self._receive_failure(worker, failure)
-        if early:
-            self._changed.wake()
+        self._changed.wake()
 
     def _receive_late(self, worker: QueueWorker, place: Place) -> None:
         """Receive the report of a job that is not there: it is done already, or was not looked at since a restart."""
@@ -567,24 +568,31 @@ class OpenQueue:
             taken, worker.taken = worker.taken, []
             late, worker.late = worker.late, set()
             confirmed, worker.confirmed = worker.confirmed, []
-            for settled_message in encode_settled(settled, taken, late):
-                await tunnel.send(as_fields(settled_message))
+            if settled:
+                for settled_message in encode_settled(settled, taken, late):
+                    await tunnel._send_message(settled_message)
             if confirmed:
-                await tunnel.send(as_fields(JobNews(confirmed=tuple(confirmed))))
+                await tunnel._send_message(JobNews(confirmed=tuple(confirmed)))
+            if not jobs:
+                continue
             rows = await self._rows(jobs)
             again = {*worker.assigned}
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD and job not in again]
-            room = min(MOST_BYTES, self._shares.share_of(self.cluster))
             for job in held:
                 if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())
-                elif job.row is None and self._machine.size + job.size <= room:
-                    self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
+                elif job.row is None:
+                    room = min(MOST_BYTES, self._shares.share_of(self.cluster))
+                    if self._machine.size + job.size <= room:
+                        self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
             kept = [(job, rows[job.place]) for job in held if job.place in rows]
             if kept:
                 permit.check()
             for message in encode_jobs(kept):
-                await tunnel.send(message)
+                if isinstance(message, bytes):
+                    await tunnel.send(message)
+                else:
+                    await tunnel._send_message(message)
 
     # -- writing outcomes -----------------------------------------------------------------------------------
 
@@ -598,7 +606,7 @@ class OpenQueue:
                 late, self._late = self._late, []
                 self._unmarked = False
                 dead = [job for job in outcomes if job.verdict is JobVerdict.DEAD]
-                letters = await self._letters(dead)
+                letters = await self._letters(dead) if dead else []
                 self._mark(outcomes)
                 if self.is_kept:
                     await self._write(letters)
@@ -609,11 +617,13 @@ class OpenQueue:
                 self._written.unpark_all()
                 self._machine.settle(outcomes, now)
                 self._changed.wake()
-                self._look.wake()
+                if self._is_full:
+                    self._is_full = False
+                    self._look.wake()
             self._is_writing = False
 
     def _mark(self, outcomes: Sequence[QueuedJob]) -> None:
-        now, date = trio.current_time(), self._member.date()
+        now = trio.current_time()
         for job in outcomes:
             number, offset = job.place
             shard = self._shards[number]
@@ -621,7 +631,8 @@ class OpenQueue:
             if shard.progress.is_done(offset):
                 continue  # the queue was purged meanwhile
             if job.verdict is JobVerdict.RETRY:
-                shard.retries[offset] = Retry(job.attempts, date + int((job.due - now) * 1e6), job.error)
+                due = self._member.date() + int((job.due - now) * 1e6)
+                shard.retries[offset] = Retry(job.attempts, due, job.error)
                 continue
             shard.progress.mark(offset, offset + 1)
             if known:

@@ -29,7 +29,6 @@ from iris.patterns.bridge_protocol import (
     ShowQueue,
     TakeAnswer,
     TakeJobs,
-    as_fields,
 )
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.queues import DEAD_SUFFIX
@@ -186,7 +185,7 @@ class Queues:
             held = asked.held
             if asked.shards is not None:  # the places of another log mean other jobs
                 held = tuple(place for place in held if logs.get(place.shard, "") in asked.shards)
-            await tunnel.send(as_fields(TakeAnswer(now=trio.current_time(), shards=tuple(logs.values()))))
+            await tunnel._send_message(TakeAnswer(now=trio.current_time(), shards=tuple(logs.values())))
             await queue.serve(QueueWorker(asked, letters), tunnel, held, permit)
 
     async def status(self, sender: Sender, asked: ShowQueue) -> QueueStatus:

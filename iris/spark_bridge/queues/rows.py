@@ -13,9 +13,9 @@ Seconds count from the event's timestamp, by the clock of the bridge.  A value t
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from iris.spark_bridge.events.schema import (
     decode_events,
     key_text,
 )
-from iris.spark_bridge.log import Chunk
+from iris.spark_bridge.log import Chunk, TopicFilter
 
 LARGE: Final = 64 * KIB
 """Size up to which a value is sent with its event, in bytes; a larger one follows in pieces."""
@@ -61,13 +61,17 @@ class JobRow(NamedTuple):
     @property
     def size(self) -> int:
         """Approximate memory of the event, in bytes."""
-        headers = sum(len(name) + len(text) + _PAIR for name, text in self.headers.items())
-        return len(self.value) + len(self.key or "") + headers + 512
+        texts = sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
+        return len(self.value) + len(self.key or "") + texts + _PAIR * len(self.headers) + 512
 
     @property
     def delay(self) -> float:
         """Seconds after its timestamp until which it is not assigned."""
-        return max(0.0, _seconds(self.headers.get(DELAY), 0.0))
+        try:
+            seconds = float(self.headers.get(DELAY, 0.0))
+        except ValueError:
+            return 0.0
+        return max(0.0, seconds)
 
     @property
     def expires(self) -> float:
@@ -84,79 +88,55 @@ class JobRow(NamedTuple):
             return 0
 
 
-def _seconds(text: str | None, otherwise: float) -> float:
-    if text is None:
-        return otherwise
-    try:
-        seconds = float(text)
-    except ValueError:
-        return otherwise
-    return otherwise if math.isnan(seconds) else seconds
-
-
-def rows_of(chunk: Chunk, wanted: Callable[[str], bool], start: int, end: int) -> list[JobRow]:
-    """Return the events on wanted topics from offset ``start`` up to but not including ``end`` in a chunk.
+def rows_of(chunks: Sequence[Chunk], wanted: TopicFilter, start: int, end: int) -> list[JobRow]:
+    """Return the wanted events from offset ``start`` up to but not including ``end`` in consecutive chunks.
 
     Raises:
-        LogDamaged: the chunk is not what was written.
+        LogDamaged: a chunk is not what was written.
     """
-    batch = decode_events(chunk.data)
-    if chunk.first < start or chunk.end > end:
-        at = batch.column("offset").to_pylist()
-        first = bisect_left(at, start)
-        batch = batch.slice(first, bisect_left(at, end) - first)
-    there = pc.unique(batch.column("topic")).to_pylist()
-    topics = [topic for topic in there if wanted(topic)]
-    if not topics:
+    table = pa.Table.from_batches([decode_events(chunk.data) for chunk in chunks])
+    if not table.num_rows:
         return []
-    if len(topics) < len(there):
-        batch = batch.filter(pc.is_in(batch.column("topic"), value_set=pa.array(topics, pa.string())))
-    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    keys = batch.column("key").to_pylist()
-    offsets = batch.column("offset").to_pylist()
-    names = batch.column("topic").to_pylist()
-    values = batch.column("value").to_pylist()
-    return [
-        _row(offset, topic, key, value, pairs, timestamp)
-        for offset, topic, key, value, pairs, timestamp in zip(
-            offsets, names, keys, values, _pairs(batch.column("headers")), times, strict=True
+    (events,) = table.combine_chunks().to_batches()
+    if chunks[0].first < start or chunks[-1].end > end:
+        at = events.column("offset").to_pylist()
+        first = bisect_left(at, start)
+        events = events.slice(first, bisect_left(at, end) - first)
+    events = wanted.keep(events)
+    columns = map(events.column, ("offset", "topic", "key", "value", "timestamp"))
+    offsets, topics, keys, values, timestamps = columns
+    headers: Any = events.column("headers")
+    # A tenth of the time that ``to_pylist`` of nested columns takes.
+    pairs = headers.flatten()
+    names = pairs.field("key").to_pylist()
+    texts = [(text or b"").decode("utf-8", "replace") for text in pairs.field("value").to_pylist()]
+    lengths: Any = pc.list_value_length(headers)
+    ends = [*accumulate(lengths.fill_null(0).to_pylist(), initial=0)]
+    rows: list[JobRow] = []
+    for offset, topic, key, value, timestamp, (begin, upto) in zip(
+        offsets.to_pylist(),
+        topics.to_pylist(),
+        keys.to_pylist(),
+        values.to_pylist(),
+        timestamps.cast(pa.int64()).to_pylist(),
+        pairwise(ends),
+        strict=True,
+    ):
+        given = dict(zip(names[begin:upto], texts[begin:upto], strict=True))
+        sender, encoding = given.pop(HEADER_SENDER, ""), given.pop(HEADER_ENCODING, "")
+        rows.append(
+            JobRow(
+                offset=offset,
+                topic=topic,
+                key=key_text(key),
+                value=NIL if value is None else value,
+                encoding=PACKED if value is None else encoding,
+                sender=sender,
+                headers={name: text for name, text in given.items() if name and not name.startswith(RESERVED)},
+                timestamp=timestamp,
+            )
         )
-    ]
-
-
-_OWN: Final = (HEADER_SENDER, HEADER_ENCODING)
-
-
-def _row(
-    offset: int, topic: str, key: bytes | None, value: bytes | None, pairs: dict[str, bytes | None], timestamp: int
-) -> JobRow:
-    fields = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
-    headers = {
-        name: (text or b"").decode("utf-8", "replace") for name, text in pairs.items() if not name.startswith(RESERVED)
-    }
-    return JobRow(
-        offset=offset,
-        topic=topic,
-        key=key_text(key),
-        value=NIL if value is None else value,
-        encoding=PACKED if value is None else fields[1],
-        sender=fields[0],
-        headers=headers,
-        timestamp=timestamp,
-    )
-
-
-def _pairs(column: Any) -> list[dict[str, bytes | None]]:
-    """Return the headers of each row; a tenth of the time that ``to_pylist`` of nested columns takes."""
-    entries = column.flatten()
-    names, texts = entries.field("key").to_pylist(), entries.field("value").to_pylist()
-    found: list[dict[str, bytes | None]] = []
-    at = 0
-    for length in pc.list_value_length(column).to_pylist():
-        upto = at + (length or 0)
-        found.append({name: text for name, text in zip(names[at:upto], texts[at:upto], strict=True) if name})
-        at = upto
-    return found
+    return rows
 
 
 def pieces_of(value: bytes) -> Iterator[bytes]:

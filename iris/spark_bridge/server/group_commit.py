@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Generic, TypeVar, final
 
 from iris.kernel.config import MIB
@@ -56,7 +55,8 @@ class GroupCommit(Generic[T]):
 
     def __init__(self, limits: GroupLimits) -> None:
         self._limits = limits
-        self._batches: list[T] = []
+        self.batches: list[T] = []
+        """The batches of the open group.  Read only."""
         self._events = 0
         self._bytes = 0
         self._first = 0.0
@@ -67,16 +67,6 @@ class GroupCommit(Generic[T]):
         self._was_alone = False
 
     @property
-    def batches(self) -> Sequence[T]:
-        """The batches of the open group."""
-        return self._batches
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no batch waits."""
-        return not self._batches
-
-    @property
     def is_full(self) -> bool:
         """True if nothing more should be added."""
         return self._events >= self._limits.events or self._bytes >= self._limits.bytes
@@ -84,7 +74,7 @@ class GroupCommit(Generic[T]):
     @property
     def deadline(self) -> float:
         """Time to commit, in seconds; inf if nothing waits."""
-        if not self._batches:
+        if not self.batches:
             return math.inf
         if self.is_full or self._at_once:
             return -math.inf
@@ -92,18 +82,18 @@ class GroupCommit(Generic[T]):
 
     def add(self, batch: T, *, events: int, size: int, now: float) -> None:
         """Add a batch that arrived."""
-        if not self._batches:
+        if not self.batches:
             self._first = now
             self._at_once = self._was_alone or now >= self._latest + self._limits.delay
             self._was_alone = False
         self._latest = now
-        self._batches.append(batch)
+        self.batches.append(batch)
         self._events += events
         self._bytes += size
 
     def pop(self) -> list[T]:
         """Return the batches of the group and begin a new one."""
-        batches, self._batches = self._batches, []
+        batches, self.batches = self.batches, []
         # ``_latest`` stays: it decides whether the next event comes after a pause.
         self._taken = self._events
         self._events = self._bytes = 0
@@ -111,4 +101,4 @@ class GroupCommit(Generic[T]):
 
     def written(self) -> None:
         """Note that the group which was taken last is on the disk."""
-        self._was_alone = self._taken == 1 and not self._batches
+        self._was_alone = self._taken == 1 and not self.batches

@@ -246,6 +246,8 @@ class BridgeMember:
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._readers: set[_WaitingReader] = set()
+        self.watchers: Final[set[Callable[[], None]]] = set()
+        """Functions that are called whenever readers see more of the log; they do not block."""
         self._states: Mapping[str, ShardState] = {}
         self._shown = 0
         """Number of the change up to which readers see the log."""
@@ -393,6 +395,8 @@ class BridgeMember:
             self._states = looked.states
         self._shown = max(self._shown, looked.number)
         if changed or looked.topics:
+            for woken in self.watchers:
+                woken()
             for waiting in self._readers:
                 if waiting.wanted.is_wanted_of(looked.topics):
                     waiting.news.set()
@@ -480,7 +484,9 @@ class BridgeMember:
     async def _receive(self, subscription: Subscription, wanted: Callable[[str], bool] | None) -> None:
         while True:
             runs = await subscription._receive_runs(_TAKEN_AT_ONCE)
-            runs = [run for run in runs if (wanted is None or wanted(run.topic)) and not self._is_own(run)]
+            runs = [
+                run for run in runs if (wanted is None or wanted(run.topic)) and not (run.headers and self._is_own(run))
+            ]
             if not runs:
                 continue
             await self._gather(_Batch(runs=runs, subscription=subscription))
@@ -488,7 +494,7 @@ class BridgeMember:
     def _is_own(self, run: EventRun) -> bool:
         """Return whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
-        named = run.headers.get(HEADER_BRIDGE) if run.headers else None
+        named = run.headers.get(HEADER_BRIDGE)
         own = named is not None and named == self.copies.bridge and "/" not in run.sender.cluster
         if own:
             self._spark_publishers[run.publisher] = None
@@ -547,15 +553,15 @@ class BridgeMember:
     async def _commit_groups(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                while self._group.is_empty and not self._changes:
+                while not self._group.batches and not self._changes:
                     await self._arrived.wait()
                 # Changes alone are written at once: they are grouped by the write before.  Beside events they wait with
                 # these, or a busy queue would cut every group of events short.
-                while not self._group.is_empty and (wait := self._group.deadline - trio.current_time()) > 0:
+                while self._group.batches and (wait := self._group.deadline - trio.current_time()) > 0:
                     with trio.move_on_after(wait):
                         await self._arrived.wait()
                 await self._commit(retry=True)
-        if self._changes or not self._group.is_empty:
+        if self._changes or self._group.batches:
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
         with trio.move_on_after(_GOODBYE, shield=True):
@@ -597,18 +603,25 @@ class BridgeMember:
         await self.copies.wait_room(self._groups[0])
         batches = self._group.pop()
         self._room.unpark_all()
-        changed: list[_Change] = []
         parts, misrouted = self._divide(batches)
-        appended = await self._try_write(parts, changed)
+        changes: list[_Change] = []
+        appended: Appended | None = None
         while appended is None:
-            _explain((*batches, *self._group.batches))
-            # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
-            # they want stored.
-            if not batches or not retry:
-                return
-            await self._retain()
-            await trio.sleep(_FULL_RETRY)
-            appended = await self._try_write(parts, changed)
+            changes, self._changes = self._changes, []
+            try:
+                appended = await self._write_to_store(parts, changes)
+            except StoreFull as reason:
+                await self._write_apart(changes, reason)
+                _explain((*batches, *self._group.batches))
+                # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have
+                # what they want stored.
+                if not batches or not retry:
+                    return
+                await self._retain()
+                await trio.sleep(_FULL_RETRY)
+        if self._is_full:
+            self._is_full = False
+            _log.info("there is room again, and events are stored", extra={"cause": "disk"})
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
@@ -627,8 +640,9 @@ class BridgeMember:
                 looked.stored.append(batch.stored)
         for subscription, own in to_confirm.items():
             looked.ranges[subscription] = _confirmations(own, unstored)
-        for change in changed:
-            looked.stored.append(change.done.set)
+        for change in changes:
+            if change.error is None:
+                looked.stored.append(change.done.set)
         if self.copies.copied == math.inf:
             self._uncopied.append(looked)
             await self._settle()
@@ -647,36 +661,24 @@ class BridgeMember:
                 parts.setdefault(shard, []).extend(events)
         return parts, misrouted
 
-    async def _try_write(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
-        """Store events, and make the changes that wait, if there is room; those that are made are added to ``changed``.
+    async def _write_apart(self, changes: Sequence[_Change], reason: StoreFull) -> None:
+        """Make changes each for itself, as there is no room for events: one that only removes something may have some.
 
-        Where there is no room for events, changes may find some: jobs that are done let retention go on.  A change that
-        fails is an error of its caller, and the others are made.
+        Jobs that are done let retention go on.
         """
-        changes, self._changes = self._changes, []
-        try:
-            appended = await self._write_to_store(parts, changes)
-        except StoreFull as reason:
-            self._refusals += 1
-            if not self._is_full:
-                self._is_full = True
-                _log.error("nothing is stored until there is room: %s", reason, extra={"reason": str(reason)})
-            for waiting in changes:  # each for itself: one that only removes something may have room
-                try:
-                    looked = self._uncopied_of(await self._write_to_store({}, [waiting]))
-                except StoreFull as error:
-                    waiting.fail(error)
-                    continue
-                if waiting.error is None:
-                    looked.stored = [waiting.done.set]
-                    self._follow_up(looked)
-            return None
-        if self._is_full:
-            self._is_full = False
-            _log.info("there is room again, and events are stored", extra={"cause": "disk"})
-        if changes:
-            changed += [waiting for waiting in changes if waiting.error is None]
-        return appended
+        self._refusals += 1
+        if not self._is_full:
+            self._is_full = True
+            _log.error("nothing is stored until there is room: %s", reason, extra={"reason": str(reason)})
+        for waiting in changes:
+            try:
+                looked = self._uncopied_of(await self._write_to_store({}, [waiting]))
+            except StoreFull as error:
+                waiting.fail(error)
+                continue
+            if waiting.error is None:
+                looked.stored = [waiting.done.set]
+                self._follow_up(looked)
 
     async def _write_to_store(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
         more: list[EventRun] = []

@@ -14,7 +14,7 @@ LIMITS = GroupLimits(delay=0.02, quiet=0.002, events=100, bytes=1000)
 
 def test_an_empty_group_is_never_due() -> None:
     group: GroupCommit[str] = GroupCommit(LIMITS)
-    assert group.is_empty
+    assert not group.batches
     assert group.deadline == math.inf
 
 
@@ -85,7 +85,7 @@ def test_taking_begins_a_new_group() -> None:
     group.add("a", events=100, size=1, now=5.0)
     group.add("b", events=1, size=1, now=5.0)
     assert group.pop() == ["a", "b"]
-    assert group.is_empty
+    assert not group.batches
     assert not group.is_full
     group.add("c", events=1, size=1, now=5.01)
     assert group.deadline == 5.012

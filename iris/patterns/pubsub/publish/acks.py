@@ -193,6 +193,9 @@ class Acknowledgements:
         """Patterns of durable subscriptions that have begun or ended since those were last looked for."""
         self._holders: dict[tuple[_Key, str], _Holder] = {}
         """Members by group and key, as long as events are with them."""
+        self._looked: tuple[str, str | None, int] = ("", None, -1)
+        self._found: Mapping[_Key, _Subscriber] = {}
+        """Durable subscribers that were looked for last: of which topic and key, and the version of the routes."""
         self._delays: dict[NodeId, str] = {}
         """Reasons that nodes report for not confirming."""
         mesh.register(kinds.Confirmed, self._receive_confirmed)
@@ -248,7 +251,7 @@ class Acknowledgements:
         """
         state = self._publishing.resolve(topic)
         if not state.had_durable:
-            found = self._subscribers(topic, None)
+            found = self._subscribers(topic, key)
             if not found:
                 raise NotSent(
                     f"there is no durable subscriber of {topic!r}: start a bridge for it ('iris bridge --topic {topic} "
@@ -428,13 +431,16 @@ class Acknowledgements:
             if not runs:
                 del self._for_absent[run.topic]
 
-    def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
+    def _subscribers(self, topic: str, key: str | None) -> Mapping[_Key, _Subscriber]:
         """Return the durable subscribers of a topic, those that are away included.
 
         In a group that divides events by shard, its members are those with the shard of this key and topic, if any.
         If its members do not count their shards alike, the most are right, and what belongs to a shard that nobody has
         waits for it.
         """
+        looked = (topic, key, self._publishing.routes_version)
+        if looked == self._looked:
+            return self._found
         present: dict[_Key, _Subscriber] = {}
         named = self._durable.owed(topic)
         owned = {(record.id[0], record.group) for record in named if record.group is not None}
@@ -471,6 +477,7 @@ class Acknowledgements:
                 found[place] = _Subscriber(members, record.group, record)
             else:
                 found.setdefault(place, _Subscriber(members, record.group, None))
+        self._looked, self._found = looked, found
         return found
 
     def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:

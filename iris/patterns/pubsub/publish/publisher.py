@@ -336,7 +336,8 @@ class Publisher:
         """Nodes that have ended a pause: what they receive makes the patience with their owner count anew.  What others
         of that owner receive does not, or it could have its nodes ask for a pause one after the other."""
         self._released = trio.lowlevel.ParkingLot()
-        self._routes_version = 0
+        self.routes_version = 0
+        """Number of times that the interest, the peers or the pauses have changed.  Read only."""
         self.trees: Final = EventTrees(mesh, interest, health, self)
         self.groups: Final = GroupBooks(mesh, self)
         self.retention: Final = RetainedSender(mesh, interest, self)
@@ -358,7 +359,7 @@ class Publisher:
 
     def routes_changed(self) -> None:
         """Resolve the routes of all topics anew: the interest, the peers or the pauses have changed."""
-        self._routes_version += 1
+        self.routes_version += 1
         self._rotations.clear()
         self.accounts.run.end()
 
@@ -734,7 +735,7 @@ class Publisher:
             state = None
         if state is not None:
             self._topics.move_to_end(topic)
-            if state.version == self._routes_version:
+            if state.version == self.routes_version:
                 return state
         else:
             check_topic(topic)
@@ -821,7 +822,7 @@ class Publisher:
             # Nobody stands in for the owner of a shard: after a loss the event would be stored by two members.
             needed.update(node for _, nodes in state.shared.values() for node in nodes.values())
         state.held = tuple(node for node in state.resting if node in needed)
-        state.version = self._routes_version
+        state.version = self.routes_version
         return state
 
     def _forget_one(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Final, cast, final
+
+import trio
 
 from iris.kernel.errors import (
     ConfigError,
@@ -13,6 +16,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
+from iris.kernel.names import NodeId
 from iris.patterns.bridge_protocol import ListShards, MemberShards, read_reply
 from iris.patterns.pubsub.queues.bridge_user import BridgeUser
 
@@ -21,6 +25,9 @@ TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 
 _PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
 """Codes of errors of a bridge that are over when its disk has room, or its copies or its tier are back."""
+
+_FRESH: Final = 5.0
+"""Seconds for which it is known where the members are, as long as the same nodes are members of the bridge."""
 
 _TIMEOUT: Final = 2.0
 """Seconds that the members have to say which shards they have."""
@@ -49,12 +56,17 @@ class BridgeMembers:
         """Clusters of the members by number of their shards, as reported last: a member may have got another name."""
         self.found: Collection[str] = ()
         """Clusters at which the members were found when they were looked for last."""
+        self._asked: frozenset[NodeId] = frozenset()
+        """Nodes that were asked then."""
+        self._asked_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<BridgeMembers {self.bridge}>"
 
     async def addresses(self) -> list[str]:
         """Return the clusters at which the members are found, those that are away as well, sorted.
+
+        The members are asked, unless they have answered a moment ago.
 
         Raises:
             NoSuchCluster: there is none.
@@ -63,6 +75,9 @@ class BridgeMembers:
             RemoteProtocolError: one answered something else.
             DeliveryError: as ``Node.request``.
         """
+        now, asked = trio.current_time(), frozenset([member.node for member in self.node.members(self.bridge)])
+        if asked == self._asked and now < self._asked_at + _FRESH:
+            return list(self.found)
         found: dict[str, int] = {}
         survey = self.node.survey(self.bridge, None, operation=ListShards.operation, timeout=_TIMEOUT)
         async with survey as answers:
@@ -79,7 +94,7 @@ class BridgeMembers:
                 f"each member of bridge {self.bridge!r} stores all events of its topics: start them with --of, so that "
                 "each event is at one of them"
             )
-        self.found = sorted(found)
+        self.found, self._asked, self._asked_at = sorted(found), asked, now
         return list(self.found)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from iris.cluster.membership import Member
 from iris.patterns.multicast import Answers
 from iris.patterns.tunnel import Tunnel
 
 
 class BridgeUser(Protocol):
     """Port of queues and consumers to the node, which has these methods under the same names."""
+
+    def members(self, cluster: str) -> Sequence[Member]:
+        """Return the members of a cluster as seen now."""
+        ...
 
     def survey(
         self, cluster: str, payload: Any, *, operation: str | None = ..., timeout: float = ...

@@ -18,7 +18,7 @@ from msgspec import Struct
 from iris.kernel.errors import IrisError, NoSuchCluster, RemoteProtocolError
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import decode_payload_untrusted, join_payload
-from iris.patterns.bridge_protocol import Ask, as_fields
+from iris.patterns.bridge_protocol import Ask
 from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final
 from iris.patterns.tunnel import Tunnel
 
@@ -134,7 +134,7 @@ class MemberStream(ABC):
             RemoteProtocolError: it sent something else.
         """
         terms, self._terms_sent = self._begin(), trio.current_time()
-        await tunnel.send(as_fields(terms))
+        await tunnel._send_message(terms)
         self._opened(await tunnel.receive())
         retry.reached()
         self._is_connected = True
@@ -154,7 +154,7 @@ class MemberStream(ABC):
             await self._wakeup.wait()
             report = self._report()
             if report is not None:
-                await tunnel.send(as_fields(report))
+                await tunnel._send_message(report)
         await tunnel.send_eof()
 
 

@@ -89,7 +89,8 @@ def find_chunks(
     for segment in spans(view, SEGMENTS, shard, start):
         if segment.first >= end:
             break
-        _check(shard, at, segment.first)
+        if at < segment.first:
+            raise _left_out(shard, at)
         ids = None if wanted.is_everything else _wanted_ids(view, shard, epoch, segment, wanted)
         if ids is not None and not ids:
             at = segment.end
@@ -98,27 +99,34 @@ def find_chunks(
         for place in spans(view, CHUNKS, shard, at):
             if place.first >= upto:
                 break
-            _check(shard, at, place.first)
+            if at < place.first:
+                raise _left_out(shard, at)
             at = place.end
             contents = view.get(CONTENTS, (shard, place.first))
             if contents is None:
                 yield Found(place, place.count, place.count, is_known=wanted.is_everything)
                 continue
-            count = contents.held if ids is None else _count(contents, ids)
+            count = contents.held
+            if ids is not None:
+                count = sum(itertools.compress(contents.counts, map(ids.__getitem__, contents.topics)))
             if count:
                 yield Found(place, count, contents.held, is_known=True)
-        _check(shard, at, upto)
-    _check(shard, at, end)
+        if at < upto:
+            raise _left_out(shard, at)
+    if at < end:
+        raise _left_out(shard, at)
 
 
-def _check(shard: int, at: int, following: int) -> None:
-    """Make sure that nothing is left out between two offsets: it would count as unwanted."""
-    if at < following:
-        raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
+def _left_out(shard: int, at: int) -> LogDamaged:
+    """Return the error for an offset that is left out: it would count as unwanted."""
+    return LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 
 
 def _wanted_ids(view: Transaction, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter) -> bytes | None:
-    """Return which of a segment's topics are wanted, as ``WantedTopics`` has it; None: its topics were not noted."""
+    """Return 1 for each topic of a segment that is wanted, by number, else 0; nothing if none is.
+
+    None: its topics were not noted.
+    """
     if segment.topics is None:
         return None
     key = (epoch, segment.first, segment.revision)
@@ -126,7 +134,7 @@ def _wanted_ids(view: Transaction, shard: int, epoch: str, segment: SegmentRecor
     is_newest = before is None or before.segment[0] != epoch or before.segment[1] <= segment.first
     known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=b"")
     if known.known >= segment.topics:
-        return known.ids
+        return known.ids and known.ids.ljust(segment.topics, b"\0")
     topics = read_topics(view, shard, segment, known.known)
     chosen = set(wanted.choose(topics))
     ids = known.ids
@@ -134,14 +142,7 @@ def _wanted_ids(view: Transaction, shard: int, epoch: str, segment: SegmentRecor
         ids = ids.ljust(known.known, b"\0") + bytes([topic in chosen for topic in topics])
     if is_newest:
         wanted.newest_segments[shard] = WantedTopics(segment=key, known=segment.topics, ids=ids)
-    return ids
-
-
-def _count(contents: Contents, ids: bytes) -> int:
-    size = len(ids)  # topics that came behind the last wanted one are not in it
-    return sum(
-        count for topic, count in zip(contents.topics, contents.counts, strict=True) if topic < size and ids[topic]
-    )
+    return ids and ids.ljust(segment.topics, b"\0")
 
 
 def topics_of(view: Transaction, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
@@ -171,7 +172,9 @@ def places_of(view: Transaction, shard: int, segment: SegmentRecord) -> list[Chu
     )
     at = segment.first
     for place in places:
-        _check(shard, at, place.first)
+        if at < place.first:
+            raise _left_out(shard, at)
         at = place.end
-    _check(shard, at, segment.end)
+    if at < segment.end:
+        raise _left_out(shard, at)
     return places

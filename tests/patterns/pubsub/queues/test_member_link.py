@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import trio
+from msgspec import Struct
 
-from iris.patterns.bridge_protocol import TakeJobs, as_fields
+from iris.patterns.bridge_protocol import JobReport, TakeJobs
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.member_link import MemberLink
 from iris.patterns.pubsub.queues.member_stream import ReachAttempts
@@ -18,10 +19,10 @@ class Member:
     """The member's side of a tunnel: it takes back a job that it has not sent, and waits for what is said to that."""
 
     def __init__(self) -> None:
-        self.sent: list[Any] = []
+        self.sent: list[Struct] = []
         self._answered = trio.Event()
 
-    async def send(self, message: Any) -> None:
+    async def _send_message(self, message: Struct) -> None:
         await trio.lowlevel.checkpoint()
         self.sent.append(message)
         if len(self.sent) == 2:
@@ -55,4 +56,4 @@ async def test_a_worker_whose_job_is_taken_back_before_it_came_says_that_it_is_t
     member = Member()
     link = MemberLink("jobs", "bridge", Program())
     await link.run(cast("Tunnel", member), ReachAttempts("queue jobs", {}))
-    assert member.sent == [as_fields(TERMS), {}]
+    assert member.sent == [TERMS, JobReport()]
