@@ -11,15 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
+import trio.testing
 
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.admin import drop_copy
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import follower, primary
 from iris.spark_bridge.copies.follower import open_copy, read_state
 from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.copies.wire import Follow, FollowAnswer, receive_message, send_bytes, send_message
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
 from iris.spark_bridge.log.replication.replication import Position
@@ -334,6 +338,56 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         go_on.set()
         await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == stored(member.store)
+
+
+async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[str] = []
+
+    async def come(tunnel: Tunnel) -> None:
+        held = msgspec.msgpack.encode([])
+        await send_message(tunnel, Follow(copy="copy", term=1, promised=1, revision=0, held=len(held)))
+        await send_bytes(tunnel, held)
+
+    async def wait_end(tunnel: Tunnel) -> None:
+        while type(message := await tunnel.receive()) is not dict or "error" not in message:
+            pass
+        replaced.append(message["error"])
+
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary") as member,
+        network.open_node("bridge") as node,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        go_on = threading.Event()
+        stack.callback(go_on.set)
+        cuts = member.store.replication.cuts
+
+        def hang(*arguments: Any) -> Any:
+            go_on.wait()
+            return cuts(*arguments)
+
+        monkeypatch.setattr(member.store.replication, "cuts", hang)
+        first, *others = [
+            await stack.enter_async_context(node.open_tunnel("bridge.primary-0", operation="follow")) for _ in range(3)
+        ]
+        await come(first)
+        await receive_message(first, FollowAnswer)
+        for tunnel in others:
+            await come(tunnel)
+        await trio.testing.wait_all_tasks_blocked(0.5)  # both wait until the first one has ended
+        for tunnel in (first, *others):
+            nursery.start_soon(wait_end, tunnel)
+        go_on.set()
+        with trio.fail_after(60):
+            while len(replaced) < 2:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        await wait_copies(BridgeClient(node, "bridge", patience=5), copy="not counted")
+        assert replaced == ["Replaced", "Replaced"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_of_a_transaction_that_fails_nothing_is_owed_to_a_copy_or_kept_for_it() -> None:
