@@ -392,8 +392,8 @@ async def run_turns(kind: str, turns: int, seed: int = 1) -> Shown:
                 fault, seconds = stage.shown.served[-1]
                 print(  # noqa: T201
                     f"turn {number}: {fault}, {seconds:.1f} s; {len(stage.shown.acknowledged)} acknowledged, none lost,"
-                    f" none doubled; {stage.shown.needless} takeovers without a fault, {stage.shown.refused} begun twice;"
-                    f" load {os.getloadavg()[0]:.0f}",
+                    f" none doubled; {stage.shown.needless} takeovers without a fault, {stage.shown.refused}"
+                    f" begun twice; load {os.getloadavg()[0]:.0f}",
                     flush=True,
                 )
     return stage.shown

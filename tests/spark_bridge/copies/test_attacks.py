@@ -14,7 +14,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
-import trio.testing
 
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.patterns.tunnel import Tunnel
@@ -25,6 +24,7 @@ from iris.spark_bridge.copies.follower import open_copy, read_state
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.copies.wire import Follow, FollowAnswer, receive_message, send_bytes, send_message
 from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.log import HeldShard
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
 from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
@@ -344,6 +344,13 @@ async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaced: list[str] = []
+    arrived = 0
+    held_untrusted = primary._held_untrusted
+
+    def note(data: bytes) -> list[HeldShard]:
+        nonlocal arrived
+        arrived += 1
+        return held_untrusted(data)
 
     async def come(tunnel: Tunnel) -> None:
         held = msgspec.msgpack.encode([])
@@ -371,6 +378,7 @@ async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first
             return cuts(*arguments)
 
         monkeypatch.setattr(member.store.replication, "cuts", hang)
+        monkeypatch.setattr(primary, "_held_untrusted", note)
         first, *others = [
             await stack.enter_async_context(node.open_tunnel("bridge.primary-0", operation="follow")) for _ in range(3)
         ]
@@ -378,8 +386,10 @@ async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first
         await receive_message(first, FollowAnswer)
         for tunnel in others:
             await come(tunnel)
-        await trio.testing.wait_all_tasks_blocked(0.5)  # both wait until the first one has ended
-        for tunnel in (first, *others):
+        with trio.fail_after(60):
+            while arrived < 3:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        for tunnel in (first, *others):  # the last two wait until the first one has ended
             nursery.start_soon(wait_end, tunnel)
         go_on.set()
         with trio.fail_after(60):
