@@ -161,6 +161,7 @@ class BridgeCopy:
             promised=self._state.promised,
             revision=self._state.revision,
             copies=tuple(self._state.copies),
+            counted=tuple(self._state.counted),
             min_copies=self._state.settings.min_copies,
             next={shard.number: shard.next for shard in held},
             problem=self._problem,

@@ -140,10 +140,13 @@ def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
         if other.place > chosen.place:
             found.append(f"copy {other.copy!r} has more than {chosen.copy!r}: {more} events would be lost")
     needed = needed_promises(len(newest.copies), newest.min_copies)
-    away = sorted(set(newest.copies) - {state.copy for state in states})
+    # One that counted and has no change now has lost what it confirmed: its promise says nothing.
+    emptied = {state.copy for state in states if not state.number and state.copy in newest.counted}
+    away = sorted(set(newest.copies) - {state.copy for state in states} | emptied)
     if away and len(newest.copies) - len(away) < needed:
+        names = ", ".join(f"{name} (empty now)" if name in emptied else name for name in away)
         found.append(
-            f"of {len(newest.copies)} copies {needed} have to be there, and {', '.join(away)} {_are(away)} not: events "
+            f"of {len(newest.copies)} copies {needed} have to be there, and {names} {_are(away)} not: events "
             f"that only they have would be lost; 'iris bridge drop --copy {away[0]}/{min(chosen.next)}' takes one that "
             "is gone for good from the list as long as the primary is there"
         )

@@ -105,6 +105,7 @@ class CopyState(Struct, kw_only=True):
     promised: Number
     revision: Number
     copies: tuple[Name, ...]
+    counted: tuple[Name, ...]
     min_copies: Number
     next: dict[Number, Offset]
     problem: str = ""

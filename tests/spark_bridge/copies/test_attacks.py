@@ -202,6 +202,9 @@ async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -
             await publisher.publish_confirmed("a", b"2", timeout=60)
         with pytest.raises(ConfigError, match=r"of 2 copies 2 have to be there, and b is not: .* drop --copy b/0"):
             await promote(operator, "bridge", 0, patience=1)
+        async with open_follower(network, tmp_path / "another disk", "b"):
+            with pytest.raises(ConfigError, match=r"2 have to be there, and b \(empty now\) is not: events that only"):
+                await promote(operator, "bridge", 0, patience=1)
         async with open_follower(network, tmp_path / "b", "b"):
             with pytest.raises(ConfigError, match=r"'a' has more than 'b': 1 events would be lost.* --force"):
                 await promote(operator, "bridge", 0, copy="b", patience=2)
