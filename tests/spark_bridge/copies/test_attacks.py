@@ -363,7 +363,7 @@ async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first
     async def wait_end(tunnel: Tunnel) -> None:
         while type(message := await tunnel.receive()) is not dict or "error" not in message:
             pass
-        replaced.append(message["error"])
+        replaced.append(str(cast("dict[str, object]", message)["error"]))
 
     async with (
         open_network() as network,
