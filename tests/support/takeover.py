@@ -2,8 +2,10 @@
 
 A primary and two copies; in each turn the primary is killed, stopped beyond its lease and continued, or cut off from
 the engine, and in half of the turns in which it is killed its directory is removed, too.  Publishers go on all the
-time, and so do two that want one lease of the bridge.  It ends with what was shown, and raises AssertionError if an
-acknowledged event is lost or doubled, if two had the lease, or if a former primary was not refused.
+time, and so do two that want one lease of the bridge.  A process that ends is started again as a copy, as a supervisor
+does.  After each turn, and in the end, it looks at the log, and raises AssertionError if an acknowledged event is lost
+or doubled, if two had the lease, or if a former primary was not refused.  A turn that does not come to rest leaves what
+each process says of itself.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
 import random
 import shutil
 import signal
@@ -27,6 +30,7 @@ import trio
 import iris
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies.follower import ask_copies
 from iris.spark_bridge.election.engine import LEASE
 from iris.spark_bridge.errors import BridgeUnreachable
 from iris.spark_bridge.events.schema import decode_events
@@ -37,6 +41,8 @@ from tests.support.processes import Child, open_realm
 Fault = Literal["killed", "stopped", "cut off"]
 
 _PATIENCE: Final = 120.0
+_BEGINS: Final = 300.0
+"""Seconds that a process may take to begin where others use the machine, too."""
 _PUBLISHERS: Final = 4
 _STOPPED: Final = 10.0
 """Seconds that a primary is stopped for at the least: more than its lease, and more than a failure detection takes."""
@@ -100,6 +106,10 @@ class Shown:
     """For each turn, the longest time in seconds for which a publisher waited for an acknowledgement."""
     holders: list[str] = dataclasses.field(default_factory=list[str])
     leases: int = 0
+    needless: int = 0
+    """Takeovers from a primary to which nothing was done."""
+    refused: int = 0
+    """How often a former primary that began as a copy was refused, and began again."""
 
     def __str__(self) -> str:
         times = [seconds for _, seconds in self.served]
@@ -111,6 +121,7 @@ class Shown:
         return (
             f"{len(self.acknowledged)} events acknowledged, none lost, none doubled; {len(times)} takeovers, writers "
             f"served again after {statistics.median(times):.1f} s, at most {max(times):.1f} s ({by_fault}); "
+            f"{self.needless} takeovers without a fault, {self.refused} former primaries begun twice; "
             f"{self.leases} leases, never two holders"
         )
 
@@ -134,10 +145,17 @@ class Stage:
         """When each publisher had its last acknowledgement."""
         self.gap = 0.0
         """Longest wait of a publisher for an acknowledgement in this turn, in seconds."""
+        self._down: set[str] = set()
+        """Those to which something is done now."""
+        self._found: Counter[str] = Counter()
+        """What the log has below ``_looked``."""
+        self._looked: dict[str, int] = {}
+        """Offset up to which each shard was looked at."""
 
     def _child(self, name: str, *options: str, ready: str) -> Child:
         url = self._url.format(port=self._gates[name].port)
-        command = [sys.executable, "-m", "iris", "bridge", "--data", str(self._directory / name), "--election", url]
+        command = [sys.executable, "-m", "iris", "-v", "bridge", "--data", str(self._directory / name)]
+        command += ["--election", url]
         return Child([*command, *options], ready=ready, log=self._directory / f"{name}.txt")
 
     async def start(self) -> None:
@@ -147,26 +165,60 @@ class Stage:
         self.children[first].launch()
         for name in others:
             self._follow(name)
-        for name in self._gates:
-            await trio.to_thread.run_sync(self.children[name].wait_ready)
-        self.primary = first
         await self.wait_in_step()
 
     def _follow(self, name: str) -> None:
         self.children[name] = self._child(name, "--follow", "bridge/0", "--copy", name, ready="is the copy")
         self.children[name].launch()
 
+    async def supervise(self) -> None:
+        """Start again, as a copy, what has ended though nothing was done to it."""
+        while True:
+            for name in self.children.keys() - self._down:
+                if not self.children[name].alive:
+                    said = self.children[name].said()
+                    assert "was promoted elsewhere" in said, f"{name} has ended: {said[-2000:]}"
+                    if "serves" in said:
+                        self.shown.needless += 1
+                    else:  # it found no primary when it began, and then met one
+                        self.shown.refused += 1
+                    self._follow(name)
+            await trio.sleep(0.1)
+
     async def wait_in_step(self) -> None:
-        """Wait until both copies take part in confirmations."""
+        """Wait until all have begun and both copies take part in confirmations."""
+        with trio.fail_after(_BEGINS):
+            while not all(self._has_begun(name) for name in self._gates):  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.05)
         async with iris.open_node("observer") as node:
-            client = BridgeClient(node, "bridge", patience=_PATIENCE)
+            client = BridgeClient(node, "bridge", patience=2.0)
             with trio.fail_after(_PATIENCE):
                 while True:
                     with contextlib.suppress(BridgeUnreachable):
                         copies = (await read_status(client)).copies.get("bridge", ())
-                        if [copy.state for copy in copies if copy.name != self.primary].count("in step") >= 2:
+                        if [copy.state for copy in copies].count("in step") >= 2:
+                            (self.primary,) = self._gates.keys() - {copy.name for copy in copies}
                             return
                     await trio.sleep(0.05)
+
+    def _has_begun(self, name: str) -> bool:
+        said = self.children[name].said()
+        return self.children[name].alive and ("is the copy" in said or "serves" in said)
+
+    async def describe(self) -> str:
+        """Return what each process says of itself, for who wants to know why a turn does not come to rest."""
+        lines: list[str] = []
+        with trio.move_on_after(20):
+            async with iris.open_node("observer") as node:
+                try:
+                    status = await read_status(BridgeClient(node, "bridge", patience=5.0))
+                    lines += [str(shard) for shard in status.shards] + [str(copy) for copy in status.copies.values()]
+                except iris.IrisError as error:
+                    lines.append(repr(error))
+                lines += [str(state) for state in await ask_copies(node, "bridge", 0, "state")]
+        for name, child in self.children.items():
+            lines += [f"-- {name}, {'alive' if child.alive else 'ended'}", child.said()[-5000:]]
+        return "\n".join(lines)
 
     async def publish(self, node: iris.Node, which: int) -> None:
         """Publish one event after the other, each acknowledged."""
@@ -201,6 +253,7 @@ class Stage:
         former, child = self.primary, self.children[self.primary]
         began = trio.current_time()
         self.gap = 0.0
+        self._down.add(former)
         match fault:
             case "killed":
                 child.end(signal.SIGKILL)
@@ -230,8 +283,7 @@ class Stage:
         """Wait until another one is the primary."""
         while True:
             for name in self.children.keys() - {former}:
-                if "serves" in (self._directory / f"{name}.txt").read_text().rpartition("is the copy")[2]:
-                    self.primary = name
+                if self.children[name].alive and "serves" in self.children[name].said().rpartition("is the copy")[2]:
                     return
             await trio.sleep(0.02)
 
@@ -243,18 +295,29 @@ class Stage:
     async def come_back(self, former: str) -> None:
         """Start a former primary as a copy."""
         self._follow(former)
+        self._down.discard(former)
         await self.wait_in_step()
 
-    async def check(self) -> None:
-        """Raise AssertionError if an acknowledged event is not in the log, or any is there twice."""
-        found: Counter[str] = Counter()
+    async def check(self, *, whole: bool = False) -> None:
+        """Raise AssertionError if an acknowledged event is not in the log, or any is there twice.
+
+        Args:
+            whole: look at the whole log, and not only behind what was looked at before.
+        """
+        if whole:
+            self._looked.clear()
+            self._found.clear()
+        acknowledged, found = set(self.shown.acknowledged), self._found
         async with iris.open_node("reader") as node:
             client = BridgeClient(node, "bridge", patience=_PATIENCE)
             (shard,) = await client.shards()
-            async for chunks in client.read(shard.address, shard.id, shard.earliest, shard.next):
+            at = self._looked.get(shard.id, shard.earliest)
+            async for chunks in client.read(shard.address, shard.id, at, shard.next):
                 for chunk in chunks:
-                    found.update(value.decode() for value in decode_events(chunk.data).column("value").to_pylist())
-        lost = set(self.shown.acknowledged) - found.keys()
+                    values = decode_events(chunk.data).column("value").to_pylist()
+                    found.update(value.decode() for value in values[max(0, at - chunk.first) :])
+            self._looked[shard.id] = shard.next
+        lost = acknowledged - found.keys()
         assert not lost, f"acknowledged and lost: {sorted(lost)[:10]}"
         doubled = [value for value, count in found.items() if count > 1]
         assert not doubled, f"stored twice: {doubled[:10]}"
@@ -296,17 +359,20 @@ async def open_stage(url: str, port: int, chance: random.Random) -> AsyncIterato
                             users.start_soon(stage.publish, publisher, which)
                         users.start_soon(stage.hold, one)
                         users.start_soon(stage.hold, two)
+                        users.start_soon(stage.supervise)
                         yield stage
                         users.cancel_scope.cancel()
-                    await stage.check()
+                    await stage.check(whole=True)
             finally:
-                for name, child in stage.children.items():
+                for child in stage.children.values():
                     if child.alive:
                         with contextlib.suppress(ProcessLookupError):
                             child.send(signal.SIGCONT)
+                if sys.exc_info()[0] is not None:
+                    with trio.CancelScope(shield=True):
+                        print(await stage.describe(), file=sys.stderr)  # noqa: T201
+                for child in stage.children.values():
                     child.end(signal.SIGKILL)
-                    if sys.exc_info()[0] is not None:
-                        print(name, (directory / f"{name}.txt").read_text()[-3000:], file=sys.stderr)  # noqa: T201
             nursery.cancel_scope.cancel()
 
 
@@ -316,9 +382,20 @@ async def run_turns(kind: str, turns: int, seed: int = 1) -> Shown:
     faults: tuple[Fault, ...] = ("killed", "stopped", "cut off")
     with open_engine(kind) as (url, port, _):
         async with open_stage(url, port, chance) as stage:
-            for number in range(turns):
-                await stage.turn(faults[number % len(faults)])
-                print(number, *stage.shown.served[-1], flush=True)  # noqa: T201
+            for number in range(1, turns + 1):
+                try:
+                    await stage.turn(faults[(number - 1) % len(faults)])
+                    await stage.check()
+                except (AssertionError, iris.IrisError, trio.TooSlowError) as error:
+                    error.add_note(f"in turn {number}")
+                    raise
+                fault, seconds = stage.shown.served[-1]
+                print(  # noqa: T201
+                    f"turn {number}: {fault}, {seconds:.1f} s; {len(stage.shown.acknowledged)} acknowledged, none lost,"
+                    f" none doubled; {stage.shown.needless} takeovers without a fault, {stage.shown.refused}"
+                    f" begun twice; load {os.getloadavg()[0]:.0f}",
+                    flush=True,
+                )
     return stage.shown
 
 
@@ -334,23 +411,18 @@ async def run_away(seconds: float) -> int:
             await trio.to_thread.run_sync(server.start)  # type: ignore[attr-defined]
             await trio.sleep(2 * LEASE)  # nobody takes over behind it either
             for name in stage.children.keys() - {primary}:
-                assert "serves" not in (stage._directory / f"{name}.txt").read_text()
+                assert "serves" not in stage.children[name].said()
+            assert stage.children[primary].alive
     return meanwhile
 
 
 async def run_calm(kind: str, seconds: float) -> tuple[int, float]:
     """Let nothing happen; return how often a copy took over all the same, and the longest wait of a publisher."""
-    takeovers = 0
     with open_engine(kind) as (url, port, _):
         async with open_stage(url, port, random.Random(1)) as stage:
-            with trio.move_on_after(seconds):
-                while True:
-                    former = stage.primary
-                    await stage.wait_taken(former)
-                    takeovers += 1
-                    await stage.wait_refused(former)
-                    await stage.come_back(former)
-    return takeovers, stage.gap
+            await trio.sleep(seconds)
+            await stage.wait_in_step()
+    return stage.shown.needless, stage.gap
 
 
 if __name__ == "__main__":

@@ -116,9 +116,14 @@ class BridgeCopy:
         return self._problem
 
     @property
-    def follows(self) -> bool:
-        """True while a primary is followed."""
-        return self._followed > 0
+    def followed(self) -> int:
+        """Term of the primary that is followed now; 0 if none is."""
+        return self._followed
+
+    @property
+    def term(self) -> int:
+        """Term of the latest primary that this copy follows, or has a change of."""
+        return max(self._term, self._followed)
 
     async def wait_followed(self, term: int) -> None:
         """Wait until a primary of a term is followed, or a later one, or this copy is promoted."""
@@ -156,9 +161,11 @@ class BridgeCopy:
             promised=self._state.promised,
             revision=self._state.revision,
             copies=tuple(self._state.copies),
+            counted=tuple(self._state.counted),
             min_copies=self._state.settings.min_copies,
             next={shard.number: shard.next for shard in held},
             problem=self._problem,
+            followed=self._followed,
             granted=granted,
         )
 
@@ -173,9 +180,12 @@ class BridgeCopy:
     async def _answer_promise(self, request: Request) -> object:
         """Promise to follow no primary of a term below the one that is asked for, if that was not promised before."""
         self._check(request.sender)
-        term = read_request(Promise, request.payload).term
+        asked = read_request(Promise, request.payload)
+        term = asked.term
         async with self._turn:
             granted = term > self._state.promised and not self._promoted.is_set()
+            if asked.succeeded is not None and self._followed > asked.succeeded:
+                granted = False  # somebody else was promoted since the one who asks looked
             if granted:
                 await self._put(msgspec.structs.replace(self._state, promised=term))
                 if self._following is not None and self._followed < term:

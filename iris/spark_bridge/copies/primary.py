@@ -456,11 +456,11 @@ class PrimaryCopies:
             self._deposed = asked.promised
             self._notify()
             raise RemoteError("Deposed", f"this primary is of term {self.term}")
-        former = self._followers.get(name)
-        if former is not None:
+        # Several may wait here while a thread reads for the former one: each gives way to who comes after it, or one
+        # that gets no changes would think that it follows.
+        while (former := self._followers.get(name)) is not None:
             former.scope.cancel()  # its tunnel is dead, and nobody has noticed yet
-            while self._followers.get(name) is former:
-                await self.wait_news()
+            await self.wait_news()
         follower = self._followers[name] = _Follower(name, tunnel)
         try:
             with follower.scope:

@@ -43,6 +43,7 @@ async def promote(
     copy: str | None = None,
     min_copies: int | None = None,
     force: bool = False,
+    succeeded: int | None = None,
     patience: float = 5.0,
 ) -> Promotion:
     """Make a copy of a shard's log the primary.  For nodes of the bridge's own cluster.
@@ -54,6 +55,7 @@ async def promote(
         copy: name of the copy. None: the one that has most.
         min_copies: number of copies that the new primary waits for. None: as many as the former one did.
         force: promote even if events are lost by it.
+        succeeded: term of the primary that is gone: nobody is promoted if a copy follows a later one. None: whichever.
         patience: seconds for copies to be found, and to catch up; the whole call may need some more.
 
     Raises:
@@ -64,6 +66,8 @@ async def promote(
     deadline = trio.current_time() + patience
     while True:
         states = await ask_copies(node, bridge, shard, "state")
+        if succeeded is not None and (taken := [state.copy for state in states if state.followed > succeeded]):
+            raise _overtaken(taken[0])
         named = [state for state in states if copy in (None, state.copy)]
         if named and not objections_to(_most(named), states):
             break
@@ -78,13 +82,10 @@ async def promote(
     if (objections := objections_to(chosen, states)) and not force:
         raise _refused(chosen, objections)
     term = max(max(state.promised, state.term) for state in states) + 1
-    promised = await ask_copies(node, bridge, shard, "promise", Promise(term))
+    promised = await ask_copies(node, bridge, shard, "promise", Promise(term=term, succeeded=succeeded))
     refusing = [state.copy for state in promised if not state.granted]
     if refusing:
-        raise ConfigError(
-            f"copy {refusing[0]!r} has promised itself to another promotion meanwhile: look who is primary now "
-            "('iris bridge status'), and promote again if nobody is"
-        )
+        raise _overtaken(refusing[0])
     # Only now, when no copy accepts changes from the former primary any more, it is settled which copy has what.
     chosen = _choose(promised, chosen.copy, bridge, shard)
     if (objections := objections_to(chosen, promised)) and not force:
@@ -139,10 +140,13 @@ def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
         if other.place > chosen.place:
             found.append(f"copy {other.copy!r} has more than {chosen.copy!r}: {more} events would be lost")
     needed = needed_promises(len(newest.copies), newest.min_copies)
-    away = sorted(set(newest.copies) - {state.copy for state in states})
+    # One that counted and has no change now has lost what it confirmed: its promise says nothing.
+    emptied = {state.copy for state in states if not state.number and state.copy in newest.counted}
+    away = sorted(set(newest.copies) - {state.copy for state in states} | emptied)
     if away and len(newest.copies) - len(away) < needed:
+        names = ", ".join(f"{name} (empty now)" if name in emptied else name for name in away)
         found.append(
-            f"of {len(newest.copies)} copies {needed} have to be there, and {', '.join(away)} {_are(away)} not: events "
+            f"of {len(newest.copies)} copies {needed} have to be there, and {names} {_are(away)} not: events "
             f"that only they have would be lost; 'iris bridge drop --copy {away[0]}/{min(chosen.next)}' takes one that "
             "is gone for good from the list as long as the primary is there"
         )
@@ -156,6 +160,13 @@ def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
 
 def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
+
+
+def _overtaken(copy: str) -> ConfigError:
+    return ConfigError(
+        f"copy {copy!r} has promised itself to another promotion meanwhile: look who is primary now ('iris bridge "
+        "status'), and promote again if nobody is"
+    )
 
 
 def _refused(chosen: CopyState, objections: Sequence[str]) -> ConfigError:

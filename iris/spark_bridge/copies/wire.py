@@ -105,9 +105,12 @@ class CopyState(Struct, kw_only=True):
     promised: Number
     revision: Number
     copies: tuple[Name, ...]
+    counted: tuple[Name, ...]
     min_copies: Number
     next: dict[Number, Offset]
     problem: str = ""
+    followed: Number = 0
+    """Term of the primary that it follows now; 0: none."""
     granted: bool = False
     """True if it has made the promise that it was asked for."""
 
@@ -117,10 +120,12 @@ class CopyState(Struct, kw_only=True):
         return self.term, self.number
 
 
-class Promise(Struct):
+class Promise(Struct, omit_defaults=True, kw_only=True):
     """Follow no primary of a term below this one."""
 
     term: Number
+    succeeded: Number | None = None
+    """Term of the primary that is to be succeeded: who follows a later one does not promise. None: whichever."""
 
 
 class Promote(Struct, kw_only=True):

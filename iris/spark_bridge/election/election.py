@@ -2,7 +2,8 @@
 
 The primary holds the lease and renews it twice a second.  When nobody holds it any more, a copy takes it, and whoever
 has it promotes the copy that has most.  A copy that still follows its primary first gives that one a turn to take the
-lease again: so an engine that was away for a while, or was begun anew, brings no promotion.
+lease again: so an engine that was away for a while, or was begun anew, brings no promotion.  Nor does a primary that
+was promoted and takes long to open its log: whoever took the lease meanwhile succeeds only the one before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, final
+from functools import partial
+from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
 import trio
@@ -35,6 +37,14 @@ _TURN: Final = 2.0
 
 _SETTLED: Final = 10.0
 """Seconds that a lease is kept for another copy that was promoted, until it is followed."""
+
+
+class Promote(Protocol):
+    """Promotes the copy that has most, if none follows a primary of a term after ``succeeded``."""
+
+    def __call__(self, *, succeeded: int) -> Awaitable[Promotion]:
+        """Called by who holds the lease; see ``iris.spark_bridge.copies.promote``."""
+        ...
 
 
 @final
@@ -70,27 +80,32 @@ class Election:
             # Not behind the answers: of an engine that takes a second for each the lease would end in between.
             await trio.sleep_until(began + _RENEW)
 
-    async def stand(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> None:
+    async def stand(self, copy: BridgeCopy, promote: Promote) -> None:
         """Stand for the lease, until cancelled, and have a copy promoted when it is held: what a copy does.
 
         Args:
             copy: the copy of this process.
             promote: promotes the copy that has most.
         """
-        free_since: float | None = None
+        left_to, since = 0, 0.0
+        """Term of the primary that may take the lease, and when it was first found free with that one followed."""
         while True:
             await trio.sleep(_LOOK)
             if await self._ask(self._engine.is_free) is not True or not copy.whole:
-                free_since = None
+                left_to = 0
                 continue
-            now = trio.current_time()
-            free_since = now if free_since is None else free_since
-            if (copy.follows and now < free_since + _TURN) or not await self._acquire():
+            succeeded, now = copy.term, trio.current_time()
+            if copy.followed != left_to:
+                left_to, since = copy.followed, now
+            if (left_to and now < since + _TURN) or not await self._acquire():
                 continue
-            await self._promote(copy, promote)
-            free_since = None
+            if not await self._promote(copy, partial(promote, succeeded=succeeded)):
+                await trio.sleep(2 * _TURN)  # another copy may be able to, also one that has to leave a turn first
+            left_to = 0
 
-    async def _promote(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> None:
+    async def _promote(self, copy: BridgeCopy, promote: Callable[[], Awaitable[Promotion]]) -> bool:
+        """Have a copy promoted while the lease is kept, then give it up; return whether one was."""
+        promoted = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep)
             _log.info(
@@ -100,6 +115,7 @@ class Election:
             )
             try:
                 done = await promote()
+                promoted = True
             except (IrisError, trio.TooSlowError) as error:
                 _log.warning(
                     "no copy of %s is promoted by the election: %s",
@@ -120,6 +136,7 @@ class Election:
                     await copy.wait_followed(done.term)
             nursery.cancel_scope.cancel()
         await self.release()
+        return promoted
 
     async def release(self) -> None:
         """Give the lease up, if it is held here.  At an engine that does not answer it ends by its time."""

@@ -75,6 +75,8 @@ class Etcd:
             kept = self._ask("lease/keepalive", {"ID": self._lease})
             if int(kept.get("result", {}).get("TTL", 0)) <= 0:
                 self._lease = ""
+            elif self._is_held_here(self._ask("kv/range", {"key": self._key})):
+                return True  # a look waits for no disk, as a transaction does: on a busy one the lease would end
         if not self._lease:
             self._lease = str(self._ask("lease/grant", {"TTL": LEASE})["ID"])
         absent = {"key": self._key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
@@ -83,11 +85,13 @@ class Etcd:
         answer = self._ask("kv/txn", {"compare": [absent], "success": [put], "failure": [look]})
         if answer.get("succeeded"):
             return True
-        found = answer["responses"][0]["response_range"].get("kvs", ())
-        if any(each.get("lease") == self._lease for each in found):
+        if self._is_held_here(answer["responses"][0]["response_range"]):
             return True
         self.release()
         return False
+
+    def _is_held_here(self, found: Mapping[str, Any]) -> bool:
+        return any(each.get("lease") == self._lease for each in found.get("kvs", ()))
 
     def release(self) -> None:
         """See ``Engine``."""

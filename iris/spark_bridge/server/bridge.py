@@ -155,8 +155,6 @@ async def open_bridge(
             f"promote {name}/{min(shards)}' while it follows"
         )
     place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of or 0, term=state.term)
-    others = await place.check()
-    store = await run_in_thread(partial(open_store, Path(directory), shards=shards, of=of, entropy=entropy))
     retention = retention or Retention()
     settings = Settings(
         topics=tuple(topics),
@@ -175,7 +173,14 @@ async def open_bridge(
     config = node._parts.mesh.config
     usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
     staging = Staging(Path(directory) / "staged", usage)
-    async with _closing(store), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        if election is not None:
+            # Before anything that takes time: a log that was promoted just now has the lease, or would lose it.
+            holding = await stack.enter_async_context(open_background())
+            holding.start_soon(election.keep)
+        others = await place.check()
+        store = await run_in_thread(partial(open_store, Path(directory), shards=shards, of=of, entropy=entropy))
+        await stack.enter_async_context(_closing(store))
         await run_in_thread(_look, store, staging)
         if tier is None and store.tiering.has_objects:
             # Without it retention would remove events, and the next bridge with it would see that as a trim by hand.
@@ -186,8 +191,6 @@ async def open_bridge(
         stack.callback(copies.close)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(copies.watch)
-        if election is not None:
-            nursery.start_soon(election.keep)
         met = trio.Event()
         if copies.is_waiting():
             waiting(copies.describe())

@@ -11,16 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.admin import drop_copy
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import follower, primary
 from iris.spark_bridge.copies.follower import open_copy, read_state
 from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.copies.wire import Follow, FollowAnswer, receive_message, send_bytes, send_message
 from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.log import HeldShard
 from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
 from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
@@ -198,6 +202,9 @@ async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -
             await publisher.publish_confirmed("a", b"2", timeout=60)
         with pytest.raises(ConfigError, match=r"of 2 copies 2 have to be there, and b is not: .* drop --copy b/0"):
             await promote(operator, "bridge", 0, patience=1)
+        async with open_follower(network, tmp_path / "another disk", "b"):
+            with pytest.raises(ConfigError, match=r"2 have to be there, and b \(empty now\) is not: events that only"):
+                await promote(operator, "bridge", 0, patience=1)
         async with open_follower(network, tmp_path / "b", "b"):
             with pytest.raises(ConfigError, match=r"'a' has more than 'b': 1 events would be lost.* --force"):
                 await promote(operator, "bridge", 0, copy="b", patience=2)
@@ -334,6 +341,66 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         go_on.set()
         await publisher.publish_confirmed("a", b"4", timeout=60)
         assert stored(copy.store) == stored(member.store)
+
+
+async def test_of_those_that_come_by_one_name_while_a_thread_reads_for_the_first_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[str] = []
+    arrived = 0
+    held_untrusted = primary._held_untrusted
+
+    def note(data: bytes) -> list[HeldShard]:
+        nonlocal arrived
+        arrived += 1
+        return held_untrusted(data)
+
+    async def come(tunnel: Tunnel) -> None:
+        held = msgspec.msgpack.encode([])
+        await send_message(tunnel, Follow(copy="copy", term=1, promised=1, revision=0, held=len(held)))
+        await send_bytes(tunnel, held)
+
+    async def wait_end(tunnel: Tunnel) -> None:
+        while type(message := await tunnel.receive()) is not dict or "error" not in message:
+            pass
+        replaced.append(str(cast("dict[str, object]", message)["error"]))
+
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary") as member,
+        network.open_node("bridge") as node,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        go_on = threading.Event()
+        stack.callback(go_on.set)
+        cuts = member.store.replication.cuts
+
+        def hang(*arguments: Any) -> Any:
+            go_on.wait()
+            return cuts(*arguments)
+
+        monkeypatch.setattr(member.store.replication, "cuts", hang)
+        monkeypatch.setattr(primary, "_held_untrusted", note)
+        first, *others = [
+            await stack.enter_async_context(node.open_tunnel("bridge.primary-0", operation="follow")) for _ in range(3)
+        ]
+        await come(first)
+        await receive_message(first, FollowAnswer)
+        for tunnel in others:
+            await come(tunnel)
+        with trio.fail_after(60):
+            while arrived < 3:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        for tunnel in (first, *others):  # the last two wait until the first one has ended
+            nursery.start_soon(wait_end, tunnel)
+        go_on.set()
+        with trio.fail_after(60):
+            while len(replaced) < 2:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        await wait_copies(BridgeClient(node, "bridge", patience=5), copy="not counted")
+        assert replaced == ["Replaced", "Replaced"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_of_a_transaction_that_fails_nothing_is_owed_to_a_copy_or_kept_for_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -16,6 +17,7 @@ from iris.spark_bridge.copies import promote
 from iris.spark_bridge.election import Election, open_election
 from iris.spark_bridge.election.engine import LEASE
 from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.testing import open_network
 from tests.support.copies import ended, open_follower, open_primary, wait_copies
 from tests.support.elections import Memory
@@ -74,7 +76,7 @@ async def test_a_copy_leaves_a_free_lease_to_the_primary_that_it_follows(tmp_pat
                 await trio.sleep(0.02)
         await _wait_looks(at_copy, 2)
         assert leases == {"lease": "primary"}
-        assert copy.follows
+        assert copy.followed
         nursery.cancel_scope.cancel()
 
 
@@ -92,19 +94,67 @@ async def test_a_copy_takes_over_when_its_primary_lets_the_lease_go_while_it_is_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(election.stand, copy, partial(promote, node, "bridge", 0))
             await _wait_looks(at_copy, 5)
-            assert copy.follows, "somebody has the lease"
+            assert copy.followed, "somebody has the lease"
             at_copy.away = True
             await _wait_looks(at_copy, 5)
             assert election.problem == "somebody has pulled the plug"
             leases.clear()
             await _wait_looks(at_copy, 5)
-            assert copy.follows, "nobody takes over while the engine is away"
+            assert copy.followed, "nobody takes over while the engine is away"
             at_copy.away = False
             with trio.fail_after(60):
                 assert (await copy.wait_promoted()).min_copies == 1
             nursery.cancel_scope.cancel()
         assert election.problem == ""
         await wait_ended()
+
+
+async def test_a_copy_that_has_the_lease_leaves_it_to_a_primary_that_it_begins_to_follow(tmp_path: Path) -> None:
+    leases = {"lease": "killed"}
+    async with (
+        open_network() as network,
+        open_follower(network, tmp_path / "other", "other") as other,
+        network.open_node("bridge") as node,
+        trio.open_nursery() as nursery,
+    ):
+        async with open_follower(network, tmp_path / "next", "next") as following:
+            async with open_primary(network, tmp_path / "primary"):
+                await wait_copies(BridgeClient(node, "bridge", patience=5), next="in step", other="in step")
+            assert (await promote(node, "bridge", 0, copy="next")).term == 2
+            await following.wait_promoted()
+        # The one that was promoted takes longer to open than the lease is kept for it.
+        leases.clear()
+        nursery.start_soon(
+            Election(Memory(leases, "other"), "bridge/0").stand, other, partial(promote, node, "bridge", 0)
+        )
+        with trio.fail_after(60):
+            while leases != {"lease": "other"}:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        election = Election(Memory(leases, "next"), "bridge/0")
+        async with open_primary(network, tmp_path / "next", election=election) as member:
+            with trio.fail_after(60):
+                while not election.held:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            await wait_copies(BridgeClient(node, "bridge", patience=5), other="in step")
+            assert not member.copies.is_deposed
+            assert other.followed
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_primary_has_the_lease_before_anything_that_takes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    election = Election(Memory({}, "primary"), "bridge/0")
+
+    async def check(_: ShardClaim) -> Mapping[int, str]:
+        with trio.fail_after(60):
+            while not election.held:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        return {}
+
+    monkeypatch.setattr(ShardClaim, "check", check)
+    async with open_network() as network, open_primary(network, tmp_path, election=election) as member:
+        assert member.copies.term == 1
 
 
 async def test_an_engine_that_does_not_answer_is_away_and_leaving_does_not_wait_for_it() -> None:

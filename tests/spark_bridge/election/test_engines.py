@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import http.server
 import os
 import signal
@@ -104,6 +106,25 @@ def test_an_etcd_that_is_away_says_so_and_the_next_host_is_asked(etcd: EtcdServe
         two_hosts.acquire()
     assert two_hosts.acquire()
     two_hosts.release()
+
+
+@needs_etcd
+def test_a_renewal_writes_nothing_to_etcds_disk(etcd: EtcdServer) -> None:
+    def writes() -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", etcd.port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        return next(line for line in lines if line.startswith("etcd_server_proposals_committed_total"))
+
+    one = Etcd(f"etcd://127.0.0.1:{etcd.port}", "renewed", "one")
+    assert one.acquire()
+    before = writes()
+    for _ in range(3):
+        assert one.acquire()
+    assert writes() == before
+    one.release()
+    assert writes() != before
 
 
 @needs_etcd
