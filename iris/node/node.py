@@ -567,7 +567,8 @@ class Node(OwnNode):
             overflow: the action beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
                 limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
-                as missed, and wait for it again when it has room.
+                as missed, and wait for it again when it has room; ``fail`` ends the subscription by
+                ``SubscriberTooSlow``, and what waits goes to nobody but others of its group.
             limits: limits of events waiting here; by default those of ``Config``.
             allow: clusters whose events are taken, as their certificates name them; None: all.
 

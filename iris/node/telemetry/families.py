@@ -148,6 +148,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_subscription_events_total": _counter("Events for them, by what became of them.", "outcome"),
     "iris_subscription_waiting_events": _gauge("Events that wait to be taken."),
     "iris_subscription_waiting_bytes": _gauge("Bytes of the events that wait to be taken."),
+    "iris_subscriptions_too_slow_total": _counter("Subscriptions that have ended as they were too slow."),
     # Tunnels.
     "iris_tunnels": _gauge("Ends of tunnels that are open or being opened."),
     "iris_tunnels_opened_total": _counter("Tunnels that this node asked for."),
@@ -418,6 +419,7 @@ def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
         count = sum(getattr(one, outcome) for one in counted) + (left if outcome == "dropped" else 0)
         yield Sample("iris_subscription_events_total", (outcome,), count)
 
+    yield Sample("iris_subscriptions_too_slow_total", (), sum(one.too_slow for one in counted))
 
 _GATEWAY: Final = {
     "iris_gateway_received_frames_total": "received",
