@@ -42,7 +42,8 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def open_broker(tmp_path: Path, **options: Any) -> AsyncGenerator[tuple[IrisBroker, iris.aio.Node]]:
     """Open a bridge and start a broker on it."""
-    broker = IrisBroker("tasks", **{"backoff": 0.01, "timeout": 60, **options})
+    settings: dict[str, Any] = {"backoff": 0.01, "timeout": 60, **options}
+    broker = IrisBroker("tasks", **settings)
     async with (
         iris.aio.open_node("bridge") as serving,
         open_aio_bridge(serving, topics=[">"], directory=tmp_path / "log"),

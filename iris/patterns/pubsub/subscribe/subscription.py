@@ -321,8 +321,8 @@ class Subscription:
         self._turn_events = 0
         self._news = Wakeup()
         self._closed = False
-        self._too_slow: str | None = None
-        """Text of the error by which it has ended, as more came than ``overflow="fail"`` permits."""
+        self._too_slow: tuple[int, int, int, int] | None = None
+        """Events and bytes that waited, and those that came, when it ended: more than ``overflow="fail"`` permits."""
 
     def __repr__(self) -> str:
         return f"<Subscription to {self.pattern!r}, {self.statistics().waiting} events waiting>"
@@ -517,11 +517,7 @@ class Subscription:
     def _fail(self, run: EventRun) -> None:
         """End by an error: there is no room for a run.  What waits stays until the block is left, for a group."""
         count = len(run.payloads)
-        self._too_slow = (
-            f"the subscription to {self.pattern!r} was too slow: {self._waiting} events of {self._waiting_bytes} bytes "
-            f"waited when {count} of {run.size} bytes came, above its limits of {self._max_events} events and "
-            f"{self._max_bytes} bytes"
-        )
+        self._too_slow = (self._waiting, self._waiting_bytes, count, run.size)
         self._events = iter(())  # what is left of the current run waits, too
         self._dropped += count
         self._lose(run, dropped=count)
@@ -562,7 +558,13 @@ class Subscription:
                 self._turn_began = trio.current_time()
                 self._turn_events = 0
             if self._too_slow is not None:
-                raise SubscriberTooSlow(self._too_slow, waiting=self._waiting)
+                waited, held, count, size = self._too_slow
+                raise SubscriberTooSlow(
+                    f"the subscription to {self.pattern!r} was too slow: {waited} events of {held} bytes waited when "
+                    f"{count} of {size} bytes came, above its limits of {self._max_events} events and "
+                    f"{self._max_bytes} bytes",
+                    waiting=self._waiting,
+                )
             self._begin_run()
 
     def _pop_nowait(self) -> Event | None:
