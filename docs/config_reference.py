@@ -47,6 +47,7 @@ is more than the coming one's cluster would have, else for the coming one. The c
 |
 | time in the queue, `queue_delay_target` | `Overloaded` for new requests that would wait longer, low priority first, \
 once the queue has not been empty for three times as long. A burst is served to its end |
+| `rate`, `rate_bytes` | requests a second at this member, and bytes of their payloads: `Overloaded` with the time |
 | `adaptive=True` | fewer handlers run at the same time when that makes them faster |
 
 ## Attempts, repeats and circuits

@@ -24,6 +24,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     RequestTimeout,
     SagaUndone,
+    SubscriberTooSlow,
     TunnelBroken,
     Unknown,
 )
@@ -160,6 +161,7 @@ __all__ = [
     "StateChange",
     "StateStatistics",
     "StateWatch",
+    "SubscriberTooSlow",
     "Subscription",
     "SubscriptionLimits",
     "SubscriptionStatistics",

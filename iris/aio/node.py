@@ -150,12 +150,20 @@ class Node(Handle[TrioNode], OwnNode):
     publish_confirmed = awaited(TrioNode.publish_confirmed)
 
     async def retain(
-        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
     ) -> None:
         """See ``iris.Node.retain``."""
         node, guest = self._inner, self._guest
-        if not (guest.runs_here() and node._publish_at_once(topic, payload, key, headers, retain=True)):
-            await guest.call(partial(node.retain, topic, payload, key=key, headers=headers), here=False)
+        if not (guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires, retain=True)):
+            await guest.call(
+                partial(node.retain, topic, payload, key=key, headers=headers, expires=expires), here=False
+            )
 
     retain_confirmed = awaited(TrioNode.retain_confirmed)
     raise_for_losses = direct(TrioNode.raise_for_losses)

@@ -17,6 +17,7 @@ Kind = Literal[
     "stream",
     "request",
     "paced",
+    "open",
     "tunnel",
     "broadcast",
     "handshake",
@@ -56,6 +57,12 @@ KEPT_BY_ASKER = Figure(name="kept-by-asker", unit="ratio", better="higher")
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")
 P999 = Figure(name="p99.9", unit="us", better="lower")
+P9999 = Figure(name="p99.99", unit="us", better="lower")
+P99999 = Figure(name="p99.999", unit="us", better="lower")
+"""The slowest of all, if there were fewer than 100,000."""
+
+SENT = Figure(name="sent", unit="msg/s", better="higher")
+"""The source's own rate, while ``rate`` is what sinks received: of several, their sum."""
 
 
 @final
@@ -69,6 +76,7 @@ class Case:
         kind: ``stream``: one source sends as fast as it may, every sink gets every message;
             ``request``: one source asks, one sink answers with the same payload;
             ``paced``: one source sends at a fixed rate, the sink notes how old each message is;
+            ``open``: one source asks by a schedule, and a reply is as late as the time at which its request was due;
             ``tunnel``, ``broadcast``: as ``stream``, through whatever carries bulk data, or reaches everybody, best;
             ``handshake``: one source connects again and again, and both ends prove who they are;
             ``start``, ``links``, ``subscriptions``: what a node costs that does nothing;
@@ -94,7 +102,7 @@ class Case:
     @property
     def reported_by_source(self) -> bool:
         """True if the source reports the figures; else the sinks do."""
-        return self.kind in ("request", "handshake", "start", "subscriptions", "members")
+        return self.kind in ("request", "open", "handshake", "start", "subscriptions", "members")
 
 
 CASES: tuple[Case, ...] = (
@@ -188,6 +196,22 @@ CASES: tuple[Case, ...] = (
         figures=(*AMONG, KEPT, KEPT_BY_ASKER),
     ),
 )
+
+
+OPEN = Case(
+    name="open",
+    title="request 128 B, 1,000 a second by a schedule",
+    kind="open",
+    size=128,
+    pace=1000,
+    figures=(P50, P99, P999, P9999, P99999),
+)
+"""Requests of an open loop: a member that stands still delays all that are due meanwhile, and each of them counts."""
+
+
+def at_pace(case: Case, pace: int) -> Case:
+    """Return a case of an open loop at so many messages a second."""
+    return dataclasses.replace(case, pace=pace, title=case.title.replace(f"{case.pace:,} ", f"{pace:,} "))
 
 
 @final

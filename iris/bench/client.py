@@ -9,12 +9,32 @@ from time import perf_counter_ns
 from typing import Final
 
 import iris
-from iris.bench.cases import CASES, Case
+from iris.bench.cases import CASES, OPEN, P9999, P99999, SENT, THROUGHPUT, Case, Figure
 from iris.bench.service import BenchRun, clock_name
-from iris.bench.workload import ask, broadcast, publish_events, publish_paced, send_stream, shake_hands
+from iris.bench.workload import (
+    ask,
+    ask_by_schedule,
+    broadcast,
+    publish_events,
+    publish_paced,
+    send_stream,
+    shake_hands,
+)
 from iris.kernel.names import NodeId
 
-NETWORK: Final = tuple(case for case in CASES if case.kind in ("stream", "request", "paced", "tunnel", "broadcast"))
+_MORE: Final[Mapping[str, tuple[Figure, ...]]] = {
+    "stream": (SENT,),
+    "broadcast": (SENT,),
+    "tunnel": (dataclasses.replace(SENT, unit=THROUGHPUT.unit),),
+    "paced": (P9999, P99999),
+    "request": (),
+}
+"""Figures that are read from a case here, but not for a comparison with other systems."""
+
+NETWORK: Final = (
+    *(dataclasses.replace(case, figures=(*case.figures, *_MORE[case.kind])) for case in CASES if case.kind in _MORE),
+    OPEN,
+)
 """Cases that can be measured between any two nodes."""
 
 ALONE: Final = (*NETWORK, *(case for case in CASES if case.kind == "handshake"))
@@ -54,6 +74,8 @@ async def measure(
     match case.kind:
         case "request":
             await ask(node, cluster, run, prefer=receivers[0])
+        case "open":
+            await ask_by_schedule(node, cluster, run, prefer=receivers[0])
         case "handshake":
             await shake_hands(node, [url for url in members[0].addresses if url.startswith("tcp://")], run)
         case "tunnel":
@@ -81,15 +103,16 @@ async def _measure_received(
         if answered != receiver:
             raise iris.MemberLost(f"node {receiver} of cluster {cluster!r} is gone or busy")
     topic = f"{cluster}.{name}"
+    sent: dict[str, float] = {}
     match run.case.kind:
         case "stream":
-            await publish_events(node, topic, run)
+            sent = {"sent": await publish_events(node, topic, run)}
         case "paced":
             await publish_paced(node, topic, run)
         case _:
-            await broadcast(node, cluster, run)
+            sent = {"sent": await broadcast(node, cluster, run)}
     found = [await _figures_of(node, cluster, receiver, name, run.seconds) for receiver in receivers]
-    return {figure: sum(one[figure] for one in found) for figure in found[0]}
+    return sent | {figure: sum(one[figure] for one in found) for figure in found[0]}
 
 
 async def _figures_of(node: iris.Node, cluster: str, receiver: NodeId, run: str, seconds: float) -> Mapping[str, float]:
@@ -103,9 +126,9 @@ async def _figures_of(node: iris.Node, cluster: str, receiver: NodeId, run: str,
 async def _measure_tunnel(node: iris.Node, cluster: str, run: BenchRun) -> dict[str, float]:
     async with node.open_tunnel(cluster, timeout=_PATIENCE) as tunnel:
         await tunnel.send(run.case.name)
-        await send_stream(run, tunnel.send)
+        sent = await send_stream(run, tunnel.send)
         figures: dict[str, float] = await tunnel.receive()
-    return figures
+    return {**figures, "sent": sent * run.case.size / 2**20}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,23 +93,29 @@ class Ages:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and p99.9 of ``values``: the nearest rank, so that each is a value that occurred."""
+    """Return p50, p90, p99 to p99.999 of ``values``: the nearest rank, so that each is a value that occurred."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    ranks = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    ranks = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999, "p99.999": 0.99999}
     return {name: float(ordered[min(last, math.ceil(rank * len(ordered)) - 1)]) for name, rank in ranks.items()}
 
 
-async def send_stream(task: Task, send: Callable[[bytes], Awaitable[object]]) -> None:
-    """Send payloads as fast as ``send`` accepts them for the time of the task, then the end mark."""
+async def send_stream(task: Task, send: Callable[[bytes], Awaitable[object]]) -> float:
+    """Send payloads as fast as ``send`` accepts them for the time of the task, then the end mark.
+
+    Returns the messages that were accepted in a second.
+    """
     payload = bytes(task.case.size)
     sent = 0
-    end = perf_counter() + task.seconds
+    begin = perf_counter()
+    end = begin + task.seconds
     while perf_counter() < end:
         for _ in range(BURST):
             await send(payload)
         sent += BURST
+    rate = sent / (perf_counter() - begin)
     await send(end_mark(sent))
+    return rate
 
 
 def send_stream_nowait(task: Task, send: Callable[[bytes], object]) -> None:
@@ -133,17 +139,32 @@ async def send_paced(
     makes the messages older, as its users would see it.  Only the lateness of the timer is not counted, and no more
     than a timer has by itself: one that is later had to wait for what the system did in the same thread.
     """
-    count = max(200, int(task.case.pace * task.seconds))
-    interval = 1e9 / task.case.pace
-    begin = woken = perf_counter_ns() + 1_000_000
-    for number in range(count):
-        due = begin + int(number * interval)
+    schedule = Schedule(task)
+    for number in range(schedule.count):
+        await send(stamp_at(await schedule.wait(number, sleep), task.case.size))
+    await send(end_mark(schedule.count))
+
+
+class Schedule:
+    """Times at which the messages of a case with a pace are due, whatever becomes of those before them.
+
+    Attributes:
+        count: messages in all.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.count = max(200, int(task.case.pace * task.seconds))
+        self._interval = 1e9 / task.case.pace
+        self._begin = self._woken = perf_counter_ns() + 1_000_000
+
+    async def wait(self, number: int, sleep: Callable[[float], Awaitable[object]]) -> int:
+        """Wait until a message is due, and return from when its age counts: see ``send_paced``."""
+        due = self._begin + int(number * self._interval)
         ahead = due - perf_counter_ns()
         if ahead > 0:
             await sleep(ahead / 1e9)
-            woken = min(perf_counter_ns(), due + TIMER)
-        await send(stamp_at(max(due, woken), task.case.size))
-    await send(end_mark(count))
+            self._woken = min(perf_counter_ns(), due + TIMER)
+        return max(due, self._woken)
 
 
 class Latencies:
@@ -199,9 +220,9 @@ async def count_events(node: iris.Node | iris.aio.Node, topic: str, task: Task, 
             received += 1
 
 
-async def publish_events(node: iris.Node | iris.aio.Node, topic: str, task: Task) -> None:
-    """Publish as fast as it goes."""
-    await send_stream(task, lambda payload: node.publish(topic, payload))
+async def publish_events(node: iris.Node | iris.aio.Node, topic: str, task: Task) -> float:
+    """Publish as fast as it goes; return the rate."""
+    return await send_stream(task, lambda payload: node.publish(topic, payload))
 
 
 async def age_events(node: iris.Node, topic: str, task: Task, ready: Callable[[], None]) -> None:
@@ -240,6 +261,34 @@ async def ask(node: iris.Node, cluster: str, task: Task, *, prefer: str | None =
     latencies.finish()
 
 
+async def ask_by_schedule(node: iris.Node, cluster: str, task: Task, *, prefer: NodeId) -> None:
+    """Ask whenever a request is due, however many have no reply yet; those that fail are lost.
+
+    So the latencies are corrected for coordinated omission: a standstill counts for each request that falls into it.
+    """
+    payload = bytes(task.case.size)
+    options = iris.RequestOptions(prefer=prefer)
+    schedule = Schedule(task)
+    latencies: list[int] = []
+    lost = 0
+
+    async def request(since: int) -> None:
+        nonlocal lost
+        try:
+            await node.request(cluster, payload, options=options)
+        except iris.DeliveryError:
+            lost += 1
+        else:
+            latencies.append(perf_counter_ns() - since)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(schedule.count):
+            nursery.start_soon(request, await schedule.wait(number, trio.sleep))
+    if not latencies:
+        raise iris.MemberLost(f"none of {lost} requests to cluster {cluster!r} was answered")
+    task.finish(lost=lost, **{name: value / 1000 for name, value in percentiles(latencies).items()})
+
+
 async def receive_bulk(tunnel: iris.Tunnel, task: Task) -> None:
     """Take pieces until the end mark."""
     await tunnel.receive()
@@ -272,9 +321,9 @@ class BroadcastCount:
         self._received += 1
 
 
-async def broadcast(node: iris.Node, cluster: str, task: Task) -> None:
-    """Broadcast as fast as it goes."""
-    await send_stream(task, lambda payload: node.broadcast(cluster, payload))
+async def broadcast(node: iris.Node, cluster: str, task: Task) -> float:
+    """Broadcast as fast as it goes; return the rate."""
+    return await send_stream(task, lambda payload: node.broadcast(cluster, payload))
 
 
 async def shake_hands(node: iris.Node, addresses: Sequence[str], task: Task) -> None:

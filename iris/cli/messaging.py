@@ -300,10 +300,13 @@ def _text_of(line: bytes) -> str | bytes:
 @click.command()
 @click.argument("cluster")
 @click.option("--operation", metavar="NAME", help="Which of the service's tunnel handlers.")
+@click.option("--key", metavar="TEXT", help="Tunnels with the same key go to the same member.")
 @click.option("--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to open it.")
 @wait_option
 @connected
-def tunnel(connection: NodeOptions, cluster: str, operation: str | None, timeout: float, wait: float) -> int:
+def tunnel(
+    connection: NodeOptions, cluster: str, operation: str | None, key: str | None, timeout: float, wait: float
+) -> int:
     """Connect standard input and output to one member of CLUSTER.
 
     Ends when both sides have ended: end of input here, and there the end of the handler.
@@ -320,7 +323,7 @@ def tunnel(connection: NodeOptions, cluster: str, operation: str | None, timeout
     async def connect() -> None:
         async with (
             connection.open() as node,
-            node.open_tunnel(cluster, timeout=timeout, operation=operation, wait=wait) as channel,
+            node.open_tunnel(cluster, timeout=timeout, operation=operation, key=key, wait=wait) as channel,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(send_input, channel)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, Literal, NamedTuple, final
 
 import iris.aio
@@ -23,6 +24,7 @@ from iris.doors.values import packed
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
+from iris.kernel.rates import Rates
 from iris.patterns.pubsub.interest import shape_of
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from iris.security.files import FileLook
@@ -142,6 +144,7 @@ class Client:
         """Number of its subscriptions by pattern and group."""
         self._retained = clients.retained
         self._streams: set[asyncio.Timeout] = set()
+        self._rates = Rates(token.rate, token.rate_bytes, monotonic())
 
     def check(self, right: Right, wanted: str) -> None:
         """Raise ``Problem`` unless it may do this with a cluster, topic or pattern, and its token still counts."""
@@ -179,6 +182,28 @@ class Client:
             yield
         finally:
             self._calls -= 1
+
+    def check_rate(self) -> None:
+        """Raise Problem if it has sent more than its token lets it send in this time; else count a message."""
+        delay = self._rates.delay(monotonic())
+        if delay:
+            raise Problem(
+                429, "too_fast", f"client {self.name} has sent what its token lets it send", retry_after=delay
+            )
+        self._rates.owe(1, 0)
+
+    def charge(self, size: int) -> None:
+        """Count the bytes of the payload of a message."""
+        self._rates.owe(0, size)
+
+    async def pace(self, size: int, messages: int = 1) -> bool:
+        """Wait until its token lets it send more, and count messages and bytes; return whether it had to wait."""
+        paused = False
+        while delay := self._rates.delay(monotonic()):
+            paused = True
+            await asyncio.sleep(delay)
+        self._rates.owe(messages, size)
+        return paused
 
     def hold(self, size: int) -> None:
         """Count bytes that are kept for it; raise Problem, and count none, if it has as many as it may."""

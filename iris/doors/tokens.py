@@ -18,6 +18,7 @@ from msgspec import Struct
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.numerals import as_float, shown
+from iris.kernel.rates import check_rate
 from iris.security.files import MAX_FILE, locked, read_private, write_private
 from iris.security.identity import check_patterns, covers
 
@@ -41,6 +42,8 @@ class Token(Struct, frozen=True, kw_only=True):
         subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
             before it is of that other realm, and there is none for all realms.
         expires: seconds of Unix time at which it ends; None: never.
+        rate: messages that it may send each second, at each door; None: any number.
+        rate_bytes: bytes of their payloads each second, likewise.
     """
 
     digest: str
@@ -48,6 +51,8 @@ class Token(Struct, frozen=True, kw_only=True):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     expires: float | None = None
+    rate: float | None = None
+    rate_bytes: float | None = None
 
     def may(self, right: str, wanted: str) -> bool:
         """Return whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
@@ -80,6 +85,7 @@ _LAST: Final = 1e11
 """Latest end of a token in seconds of Unix time, in the year 5138: a greater number is a mistake."""
 
 RIGHTS: Final = ("call", "publish", "subscribe")
+_RATES: Final = ("rate", "rate_bytes")
 
 
 def digest_of(secret: str) -> str:
@@ -107,7 +113,7 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     check_name(name, "client")
     lists = {right: fields.get(right, []) for right in RIGHTS}
     digest, expires = fields["sha256"], fields.get("expires")
-    if set(fields) - {"sha256", "expires", *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
+    if set(fields) - {"sha256", "expires", *_RATES, *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
         raise ValueError(name)
     if expires is not None:
         expires = _time(expires)
@@ -116,7 +122,8 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     rights = {right: tuple(patterns) for right, patterns in lists.items()}
     for right, patterns in rights.items():
         _check(patterns, name, right)
-    return Token(digest=digest, expires=expires, **rights)
+    given: dict[str, Any] = {**rights, **{rate: check_rate(fields[rate], rate) for rate in _RATES if rate in fields}}
+    return Token(digest=digest, expires=expires, **given)
 
 
 def _time(expires: object) -> float:
@@ -134,21 +141,25 @@ def grant(
     publish: tuple[str, ...] = (),
     subscribe: tuple[str, ...] = (),
     expires: float | None = None,
+    rate: float | None = None,
+    rate_bytes: float | None = None,
 ) -> str:
     """Write a client with a new token into a file, which is made if it is not there; return the token.
 
     A client of that name loses the token it had.  The arguments are those of ``Token``.
 
     Raises:
-        ConfigError: a name or pattern is malformed, the end no time, or the file cannot be read or written.
+        ConfigError: a name or pattern is malformed, the end no time, a rate none; or the file cannot be used.
     """
     check_name(name, "client")
     try:
         expires = None if expires is None else _time(expires)
     except TypeError as error:
         raise ConfigError(f"expires is {error}: use seconds of Unix time, or None") from None
+    given = {"rate": rate, "rate_bytes": rate_bytes}
+    rates = {name: check_rate(value, name) for name, value in given.items() if value is not None}
     secret = _PREFIX + secrets.token_urlsafe(32)
-    token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
+    token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires, **rates)
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):
@@ -176,7 +187,7 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
         name: {
             "sha256": token.digest,
             **{right: list(getattr(token, right)) for right in RIGHTS},
-            **({} if token.expires is None else {"expires": token.expires}),
+            **{name: value for name in ("expires", *_RATES) if (value := getattr(token, name)) is not None},
         }
         for name, token in tokens.items()
     }

@@ -169,5 +169,17 @@ class EventsLost(DeliveryError):
         self.count = count
 
 
+class SubscriberTooSlow(DeliveryError):
+    """More events came than the limits of a subscription with ``overflow="fail"`` permit, so it has ended.
+
+    ``waiting`` events waited, none of which is delivered any more, nor what came later: ``statistics()`` counts all.
+    Trying again is to subscribe anew, with larger limits or a faster consumer; other subscriptions are unaffected.
+    """
+
+    def __init__(self, message: str, *, waiting: int = 0) -> None:
+        super().__init__(message)
+        self.waiting = waiting
+
+
 class TunnelBroken(DeliveryError):
     """The tunnel ended before both sides had finished.  What ``receive`` returned before this arrived whole."""

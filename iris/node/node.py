@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
 from iris.kernel.errors import ConfigError, NoSuchCluster
-from iris.kernel.names import check_address, check_name
+from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
     check_count,
     check_is,
+    check_request,
     check_timeout,
     check_wait,
     check_whom,
@@ -38,7 +38,7 @@ from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
-from iris.patterns.request import RequestOptions
+from iris.patterns.request import RequestOptions, check_preference, preference_of
 from iris.patterns.service import Limits, Role, Service, callers, provided
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
@@ -408,7 +408,13 @@ class Node(OwnNode):
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=False)
 
     async def retain(
-        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
     ) -> None:
         """Publish an event, and keep it as the topic's last value for subscribers that come later.
 
@@ -420,6 +426,8 @@ class Node(OwnNode):
             payload: see ``request``.
             key: see ``publish``.
             headers: see ``request``.
+            expires: seconds after which the value is kept no longer, and not delivered where it waits since.  None: it
+                never expires.
 
         Raises:
             NotSent: ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
@@ -427,6 +435,8 @@ class Node(OwnNode):
 
         Cancelled while it waits, the event is in flight and retained, or neither.
         """
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=None, retain=True)
 
     async def retain_confirmed(
@@ -437,6 +447,7 @@ class Node(OwnNode):
         key: str | None = None,
         timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
     ) -> None:
         """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
 
@@ -444,6 +455,8 @@ class Node(OwnNode):
 
         Cancelled, the event may be retained, stored, or both.
         """
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=True)
 
     async def _publish(
@@ -502,10 +515,10 @@ class Node(OwnNode):
             or (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
         ):
             return False
-        if retain:
-            return self._pubsub.retain_at_once(topic, payload, key, headers)
         if expires is not None:
             headers = with_expiry(headers, expires)
+        if retain:
+            return self._pubsub.retain_at_once(topic, payload, key, headers)
         return self._publishing.publish_at_once(topic, payload, key, headers)
 
     async def _publish_posted(self, topic: str, payload: bytes) -> None:
@@ -569,7 +582,8 @@ class Node(OwnNode):
             overflow: the action beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
                 limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
-                as missed, and wait for it again when it has room.
+                as missed, and wait for it again when it has room; ``fail`` ends the subscription by
+                ``SubscriberTooSlow``, and what waits goes to nobody but others of its group.
             limits: limits of events waiting here; by default those of ``Config``.
             allow: clusters whose events are taken, as their certificates name them; None: all.
 
@@ -699,9 +713,11 @@ class Node(OwnNode):
         cluster: str,
         *,
         operation: str | None = None,
+        key: str | None = None,
         timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
         wait: float = 0.0,
+        prefer: Member | NodeId | None = None,
         prefer_site: str | None = None,
     ) -> AbstractAsyncContextManager[Tunnel]:
         """Open an ordered, throttled, two-way channel to one member of a cluster.
@@ -712,12 +728,15 @@ class Node(OwnNode):
         Args:
             cluster: name of the cluster; one member is chosen by load.
             operation: name of the tunnel handler within the service.
+            key: tunnels with the same key go to the same member while it lives.
             timeout: seconds that the opening may take.
             headers: str to str, for the handler.
             wait: see ``request``.
+            prefer: see ``RequestOptions``.
             prefer_site: see ``RequestOptions``.
 
         Raises:
+            ConfigError: an argument is malformed, or both ``prefer`` and ``prefer_site`` are given.
             NoSuchCluster: nobody serves it.
             RequestTimeout: no member accepted in time.
             Overloaded, NotSent: the members that were asked are at their limits, or leaving.
@@ -731,12 +750,16 @@ class Node(OwnNode):
         the tunnel: the other end gets ``TunnelBroken``.  Cancelling the opening leaves nothing behind.
         """
         self._guard.check()
-        check_whom(cluster, operation)
-        preferred = None if prefer_site is None else AtSite(check_name(prefer_site, "site"))
+        check_address(cluster)
+        check_request(cluster, operation, key)
+        check_preference(prefer, prefer_site)
         timeout, within = check_timeout(timeout), check_wait(wait)
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
-            tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=preferred)
+            preferred = preference_of(prefer, prefer_site)
+            tunnel = partial(
+                self._tunnels.open, cluster, operation=operation, headers=headers, key=key, prefer=preferred
+            )
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
             return self._first.entering_tunnel(cluster, within, with_one)
 

@@ -196,14 +196,20 @@ class Node(Handle[TrioNode], OwnNode):
     publish_confirmed = awaited(TrioNode.publish_confirmed, "all")
 
     def retain(
-        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
     ) -> None:
         """See ``iris.Node.retain``."""
         inner = self._inner
         self._portal.call(
-            partial(inner.retain, topic, payload, key=key, headers=headers),
+            partial(inner.retain, topic, payload, key=key, headers=headers, expires=expires),
             lambda _woken, _deadline: (
-                (None,) if inner._publish_at_once(topic, payload, key, headers, retain=True) else None
+                (None,) if inner._publish_at_once(topic, payload, key, headers, expires, retain=True) else None
             ),
             "all",
         )

@@ -136,6 +136,18 @@ def test_every_pattern(run: Runner) -> None:
                 assert events.statistics().delivered == 2000
                 await client.publish("orders.last", 3, headers={"a": "b"}, key="k")
                 assert (await anext(events)).headers == {"a": "b"}
+            await client.retain("last.value", 1, expires=60)
+            async with member.subscribe("last.*") as events:
+                value = await anext(events)
+                assert (value.payload, value.retained, set(value.headers)) == (1, True, {"expires"})
+            few = iris.SubscriptionLimits(events=4)
+            async with member.subscribe("orders.>", overflow="fail", limits=few) as events:
+                while not events.statistics().too_slow:
+                    await client.publish("orders.more", b"")
+                    await asyncio.sleep(0)
+                for take in (events.__anext__, events.receive_batch):
+                    with pytest.raises(iris.SubscriberTooSlow):
+                        await take()
             async with client.open_tunnel("shop") as tunnel:
                 await tunnel.send([1])
                 assert await tunnel.receive() == [1]

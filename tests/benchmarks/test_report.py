@@ -225,9 +225,9 @@ def test_a_case_that_was_not_measured_has_no_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (range(1, 1001), {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}),
-        ([7], {"p50": 7, "p90": 7, "p99": 7, "p99.9": 7}),
-        ([3, 1, 2], {"p50": 2, "p90": 3, "p99": 3, "p99.9": 3}),
+        (range(1, 1001), {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999, "p99.99": 1000, "p99.999": 1000}),
+        ([7], {"p50": 7, "p90": 7, "p99": 7, "p99.9": 7, "p99.99": 7, "p99.999": 7}),
+        ([3, 1, 2], {"p50": 2, "p90": 3, "p99": 3, "p99.9": 3, "p99.99": 3, "p99.999": 3}),
     ],
 )
 def test_percentiles_are_values_that_occurred(values: list[float], expected: dict[str, float]) -> None:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 PARTS = {
+    "iris.aio.taskiq": "taskiq",
     "iris.arrow": "bridge",
     "iris.bench": "cli",
     "iris.cli": "cli",
@@ -175,3 +176,4 @@ def test_a_command_says_which_extra_is_missing(extras: tuple[str, ...], argument
 
 def test_a_module_says_which_extra_is_missing() -> None:
     assert "iris.arrow needs pyarrow: pip install 'iris-mesh[bridge]'" in run("import iris.arrow").stderr
+    assert "iris.aio.taskiq needs taskiq: pip install 'iris-mesh[taskiq]'" in run("import iris.aio.taskiq").stderr

@@ -227,7 +227,7 @@ async def next_event(reader: asyncio.StreamReader) -> tuple[str, Any]:
 async def open_place(
     tmp_path: Path,
     limits: ClientLimits | None = None,
-    rights: Mapping[str, tuple[str, ...]] | None = None,
+    rights: Mapping[str, Any] | None = None,
     door_limits: HttpLimits | None = None,
     send_buffer: int | None = None,
     **options: Any,

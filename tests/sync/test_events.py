@@ -412,3 +412,31 @@ def test_a_request_that_waits_behind_events_ends_in_its_time_and_is_sent_to_nobo
         assert payloads(events, 1) == [b"waits"]
         assert writer.request("shop", b"in time", timeout=30) == b"reply"
     assert asked == [b"in time"]
+
+
+def test_a_retained_value_expires_whichever_thread_has_retained_it() -> None:
+    with iris.sync.open_node("writer") as writer:
+        writer.retain("a.b", 1, expires=60)
+        writer.retain("a.c", 2, expires=0.05)
+        ends = time.monotonic() + 30
+        while writer.statistics().publishing.retained > 1:
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        with writer.subscribe("a.>") as events:
+            assert [(event.payload, event.retained) for event in events.receive_batch()] == [(1, True)]
+
+
+def test_a_subscription_that_fails_raises_in_its_thread() -> None:
+    with (
+        iris.sync.open_node("reader") as reader,
+        reader.subscribe("a.>", overflow="fail", limits=SMALL) as events,
+        iris.sync.open_node("writer") as writer,
+    ):
+        wait_linked(writer, "a.b", events)
+        ends = time.monotonic() + 30
+        while not events.statistics().too_slow:
+            assert time.monotonic() < ends
+            writer.publish("a.b", b"more")
+        for take in (partial(next, events), events.receive_batch):
+            with pytest.raises(iris.SubscriberTooSlow, match="was too slow"):
+                take()

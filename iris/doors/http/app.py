@@ -153,11 +153,12 @@ class _Door:
     ) -> Response:
         name = http.path_params["name"]
         client.check(right, name)
+        client.check_rate()
         options = reading.options_of(http, known)
         headers = reading.headers_of(http, client)
 
         async def work(hold: Hold) -> Response:
-            payload = await reading.payload_of(http, self._limits, hold)
+            payload = await reading.payload_of(http, client, self._limits, hold)
             client.check(right, name)  # the body took its time
             calling = function(name, payload, headers=headers, **options)
             replied = await while_connected(http.receive, _awaited(calling))
@@ -174,11 +175,12 @@ class _Door:
         reading.check_no_key(http)
         cluster = http.path_params["name"]
         client.check("call", cluster)
+        client.check_rate()
         options = reading.options_of(http, SURVEY, _SURVEY_TIMEOUT)
         headers = reading.headers_of(http, client)
 
         async def work(hold: Hold) -> Response:
-            payload = await reading.payload_of(http, self._limits, hold)
+            payload = await reading.payload_of(http, client, self._limits, hold)
             client.check("call", cluster)
 
             async def write(begin: Begin, send: Write) -> None:
@@ -215,7 +217,7 @@ class _Door:
         except Problem as error:
             await socket.send_denial_response(self._refuse(error))
             return
-        status = await serve_tunnel(self._node, client, socket)
+        status = await serve_tunnel(self._node, client, socket, self._counted)
         if status:
             self._counted.refused[status] += 1
 

@@ -47,6 +47,7 @@ class HttpStatistics:
         turned_away: connections refused because the door had as many as it may.
         answered: requests, surveys, broadcasts and events that did what they should.
         refused: answers that told of a problem, and streams and tunnels that ended by one, by status.
+        paused: messages of tunnels that waited, as the token has a rate.
         delivered: events sent to clients.
         missed: events that clients did not get because they did not read.
     """
@@ -55,5 +56,6 @@ class HttpStatistics:
     turned_away: int = 0
     answered: int = 0
     refused: Counter[int] = field(default_factory=Counter[int])
+    paused: int = 0
     delivered: int = 0
     missed: int = 0

@@ -98,11 +98,12 @@ def _text(name: str, value: str) -> str:
         raise Problem(400, "malformed", f"the header {name:.100} is no UTF-8") from None
 
 
-async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], None]) -> object:
+async def payload_of(http: Request, client: Client, limits: HttpLimits, hold: Callable[[int], None]) -> object:
     """Read the body of a request: JSON, text and MessagePack if its type says so, else bytes.
 
     Args:
         http: the request.
+        client: client whose rate its bytes count for.
         limits: limits of its body.
         hold: counts bytes that are about to be kept.
 
@@ -126,6 +127,7 @@ async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], No
     except TimeoutError:
         raise Problem(408, "too_slow", f"the body was not here after {limits.body_timeout:g} s") from None
     data = bytes(body)
+    client.charge(len(data))
     if kind in _VALUES:
         value = _VALUES[kind](data)
         hold((AS_VALUE - 1) * len(data))

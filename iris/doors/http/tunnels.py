@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 import iris.aio
 from iris.doors.clients import Client
 from iris.doors.http.answering import first_of
+from iris.doors.http.limits import HttpStatistics
 from iris.doors.http.reading import headers_of, options_of
 from iris.doors.options import TUNNEL
 from iris.doors.problems import Problem, problem_of
@@ -38,7 +39,7 @@ _MAX_REASON: Final = 123
 """Size limit of the reason in a WebSocket's close, in bytes."""
 
 
-async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -> int:
+async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket, counted: HttpStatistics) -> int:
     """Connect a client to a member of the cluster that it names, until one of them ends it.
 
     Returns the status of the problem by which it ended, or 0.
@@ -52,7 +53,7 @@ async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -
             client.check("call", cluster)
             headers = headers_of(socket, client)
             async with client.streaming(), node.open_tunnel(cluster, headers=headers, **options) as tunnel:
-                await _Carrier(client, socket, tunnel).run()
+                await _Carrier(client, socket, tunnel, counted).run()
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error
             status = problem.status
@@ -64,8 +65,9 @@ async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -
 class _Carrier:
     """Carries messages between a WebSocket and a tunnel."""
 
-    def __init__(self, client: Client, socket: WebSocket, tunnel: iris.aio.Tunnel) -> None:
+    def __init__(self, client: Client, socket: WebSocket, tunnel: iris.aio.Tunnel, counted: HttpStatistics) -> None:
         self._client = client
+        self._counted = counted
         self._socket = socket
         self._tunnel = tunnel
         self._credit = 0
@@ -110,6 +112,8 @@ class _Carrier:
         used = 0
         while (arrived := await self._arrived.get()) is not None:
             payload, size = arrived
+            paused = await self._client.pace(size if isinstance(payload, bytes) else size // AS_VALUE)
+            self._counted.paused += paused
             await self._tunnel.send(payload)
             self._client.release(size)
             self._held -= size

@@ -160,7 +160,10 @@ class MqttConnection:
     async def _publish_will(self, will: Publish) -> None:
         """Publish the will by the rights that its client has now: its token may have been replaced."""
         try:
-            await Publishing(self._around.node, self._around.clients.named(self._client.name)).publish_will(will)
+            client = self._around.clients.named(self._client.name)
+            client.check_rate()
+            client.charge(len(will.payload))
+            await Publishing(self._around.node, client).publish_will(will)
             self._counted.published += 1
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error
@@ -260,6 +263,8 @@ class MqttConnection:
                         await self._answer(data, data)
 
     async def _publish(self, packets: list[Publish]) -> None:
+        paused = await self._client.pace(sum(len(packet.payload) for packet in packets), len(packets))
+        self._counted.paused += paused  # now, as others have counted meanwhile
         await self._client.processor.rest()
         for packet, problem in zip(packets, await self._publishing.publish(packets), strict=True):
             if problem is None:

@@ -26,6 +26,7 @@ class MqttStatistics:
         turned_away: connections that ended before they were a client's.
         published: messages of clients that became events, wills included.
         refused: messages of clients that did not, by the status that they would have by HTTP.
+        paused: times that messages of a client waited, as its token has a rate.
         delivered: messages sent to clients.
         missed: events that clients did not get, as they did not read or had no room.
         untellable: events on topics that MQTT cannot have.
@@ -36,6 +37,7 @@ class MqttStatistics:
     turned_away: int = 0
     published: int = 0
     refused: Counter[int] = field(default_factory=Counter[int])
+    paused: int = 0
     delivered: int = 0
     missed: int = 0
     untellable: int = 0

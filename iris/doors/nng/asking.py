@@ -41,6 +41,8 @@ class Asking:
         """
         client = self._clients.named(self._name)
         with client.calling(), client.holding() as hold:
+            client.check_rate()
+            client.charge(len(data))
             await client.processor.rest()
             with client.processor.working():
                 cluster, payload, options = read_message(data, "a cluster", self._max_payload, REQUEST)
@@ -61,6 +63,8 @@ class Asking:
         encoded: list[dict[str, object]] = []
         size = 0
         with client.calling(), client.holding() as hold:
+            client.check_rate()
+            client.charge(len(data))
             await client.processor.rest()
             with client.processor.working():
                 cluster, payload, options = read_message(data, "a cluster", self._max_payload, SURVEY, SURVEY_TIMEOUT)

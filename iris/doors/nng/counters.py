@@ -30,6 +30,7 @@ class NngStatistics:
         given_up: requests and surveys whose client ended its connection before the answer.
         stalled: connections that were ended because their client did not read answers, or events.
         published: messages of PUSH that became events.
+        paused: messages of PUSH that waited, as the token has a rate.
         followed: events handed over for the clients that were connected then.
         missed: events that this node lost before they could be handed over, or that were too large.
         unread: events that connections of SUB did not take: dropped as they were slow, or unsent when they ended.
@@ -42,6 +43,7 @@ class NngStatistics:
     given_up: int = 0
     stalled: int = 0
     published: int = 0
+    paused: int = 0
     followed: int = 0
     missed: int = 0
     unread: int = 0

@@ -179,6 +179,8 @@ class Taking:
 
     async def _publish(self, data: bytes) -> None:
         client = self._clients.named(self._name)
+        paused = await client.pace(len(data))
+        self._counted.paused += paused
         await client.processor.rest()
         with client.processor.working():
             topic, payload, options = read_message(data, "a topic", self._max_payload, PUSH)

@@ -148,6 +148,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_subscription_events_total": _counter("Events for them, by what became of them.", "outcome"),
     "iris_subscription_waiting_events": _gauge("Events that wait to be taken."),
     "iris_subscription_waiting_bytes": _gauge("Bytes of the events that wait to be taken."),
+    "iris_subscriptions_too_slow_total": _counter("Subscriptions that have ended as they were too slow."),
     # Tunnels.
     "iris_tunnels": _gauge("Ends of tunnels that are open or being opened."),
     "iris_tunnels_opened_total": _counter("Tunnels that this node asked for."),
@@ -218,6 +219,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_door_stalled_total": _counter("Connections that ended because their client did not read.", "protocol"),
     "iris_door_messages_total": _counter("What was done for clients, by what it was.", "protocol", "outcome"),
     "iris_door_refusals_total": _counter("What clients were refused, by the status of HTTP.", "protocol", "status"),
+    "iris_door_paused_total": _counter("Times that messages waited for the rate of a token.", "protocol"),
     "iris_door_missed_events_total": _counter("Events that clients did not get.", "protocol", "reason"),
 }
 
@@ -417,6 +419,7 @@ def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
     for outcome in ("delivered", "dropped", "malformed", "expired", "missed", "refused"):
         count = sum(getattr(one, outcome) for one in counted) + (left if outcome == "dropped" else 0)
         yield Sample("iris_subscription_events_total", (outcome,), count)
+    yield Sample("iris_subscriptions_too_slow_total", (), sum(one.too_slow for one in counted))
 
 
 _GATEWAY: Final = {
@@ -505,6 +508,8 @@ def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
         connections = sum(connections.values())
     yield Sample("iris_door_connections", (protocol,), connections)
     yield Sample("iris_door_turned_away_total", (protocol,), statistics.turned_away)
+    if hasattr(statistics, "paused"):
+        yield Sample("iris_door_paused_total", (protocol,), statistics.paused)
     if hasattr(statistics, "stalled"):
         yield Sample("iris_door_stalled_total", (protocol,), statistics.stalled)
     for outcome in ("answered", "given_up", "published", "delivered", "followed"):

@@ -27,6 +27,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import (
     DEFAULT_TRACE_STATE,
     INVALID_SPAN,
+    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -264,7 +265,8 @@ class Tracing:
             return
         context = _propagator.extract(headers, _EMPTY)
         if _names_sampled(context):
-            span = self._start("event", "receive", topic, None, SpanKind.CONSUMER, context, publisher)
+            # The conventions have a pull of messages as CLIENT, with a link to what each message was created in.
+            span = self._start("event", "receive", topic, None, SpanKind.CLIENT, context, publisher)
             if span is not None:
                 with _surviving():
                     span.set_attribute("messaging.batch.message_count", count)
@@ -293,8 +295,11 @@ class Tracing:
             name = f"{target}/{operation}" if operation else target
             attributes["rpc.system.name"] = _SYSTEM
             attributes["rpc.method"] = name
+            if kind is SpanKind.CLIENT:
+                attributes["server.address"] = target
         with _surviving():
-            return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
+            links = [Link(get_current_span(context).get_span_context())] if verb == "receive" else None
+            return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes, links=links)
         return None
 
 

@@ -64,19 +64,24 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
                 )
             force_setattr(self, "hedge", seconds)
         check_priority(self.priority)
-        if self.prefer_site is not None:
-            check_name(self.prefer_site, "site")
-            if self.prefer is not None:
-                raise ConfigError("prefer and prefer_site exclude each other: prefer names one member, at any site")
-        elif self.prefer is not None and not isinstance(self.prefer, Member) and not is_node_id(self.prefer):
-            raise ConfigError(f"prefer is {self.prefer!r}: use a member, as node.members returns them, or its id")
+        check_preference(self.prefer, self.prefer_site)
 
 
-def preference_of(options: RequestOptions) -> NodeId | AtSite | None:
-    """Return the member, or the site, that is asked first."""
-    if options.prefer_site is not None:
-        return AtSite(options.prefer_site)
-    return options.prefer.node if isinstance(options.prefer, Member) else options.prefer
+def check_preference(prefer: Member | NodeId | None, prefer_site: str | None) -> None:
+    """Raise ConfigError unless a member, a site or neither is preferred."""
+    if prefer_site is not None:
+        check_name(prefer_site, "site")
+        if prefer is not None:
+            raise ConfigError("prefer and prefer_site exclude each other: prefer names one member, at any site")
+    elif prefer is not None and not isinstance(prefer, Member) and not is_node_id(prefer):
+        raise ConfigError(f"prefer is {prefer!r}: use a member, as node.members returns them, or its id")
+
+
+def preference_of(prefer: Member | NodeId | None, prefer_site: str | None) -> NodeId | AtSite | None:
+    """Return the member, or the site, that is asked first; both were checked."""
+    if prefer_site is not None:
+        return AtSite(prefer_site)
+    return prefer.node if isinstance(prefer, Member) else prefer
 
 
 PLAIN: Final = RequestOptions()

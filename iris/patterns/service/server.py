@@ -188,7 +188,7 @@ class Server(PeerObserver):
             self._jobs[peer.node, identifier] = job
         else:
             retry_after = int(membership.retry_after() * 1000)
-            self._fail(peer, identifier, OVERLOADED, f"{membership.queued} requests wait", retry_after_ms=retry_after)
+            self._fail(peer, identifier, OVERLOADED, membership.overload, retry_after_ms=retry_after)
 
     def _receive_cancel(self, peer: Peer, cancel: kinds.Cancel) -> None:
         job = self._jobs.get((peer.node, cancel.id))

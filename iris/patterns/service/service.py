@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.numerals import as_whole, shown
+from iris.kernel.rates import check_rate
 from iris.patterns.messages import Message, OwnNode, Request
 from iris.patterns.request import RequestOptions
 from iris.patterns.service import asyncapi
@@ -170,14 +171,22 @@ class Limits(Struct, frozen=True, kw_only=True):
         queue_bytes: bytes of the payloads of these requests; beyond it likewise.
         adaptive: True to let fewer run at the same time, down to one, when that makes them faster; see
             ``AdaptiveConcurrency``.
+        rate: requests that this member takes each second, and a second's worth at once; beyond it callers get
+            ``Overloaded`` with the time, and ask other members.
+        rate_bytes: bytes of the payloads of these requests each second, likewise.
     """
 
     concurrency: int | None = None
     queue: int | None = None
     queue_bytes: int | None = None
     adaptive: bool = False
+    rate: float | None = None
+    rate_bytes: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("rate", "rate_bytes"):
+            if getattr(self, name) is not None:
+                structs.force_setattr(self, name, check_rate(getattr(self, name), f"limits: {name}"))
         if not isinstance(self.adaptive, bool):
             raise ConfigError(f"limits: adaptive is {self.adaptive!r}: use True or False")
         for name in ("concurrency", "queue", "queue_bytes"):

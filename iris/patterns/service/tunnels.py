@@ -103,11 +103,12 @@ class Tunnels(PeerObserver):
         timeout: float,
         operation: str | None = None,
         headers: Mapping[str, str] | None = None,
+        key: str | None = None,
         prefer: NodeId | AtSite | None = None,
     ) -> AsyncIterator[Tunnel]:
         """See ``Node.open_tunnel``."""
         flat = wire.encode_headers(headers, self._config.max_headers)
-        async with await self._open(cluster, timeout, operation, flat, prefer) as tunnel:
+        async with await self._open(cluster, timeout, operation, flat, key, prefer) as tunnel:
             yield tunnel
 
     async def _open(
@@ -116,6 +117,7 @@ class Tunnels(PeerObserver):
         timeout: float,
         operation: str | None,
         headers: wire.Headers,
+        key: str | None,
         prefer: NodeId | AtSite | None,
     ) -> Tunnel:
         deadline = trio.current_time() + timeout
@@ -125,7 +127,7 @@ class Tunnels(PeerObserver):
         tried: set[NodeId] = set()
         failure: IrisError | None = None
         for _ in range(_MAX_ATTEMPTS):
-            member = picker.pick(exclude=tried, prefer=prefer)
+            member = picker.pick(exclude=tried, key=key, prefer=prefer)
             if member is None:
                 break
             tried.add(member)

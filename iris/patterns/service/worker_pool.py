@@ -24,6 +24,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import NodeId, account_of
+from iris.kernel.rates import Rates
 from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
@@ -284,8 +285,8 @@ class WorkerPool:
     __slots__ = (
         "_adaptive", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled", "_concurrency", "_context",
         "_drained", "_expired", "_failed", "_flag", "_host", "_hurried", "_identity", "_idle", "_is_over", "_latency",
-        "_node", "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_refused", "_running",
-        "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running",
+        "_node", "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_rates", "_refused",
+        "_running", "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running",
         "_tunnels_served", "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining",
         "failures", "kept", "paused", "received", "repeated", "service",
     )  # fmt: skip
@@ -323,6 +324,11 @@ class WorkerPool:
         self._waiting: Counter[str] = Counter()
         """Cost of what waits, by caller: bytes, and for each request as many as one place of the queue has."""
         self._shedding = LoadShedder(config.queue_delay_target)
+        self._rates = (
+            None
+            if limits.rate is None and limits.rate_bytes is None
+            else Rates(limits.rate, limits.rate_bytes, trio.current_time())
+        )
         self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
             self._concurrency = self._adaptive.limit
@@ -413,13 +419,18 @@ class WorkerPool:
     # -- requests -------------------------------------------------------------------------------------------
 
     def accept(self, job: PendingRequest) -> bool:
-        """Accept a request; return False if the queue is full or stands.
+        """Accept a request; return False if the queue is full or stands, or more came than the rate permits.
 
         One idle worker is woken for all that come together: it takes them one after the other, and as soon as it waits
         for something the others are woken for what is left.  A frame of sixteen would else wake sixteen tasks, fifteen
         of which find nothing to do: 5 us for each request.  Where handlers are waiting already, the next ones will.
         """
         self.received += 1
+        if self._rates is not None:
+            if self._rates.delay(job.arrived):
+                self._refused += 1
+                return False
+            self._rates.owe(1, wire.payload_size(job.payload))
         if len(self._idle) + self._woken > len(self._queue) + len(self._urgent):
             self._queue.append(job)
             if self._running or not self._woken:
@@ -540,7 +551,15 @@ class WorkerPool:
     def retry_after(self) -> float:
         """Return when a refused caller may try again, in seconds from now."""
         wait = self._shedding.wait(trio.current_time(), len(self._queue)) if self._shedding.busy else 0.0
-        return max(0.1, self._waits.lately, wait)
+        paced = 0.0 if self._rates is None else self._rates.delay(trio.current_time()) + 0.001  # in whole ms
+        return max(0.1, self._waits.lately, wait, paced)
+
+    @property
+    def overload(self) -> str:
+        """Text of what a caller is refused for."""
+        if self._rates is not None and self._rates.delay(trio.current_time()):
+            return "more came than its rate permits"
+        return f"{self.queued} requests wait"
 
     def _refuse(self, job: PendingRequest) -> None:
         """Refuse a request that was accepted, but has not begun."""

@@ -13,7 +13,7 @@ import trio
 import iris
 import iris.testing
 from iris.bench import command
-from iris.bench.cases import CASES
+from iris.bench.cases import CASES, OPEN, at_pace
 from iris.bench.client import ALONE, NETWORK, Ahead, _corrected, among, estimate, measure
 from iris.bench.service import CLUSTER, serve_bench
 from iris.bench.swarm import SwarmFailed, open_swarm
@@ -123,11 +123,65 @@ async def test_what_is_no_run_is_refused(order: object, autojump_clock: trio.tes
     await with_members(1, source)
 
 
+async def test_a_member_that_stands_still_delays_each_request_that_was_due() -> None:
+    """A closed loop would count one slow request; here every one that falls into the standstill is late."""
+    service = iris.Service(CLUSTER)
+    asked = 0
+    still = trio.Event()
+
+    @service.request
+    async def answer(request: iris.Request) -> object:
+        nonlocal asked
+        asked += 1
+        if asked == 150:
+            still.set()
+        await still.wait()
+        return request.payload
+
+    async with (
+        iris.testing.open_network() as network,
+        network.open_node("a") as member,
+        network.open_node("b") as node,
+        member.join(CLUSTER, service, limits=iris.Limits(concurrency=1000)),
+    ):
+        await node.wait_for(CLUSTER)
+        figures = await measure(node, CLUSTER, list(node.members(CLUSTER)), at_pace(OPEN, 500), 0.4)
+    assert figures["lost"] == 0
+    assert figures["p50"] > 90_000, "100 of the 200 were due 0.1 s and more before the 150th"
+    assert figures["p50"] < figures["p90"] <= figures["p99.9"] == figures["p99.999"]
+
+
+async def test_requests_of_an_open_loop_that_fail_are_lost() -> None:
+    service = iris.Service(CLUSTER)
+    asked = 0
+
+    @service.request
+    async def answer(request: iris.Request) -> object:
+        nonlocal asked
+        asked += 1
+        if asked % 4 == 0:
+            raise iris.RemoteError("no", "")
+        return request.payload
+
+    async with (
+        iris.testing.open_network() as network,
+        network.open_node("a") as member,
+        network.open_node("b") as node,
+        member.join(CLUSTER, service),
+    ):
+        await node.wait_for(CLUSTER)
+        figures = await measure(node, CLUSTER, list(node.members(CLUSTER)), at_pace(OPEN, 1000), 0.2)
+    assert figures["lost"] == 50
+
+
 def test_titles_say_how_many_receivers_there_are() -> None:
     case = case_named("fanout-4")
     assert among(case, 4) is case
     assert (among(case, 7).sinks, among(case, 7).title) == (7, "one-way to 7, 100 B, sum")
     assert among(case_named("publish-100"), 7).sinks == 1
+    assert (at_pace(OPEN, 20_000).pace, at_pace(OPEN, 20_000).title) == (
+        20_000, "request 128 B, 20,000 a second by a schedule",
+    )  # fmt: skip
 
 
 def test_between_machines_nothing_is_measured_that_needs_both_ends() -> None:
@@ -180,9 +234,12 @@ def test_the_json_has_the_schema_of_the_benchmark(desk: Desk) -> None:
     assert (said["run"]["rounds"], said["run"]["members"], said["run"]["clock_error"]) == (2, 1, 0)
     assert [result["case"] for result in said["results"]] == [
         "publish-100/rate",
+        "publish-100/sent",
         "paced-1000/p50",
         "paced-1000/p99",
         "paced-1000/p99.9",
+        "paced-1000/p99.99",
+        "paced-1000/p99.999",
     ]
     for result in said["results"]:
         assert (result["system"], len(result["rounds"])) == ("iris", 2)
@@ -219,6 +276,7 @@ def test_nobody_to_measure_is_one_line_that_says_what_to_run(desk: Desk, monkeyp
         (("--case", "nonsense"), "nonsense"),
         (("--seconds", "0"), "--seconds"),
         (("--rounds", "0"), "--rounds"),
+        (("--pace", "0"), "--pace"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:

@@ -152,6 +152,7 @@ def test_who_may_not_or_finds_nobody_is_told(run: Run) -> None:
         for path, code, text in [
             ("greeters2", 4404, "no_such_cluster"), ("others", 4403, "may not call"),
             ("greeters?operation=none", 4404, "no_such_operation"), ("greeters?limit=1", 4400, "no option here"),
+            ("greeters?prefer_site=a%20b", 4400, "site"), ("greeters?key=k&operation=none", 4404, "no_such_operation"),
         ]:  # fmt: skip
             async with open_tunnel(place, path) as socket:
                 closed, reason = await ending(socket)

@@ -158,7 +158,7 @@ class Place:
 async def open_place(
     tmp_path: Path,
     *,
-    rights: Mapping[str, tuple[str, ...]] | None = None,
+    rights: Mapping[str, Any] | None = None,
     limits: ClientLimits | None = None,
     tls: ssl.SSLContext | None = None,
     **options: Any,

@@ -137,7 +137,7 @@ class Place:
 async def open_place(
     tmp_path: Path,
     *,
-    rights: Mapping[str, tuple[str, ...]] = PUBLIC,
+    rights: Mapping[str, Any] = PUBLIC,
     limits: ClientLimits | None = None,
     url: str | None = None,
     **options: Any,

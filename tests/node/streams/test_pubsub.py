@@ -100,6 +100,44 @@ async def test_what_a_slow_subscriber_loses_is_counted_and_shown(
             assert (statistics.received, statistics.delivered, statistics.dropped) == (101, 11, 90)
 
 
+async def test_a_subscription_that_fails_leaves_others_and_can_begin_anew(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        limits = iris.SubscriptionLimits(events=10)
+        async with reader.subscribe("t") as other:
+            with pytest.raises(iris.SubscriberTooSlow, match="'t' was too slow"):  # noqa: PT012
+                async with reader.subscribe("t", overflow="fail", limits=limits) as events:
+                    for number in range(12):
+                        await writer.publish("t", number)
+                    await trio.sleep(1)
+                    async for _ in events:
+                        pytest.fail("an event after the end")
+            ended = reader.statistics().subscriptions_ended
+            assert ended is not None
+            assert (ended.too_slow, ended.delivered, ended.waiting + ended.dropped) == (1, 0, 12)
+            assert writer.statistics().publishing.dropped == ended.dropped > 0
+            async with reader.subscribe("t", overflow="fail", limits=limits) as events:
+                await writer.publish("t", 12)
+                assert (await anext(events)).payload == 12
+            assert [event.payload for event in await take_waiting(other)] == list(range(13))
+
+
+async def test_what_waits_for_a_failed_member_of_a_group_goes_to_another_one(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        reader, writer = await stage.node("reader"), await stage.node("writer")
+        limits = iris.SubscriptionLimits(events=10)
+        async with reader.subscribe("t", group="g") as other:
+            with pytest.raises(iris.SubscriberTooSlow):  # noqa: PT012
+                async with reader.subscribe("t", group="g", overflow="fail", limits=limits) as events:
+                    for number in range(60):
+                        await writer.publish("t", number)
+                    await trio.sleep(1)
+                    await anext(events)
+            lost = writer.statistics().publishing.dropped
+            assert 0 < lost < 30
+            assert len(await take_waiting(other)) == 60 - lost
+
+
 async def test_a_limit_in_bytes_holds_as_well(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         reader, writer = await stage.node("reader"), await stage.node("writer")

@@ -494,3 +494,48 @@ async def test_another_member_is_asked_when_one_is_leaving(autojump_clock: MockC
         for _ in range(20):
             async with shop.open_tunnel("store") as tunnel:
                 assert tunnel.sender.node != leaving.node.id
+
+
+async def test_key_and_prefer_choose_the_member_of_a_tunnel(network: Network, autojump_clock: MockClock) -> None:
+    def named(name: str) -> iris.Service:
+        service = iris.Service("store")
+
+        @service.tunnel
+        async def answer(tunnel: iris.Tunnel) -> None:
+            await tunnel.send(name)
+
+        @service.request
+        async def ask(_: iris.Request) -> str:
+            return name
+
+        return service
+
+    async with AsyncExitStack() as stack:
+        members: dict[str, iris.Node] = {}
+        for name in ("one", "two", "three"):
+            members[name] = await stack.enter_async_context(network.open_node(name, host=name))
+            await stack.enter_async_context(members[name].join("store", named(name)))
+        shop = await stack.enter_async_context(network.open_node("shop", host="shop"))
+        await shop.wait_for("store", members=3)
+
+        async def chosen(**options: Any) -> Any:
+            async with shop.open_tunnel("store", **options) as tunnel:
+                return await tunnel.receive()
+
+        by_key = {key: await shop.request("store", key=key) for key in map(str, range(12))}
+        assert set(by_key.values()) == set(members)
+        assert {key: await chosen(key=key) for key in by_key} == by_key
+        for name, member in members.items():
+            (listed,) = (one for one in shop.members("store") if one.node == member.id)
+            assert {await chosen(prefer=one) for one in (member.id, listed) for _ in range(4)} == {name}
+        with pytest.raises(iris.ConfigError, match="prefer and prefer_site exclude each other"):
+            shop.open_tunnel("store", prefer=members["one"].id, prefer_site="north")
+        with pytest.raises(iris.ConfigError, match="prefer is 'one': use a member"):
+            shop.open_tunnel("store", prefer="one")  # type: ignore[arg-type]
+        with pytest.raises(iris.ConfigError, match="key"):
+            shop.open_tunnel("store", key="k" * 5000)
+        gone = members.pop("one").id
+        network.memory.partition(["one"], ["two", "three", "shop"])
+        await trio.sleep(60)
+        assert await chosen(prefer=gone) in members
+        network.memory.heal()

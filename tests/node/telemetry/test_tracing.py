@@ -128,6 +128,7 @@ async def test_a_request_has_a_span_at_each_end_below_the_callers(autojump_clock
         "iris.pattern": "request",
         "rpc.system.name": "iris",
         "rpc.method": "store",
+        "server.address": "store",
     }
     assert attributes(server)["iris.peer.id"] == shop.id
     assert client.status.status_code is StatusCode.UNSET
@@ -198,9 +199,11 @@ async def test_broadcasts_and_events_have_a_producer_and_a_consumer(autojump_clo
 def check_event(spans: Spans) -> ReadableSpan:
     """Check that an event of ``checkout`` has a span at each end; return the subscriber's."""
     published = spans.named("send orders.new", SpanKind.PRODUCER)
-    received = spans.named("receive orders.new", SpanKind.CONSUMER)
+    received = spans.named("receive orders.new", SpanKind.CLIENT)
     assert is_child(published, spans.named("checkout"))
     assert is_child(received, published)
+    assert published.context is not None
+    assert [link.context.span_id for link in received.links] == [published.context.span_id]
     return received
 
 

@@ -112,3 +112,41 @@ async def test_confirmed_events_expire_as_well(autojump_clock: MockClock, pair: 
         await trio.sleep(11)
         await shop.publish("prices.a", 5)
         assert (await anext(prices)).payload == 5
+
+
+async def test_a_retained_value_with_a_time_is_gone_when_that_is_over(
+    autojump_clock: MockClock, pair: tuple[Node, Node]
+) -> None:
+    shop, desk = pair
+    await shop.retain("prices.a", 1, expires=10.0, headers={"n": "1"})
+    await shop.retain("prices.b", 2)
+    await trio.sleep(4)
+    async with desk.subscribe("prices.>") as prices:
+        first = await anext(prices)
+        assert (first.payload, first.retained, first.headers["n"]) == (1, True, "1")
+        assert expires_after(first.headers) == pytest.approx(6, abs=0.1)
+        assert (await anext(prices)).payload == 2
+    async with desk.subscribe("prices.a") as waiting:  # it is here, and is not taken in time
+        assert waiting.statistics().waiting == 1
+        await trio.sleep(6.5)
+        assert shop.statistics().publishing.retained == 1, "what nobody asks for goes as well"
+        await shop.retain("prices.a", 3, expires=10.0)
+        assert (await anext(waiting)).payload == 3
+        assert (waiting.statistics().expired, waiting.statistics().missed) == (1, 0)
+    await trio.sleep(10.5)
+    async with desk.subscribe("prices.>") as prices:
+        assert (await anext(prices)).payload == 2
+        assert prices.statistics().waiting == 0
+    with pytest.raises(ConfigError, match="expires is -1"):
+        await shop.retain("prices.a", 1, expires=-1)
+
+
+async def test_a_header_of_a_program_counts_as_well_and_a_longer_one_than_there_is_does_no_harm(
+    autojump_clock: MockClock, pair: tuple[Node, Node]
+) -> None:
+    shop, desk = pair
+    await shop.retain("prices.a", 1, headers={"expires": "1e300"})
+    await shop.retain("prices.b", 2, headers={"expires": "-1"})
+    await trio.sleep(0.1)
+    async with desk.subscribe("prices.>") as prices:
+        assert [(await anext(prices)).payload, prices.statistics().waiting] == [1, 0]

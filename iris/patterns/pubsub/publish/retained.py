@@ -12,6 +12,8 @@ The values are bounded.  They lie in a tree of topic tokens, so a pattern finds 
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol, final
 
@@ -34,6 +36,7 @@ from iris.patterns.pubsub.interest import (
     is_topic,
     milestones_untrusted,
 )
+from iris.patterns.pubsub.subscribe.expiry import MAX_EXPIRES, with_expiry
 from iris.patterns.pubsub.tree import Route
 
 
@@ -44,6 +47,7 @@ class RetainedEvent(NamedTuple):
         sequence: number of the event among those that this node has published on the topic.
         size: bytes on the wire, about.
         milestones: milestone of the topic's start.
+        deadline: time at which it is kept no longer; inf: it is kept until another one comes.
     """
 
     topic: str
@@ -53,6 +57,7 @@ class RetainedEvent(NamedTuple):
     payload: Payload
     size: int
     milestones: Milestones = ()
+    deadline: float = math.inf
 
 
 @final
@@ -73,7 +78,7 @@ class RetainedEvents:
         max_bytes: bytes of all of them together.
     """
 
-    __slots__ = ("_bytes", "_count", "_max_bytes", "_max_events", "_root")
+    __slots__ = ("_bytes", "_count", "_deadlines", "_max_bytes", "_max_events", "_root", "due")
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self._max_events: Final = max_events
@@ -81,6 +86,10 @@ class RetainedEvents:
         self._root = _RetainedBranch()
         self._count = 0
         self._bytes = 0
+        self._deadlines: dict[str, float] = {}
+        """Times at which values expire, by topic, of those that do."""
+        self.due = math.inf
+        """Time before which none of them is over."""
 
     def __len__(self) -> int:
         """Return how many topics have a value."""
@@ -98,8 +107,17 @@ class RetainedEvents:
             branch = None if branch is None else branch.children.get(token)
         return None if branch is None else branch.here
 
-    def check(self, topic: str, size: int) -> None:
+    def expire(self, now: float) -> None:
+        """Drop the values whose time is over."""
+        if now < self.due:
+            return
+        for topic in [topic for topic, deadline in self._deadlines.items() if deadline <= now]:
+            self.forget(topic)
+        self.due = min(self._deadlines.values(), default=math.inf)
+
+    def check(self, topic: str, size: int, now: float = -math.inf) -> None:
         """Raise NotSent unless there is room for a value of ``size`` bytes in the place of the present one."""
+        self.expire(now)
         present = self.get(topic)
         events = self._count + (present is None)
         held = self._bytes + size - (0 if present is None else present.size)
@@ -123,6 +141,11 @@ class RetainedEvents:
             self._bytes -= branch.here.size
         branch.here = event
         self._bytes += event.size
+        if event.deadline < math.inf:
+            self._deadlines[event.topic] = event.deadline
+            self.due = min(self.due, event.deadline)
+        else:
+            self._deadlines.pop(event.topic, None)
 
     def forget(self, topic: str) -> bool:
         """Drop the value of a topic; return whether there was one, or raise ConfigError if it is no topic."""
@@ -138,6 +161,7 @@ class RetainedEvents:
             return False
         self._count -= 1
         self._bytes -= event.size
+        self._deadlines.pop(topic, None)
         for index in range(len(tokens), 0, -1):
             if path[index].children or path[index].here is not None:
                 break
@@ -257,8 +281,14 @@ class RetainedSender:
         self._routes = routes
         self._asked: dict[NodeId, _Asked] = {}
         self._late: dict[NodeId, _Late] = {}
-        self._someone_late = Wakeup()
+        self._news = Wakeup()
         mesh.register(kinds.RetainedWanted, self._receive_wanted)
+
+    def keep(self, event: RetainedEvent) -> None:
+        """Put a value in the place of the present one, room or not."""
+        self.events.keep(event)
+        if event.deadline < math.inf:
+            self._news.wake()
 
     # -- those who come later -------------------------------------------------------------------------------
 
@@ -291,9 +321,11 @@ class RetainedSender:
         self._late.pop(node, None)
 
     async def run(self) -> None:
-        """Send the values to nodes that have asked for too much at once; run it in exactly one task."""
+        """Send values to nodes that have asked for too much at once, drop what expires; run it in exactly one task."""
         while True:
-            await self._someone_late.wait()
+            with trio.move_on_at(self.events.due):
+                await self._news.wait()
+            self.events.expire(trio.current_time())
             while self._late:
                 await trio.sleep(_LATER)
                 for node in list(self._late):
@@ -345,7 +377,7 @@ class RetainedSender:
             return None
         if not asked.looks.spend(now):
             self._late[peer.node] = _Late()
-            self._someone_late.wake()
+            self._news.wake()
             return None
         return asked.topics
 
@@ -355,14 +387,17 @@ class RetainedSender:
             self._post(peer, pattern, sent, None if peer is self._mesh.own else self._asked[peer.node].looks)
 
     def _post(self, peer: Peer, pattern: str, sent: set[str], tokens: TokenBucket | None) -> None:
+        now = trio.current_time()
+        self.events.expire(now)
         events, looks = self.events.search(pattern)
         before = len(sent)
         for event in events:
             if event.topic not in sent:
                 sent.add(event.topic)
                 last = max(event.sequence, self._routes.last_number(event.topic))
+                headers = event.headers if event.deadline == math.inf else _headers_at(event, now)
                 message = kinds.Retained(
-                    event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
+                    event.topic, last, event.sequence, headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
                 route = self._routes.route_to(peer)
@@ -384,6 +419,12 @@ class RetainedSender:
 def _is_given(terms: Terms) -> bool:
     """Return whether subscriptions with these terms get last values."""
     return terms.group is None and not terms.durable
+
+
+def _headers_at(event: RetainedEvent, now: float) -> Headers:
+    """Return the headers of a value that expires, with the seconds that it still has."""
+    left = min(event.deadline - now, MAX_EXPIRES)
+    return wire.encode_headers(with_expiry(wire.decode_headers_untrusted(event.headers), left), sys.maxsize)
 
 
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:

@@ -17,6 +17,7 @@ from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements
 from iris.patterns.pubsub.publish.publisher import Publisher
 from iris.patterns.pubsub.publish.retained import RetainedEvent, envelope_size
+from iris.patterns.pubsub.subscribe.expiry import expires_after
 
 
 @final
@@ -47,7 +48,7 @@ class RetainedPublishing:
                 await publishing.wait_released(topic, key, confirm=confirm)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
-        with self._kept(topic, body, flat, key):
+        with self._kept(topic, body, flat, key, expires_after(headers or {})):
             if within is None:
                 await publishing.publish(topic, payload, key=key, headers=headers)
             else:
@@ -59,7 +60,7 @@ class RetainedPublishing:
         body, flat = self._checked(payload, key, headers)
         if self._publishing.resolve(topic).waits_for(key):
             return False
-        with self._kept(topic, body, flat, key):
+        with self._kept(topic, body, flat, key, expires_after(headers or {})):
             return self._publishing.publish_at_once(topic, payload, key, headers)
 
     def _checked(
@@ -71,16 +72,19 @@ class RetainedPublishing:
         return body, flat
 
     @contextmanager
-    def _kept(self, topic: str, body: wire.Payload, flat: wire.Headers, key: str | None) -> Iterator[None]:
+    def _kept(
+        self, topic: str, body: wire.Payload, flat: wire.Headers, key: str | None, expires: float
+    ) -> Iterator[None]:
         """Keep a value that is published within the block; if it is not, the former one is restored."""
         publishing = self._publishing
         retained = publishing.retention.events
         size = wire.payload_size(body) + envelope_size(topic, flat, key)
-        retained.check(topic, size)
+        now = trio.current_time()
+        retained.check(topic, size, now)
         former, last = retained.get(topic), publishing.last_number(topic)
         # Kept before it is posted, as nothing runs in between: a subscriber gets it either way and never twice.
         began = publishing.resolve(topic).milestones[:1]
-        retained.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began))
+        publishing.retention.keep(RetainedEvent(topic, last + 1, flat, key, body, size, began, now + expires))
         try:
             yield
         finally:

@@ -13,14 +13,14 @@ import math
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, cast, final
+from typing import Any, Final, Literal, Protocol, cast, final, get_args
 
 import trio
 from msgspec import Struct, structs
 
 from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.errors import ConfigError, RemoteProtocolError, SubscriberTooSlow
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.statistics import Statistics
@@ -31,7 +31,7 @@ from iris.patterns.pubsub.interest import owed_from
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
 from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after
 
-Overflow = Literal["drop_oldest", "drop_newest", "wait"]
+Overflow = Literal["drop_oldest", "drop_newest", "wait", "fail"]
 
 IN_FLIGHT_EVENTS: Final = 1_000_000
 IN_FLIGHT_BYTES: Final = 64 * MIB
@@ -104,6 +104,8 @@ class SubscriptionStatistics(Statistics, frozen=True, kw_only=True):
     waiting: int
     waiting_bytes: int
     """Size of their payloads, headers and keys, in bytes."""
+    too_slow: int = 0
+    """Subscriptions that have ended by ``SubscriberTooSlow``: 0 or 1, or how many were in a sum."""
 
     def __add__(self, other: SubscriptionStatistics) -> SubscriptionStatistics:
         """Return the counters of both together."""
@@ -117,6 +119,7 @@ class SubscriptionStatistics(Statistics, frozen=True, kw_only=True):
             refused=self.refused + other.refused,
             waiting=self.waiting + other.waiting,
             waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+            too_slow=self.too_slow + other.too_slow,
         )
 
     @property
@@ -134,7 +137,7 @@ class SubscriptionOptions(Struct, frozen=True, kw_only=True):
     """Options of a subscription; see ``Node.subscribe``.
 
     Raises:
-        ConfigError: ``overflow`` is none of the three.
+        ConfigError: ``overflow`` is none of the four.
     """
 
     group: str | None = None
@@ -146,8 +149,8 @@ class SubscriptionOptions(Struct, frozen=True, kw_only=True):
     """Name of the durable subscriber that it is.  None if it has none."""
 
     def __post_init__(self) -> None:
-        if self.overflow not in ("drop_oldest", "drop_newest", "wait"):
-            raise ConfigError(f"overflow={self.overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
+        if self.overflow not in get_args(Overflow):
+            raise ConfigError(f"overflow={self.overflow!r}: use 'drop_oldest', 'drop_newest', 'wait' or 'fail'")
 
 
 @final
@@ -255,6 +258,7 @@ class Subscription:
         "_runs",
         "_settling",
         "_skipped",
+        "_too_slow",
         "_turn_began",
         "_turn_events",
         "_untaken",
@@ -317,6 +321,8 @@ class Subscription:
         self._turn_events = 0
         self._news = Wakeup()
         self._closed = False
+        self._too_slow: tuple[int, int, int, int] | None = None
+        """Events and bytes that waited, and those that came, when it ended: more than ``overflow="fail"`` permits."""
 
     def __repr__(self) -> str:
         return f"<Subscription to {self.pattern!r}, {self.statistics().waiting} events waiting>"
@@ -334,6 +340,7 @@ class Subscription:
             refused=self._refused,
             waiting=self._waiting,
             waiting_bytes=self._waiting_bytes,
+            too_slow=int(self._too_slow is not None),
         )
 
     # -- arriving -------------------------------------------------------------------------------------------
@@ -371,12 +378,17 @@ class Subscription:
             ):
                 self._holding = True
                 self._upstream.pause(self.pattern, paused=True)
+        elif self._too_slow is not None:
+            self._dropped += count
+            self._lose(run, dropped=count)
         elif self._waiting + count <= self._max_events and self._waiting_bytes + size <= self._max_bytes:
             self._runs.append(run)
             self._waiting += count
             self._waiting_bytes += size
         elif self.overflow == "drop_newest":
             self._keep_first(run, self._max_events, self._max_bytes)
+        elif self.overflow == "fail":
+            self._fail(run)
         else:
             self._keep_last(run)
         self._news.wake()
@@ -502,6 +514,14 @@ class Subscription:
         if thrown_out:
             self._lose(self._runs[0], dropped=thrown_out)
 
+    def _fail(self, run: EventRun) -> None:
+        """End by an error: there is no room for a run.  What waits stays until the block is left, for a group."""
+        count = len(run.payloads)
+        self._too_slow = (self._waiting, self._waiting_bytes, count, run.size)
+        self._events = iter(())  # what is left of the current run waits, too
+        self._dropped += count
+        self._lose(run, dropped=count)
+
     def _lose(self, run: EventRun, *, dropped: int = 0, refused: int = 0) -> None:
         """Count events of a run as lost in the books, and report them to their publisher."""
         run.account.dropped += dropped
@@ -531,12 +551,20 @@ class Subscription:
                 self._settle()
             if self._turn_events >= _TURN_EVENTS:
                 await self._pass_turn()
-            while not self._runs:
+            while not self._runs and self._too_slow is None:
                 if self._closed:
                     raise StopAsyncIteration
                 await self._news.wait()
                 self._turn_began = trio.current_time()
                 self._turn_events = 0
+            if self._too_slow is not None:
+                waited, held, count, size = self._too_slow
+                raise SubscriberTooSlow(
+                    f"the subscription to {self.pattern!r} was too slow: {waited} events of {held} bytes waited when "
+                    f"{count} of {size} bytes came, above its limits of {self._max_events} events and "
+                    f"{self._max_bytes} bytes",
+                    waiting=self._waiting,
+                )
             self._begin_run()
 
     def _pop_nowait(self) -> Event | None:
@@ -554,7 +582,7 @@ class Subscription:
         """
         while True:
             event = self._pop_nowait()
-            if event is not None:
+            if event is not None or self._too_slow is not None:
                 return event
             if self._current is not None and operator.length_hint(self._payloads):
                 continue  # it was one of a run that could not be read
@@ -573,7 +601,8 @@ class Subscription:
         Returns:
             What ends that.  None if there is nothing to wait for: ``__anext__`` says what it is.
         """
-        return None if self._runs or self._closed else self._news.watch(woken)
+        ended = self._closed or self._too_slow is not None
+        return None if self._runs or ended else self._news.watch(woken)
 
     def _is_turn_over(self) -> bool:
         """Return whether others are to have a turn now; else begin to count anew."""
@@ -604,7 +633,7 @@ class Subscription:
             except RemoteProtocolError as error:  # those before it are in the batch
                 self._skip_malformed(error)
                 continue
-            if len(batch) >= most:
+            if len(batch) >= most or self._too_slow is not None:
                 return batch
             self._note_taken()
             if not self._runs:
@@ -719,6 +748,7 @@ class Subscription:
 
         Raises:
             trio.EndOfChannel: the subscription was closed.
+            SubscriberTooSlow: it has ended, as more came than its limits permit and ``overflow`` is ``fail``.
             ConfigError: ``max_events`` is no whole number above 0; no event is taken.
         """
         most = batch_size(max_events)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,27 @@ def test_what_is_forgotten_leaves_nothing_in_the_tree() -> None:
         assert kept.forget(topic)
     assert not kept._root.children
     assert not kept.forget("a")
+
+
+def test_a_value_is_kept_until_its_time_is_over_and_another_one_has_a_time_of_its_own() -> None:
+    kept = RetainedEvents(3, 1000)
+    kept.keep(value("a")._replace(deadline=5.0))
+    kept.keep(value("b")._replace(deadline=3.0))
+    kept.keep(value("c"))
+    kept.expire(2.9)
+    assert (len(kept), kept.due) == (3, 3.0)
+    with pytest.raises(NotSent):
+        kept.check("d", 10, 2.9)
+    kept.check("d", 10, 3.0)
+    assert ([event.topic for event in kept.match(">")], kept.due, kept.bytes) == (["a", "c"], 5.0, 20)
+    kept.keep(value("a"))
+    kept.expire(1e9)
+    assert (len(kept), kept.due) == (2, math.inf)
+    for number in range(1000):
+        kept.keep(value("e")._replace(deadline=2e9 + number))
+    assert len(kept._deadlines) == 1
+    assert kept.forget("e")
+    assert not kept._deadlines
 
 
 def test_beyond_the_number_a_new_topic_is_refused_and_a_known_one_is_not() -> None:

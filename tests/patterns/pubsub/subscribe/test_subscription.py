@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from iris.kernel.errors import SubscriberTooSlow
 from iris.kernel.names import NodeId
 from iris.patterns.pubsub.subscribe import subscription as subscriptions
 from iris.patterns.pubsub.subscribe.events import Event
@@ -147,6 +149,47 @@ def test_what_its_labels_make_too_large_leaves_those_that_wait() -> None:
     desk.deliver(4, [bytes(81)])
     desk.deliver(5, [b"5".ljust(60)])
     assert desk.take_numbers() == [(1, 0), (2, 0), (3, 0), (5, 1)]
+
+
+async def test_a_subscription_that_fails_ends_at_once_and_every_event_is_counted() -> None:
+    desk = Desk("fail", max_events=10)
+    desk.numbers(1, 10)
+    assert [number for number, _ in desk.take_numbers(3)] == [1, 2, 3]
+    desk.numbers(11, 4)
+    assert desk.statistics == (14, 3, 4, 0, 7)
+    for _ in range(2):
+        with pytest.raises(SubscriberTooSlow, match=r"7 events of \d+ bytes waited when 4") as caught:
+            await anext(desk.subscription)
+        assert caught.value.waiting == 7
+    with pytest.raises(SubscriberTooSlow):
+        await desk.subscription.receive_batch()
+    desk.numbers(15, 1)
+    assert desk.statistics == (15, 3, 5, 0, 7)
+    assert desk.subscription.statistics().too_slow == 1
+
+
+async def test_one_event_above_the_limits_fails_a_subscription_that_waits() -> None:
+    desk = Desk("fail", max_bytes=100)
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(SubscriberTooSlow):
+                await anext(desk.subscription)
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        desk.deliver(1, [bytes(101)])
+    assert desk.statistics == (1, 0, 1, 0, 0)
+
+
+async def test_a_batch_ends_where_its_subscription_has_failed() -> None:
+    desk = Desk("fail", max_events=4)
+    desk.numbers(1, 4)
+    first = await anext(desk.subscription)
+    desk.numbers(5, 2)
+    assert (int(first.payload), desk.subscription._filled([first], 10)) == (1, [first])
+    assert desk.subscription._pop_at_once() is None
+    assert desk.subscription._watch(lambda: None) is None
 
 
 def test_waiting_publishers_are_released_when_a_quarter_is_left() -> None:

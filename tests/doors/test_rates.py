@@ -1,0 +1,140 @@
+"""Rates of a token: what its bearer sends beyond them is refused or waits, at every door, and is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import mqtt5
+import pynng
+import pytest
+from mqtt5 import PublishPacket
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+from iris.doors import grant
+from iris.doors.clients import Clients
+from iris.doors.tokens import load_tokens
+from iris.kernel.errors import ConfigError
+from tests.doors.mqtt.place import open_place as open_mqtt_place
+from tests.doors.nng.place import open_place as open_nng_place
+from tests.support.doors import NOW, open_place, run_in_realm
+
+EVERYTHING = {"call": (">",), "publish": (">",), "subscribe": (">",)}
+
+
+def test_a_token_keeps_its_rates_and_others_have_none(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    grant(tokens, "slow", call=(">",), rate=5, rate_bytes=1e6)
+    grant(tokens, "plain", call=(">",))
+    loaded = load_tokens(tokens)
+    assert (loaded["slow"].rate, loaded["slow"].rate_bytes) == (5, 1e6)
+    assert (loaded["plain"].rate, loaded["plain"].rate_bytes) == (None, None)
+    assert "rate" not in json.loads(tokens.read_text())["tokens"]["plain"]
+    for rate in (0, -1, float("nan"), float("inf"), "many", True):
+        with pytest.raises(ConfigError, match=r"rate is .*: use 0\.001 to 1e\+12 a second"):
+            grant(tokens, "wrong", rate=rate)  # type: ignore[arg-type]
+    tokens.write_text(tokens.read_text().replace('"rate": 5', '"rate": 0'))
+    with pytest.raises(ConfigError, match="rate is 0"):
+        Clients(tokens, lambda: NOW)
+
+
+def test_calls_by_http_beyond_the_rate_are_refused_with_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+            assert (await place.post("/request/greeters")).status == 200
+            for path in ("request/greeters", "broadcast/greeters", "survey/greeters", "publish/a"):
+                refused = await place.post(f"/{path}", b"x")
+                assert (refused.status, refused.json()["code"]) == (429, "too_fast"), path
+                assert 90 <= int(refused.headers["retry-after"]) <= 100
+            assert place.door.statistics().refused[429] == 4
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_bytes_count_whatever_their_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
+            assert (await place.post("/request/greeters", b"x" * 100_000)).status == 200
+            refused = await place.post("/request/greeters", {})
+            assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(99, abs=2))
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_messages_of_a_tunnel_wait_for_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
+            protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
+            url = "ws://{}:{}/tunnel/greeters".format(*place.address)
+            loop = asyncio.get_running_loop()
+            async with connect(url, subprotocols=protocols, proxy=None) as socket:
+                await socket.send('{"credit": 100}')
+                began, heard, sent, lent = loop.time(), 0, 0, 0
+                while heard < 30:
+                    message = await socket.recv()
+                    heard += isinstance(message, bytes)
+                    if isinstance(message, str):
+                        lent += json.loads(message)["credit"]
+                    while sent < min(lent, 30):
+                        await socket.send(b"x")
+                        sent += 1
+                assert loop.time() - began >= 1.9, "10 at once, and 20 more in two seconds"
+                assert place.door.statistics().paused >= 1
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_messages_of_mqtt_wait_and_all_are_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 10}) as place:
+            loop = asyncio.get_running_loop()
+            async with place.client() as raw, place.member.subscribe("a") as events:
+                began = loop.time()
+                for _ in range(60):
+                    raw.send(PublishPacket("a", b"x"))
+                for _ in range(60):
+                    await anext(events)
+                assert loop.time() - began >= 1.85, "10 at once, and all but the last 32 of the others in their time"
+                raw.send(mqtt5.PingReqPacket())
+                assert isinstance(await raw.hear(), mqtt5.PingRespPacket)
+            assert place.door.statistics().published == 60
+            assert place.door.statistics().paused >= 1
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_a_will_counts_as_any_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+            for _ in range(3):
+                async with place.dial() as raw:
+                    await raw.join(place.token, will=mqtt5.Will("a", payload=b"gone"))
+            while place.door.statistics().published + place.door.statistics().refused[429] < 3:
+                await asyncio.sleep(0.01)
+            assert (place.door.statistics().published, place.door.statistics().refused[429]) == (1, 2)
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_req_and_surveyor_of_nng_are_refused_and_push_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_nng_place(tmp_path, rights={**EVERYTHING, "rate": 0.1}) as place:
+            with (
+                await place.socket(pynng.Req0, "req") as req,
+                await place.socket(pynng.Surveyor0, "surveyor") as surveyor,
+                await place.socket(pynng.Push0, "push") as push,
+            ):
+                await req.asend(b"greeters")
+                assert await req.arecv() == b"200 bytes\n"
+                await req.asend(b"greeters")
+                assert (await req.arecv()).startswith(b"429 too_fast")
+                await surveyor.asend(b"greeters")
+                assert (await surveyor.arecv()).startswith(b"429 too_fast")
+                async with place.member.subscribe("a") as events:
+                    await push.asend(b"a")
+                    await anext(events)
+            assert (place.door.statistics().paused, place.door.statistics().refused[429]) == (1, 2)
+
+    run_in_realm(tmp_path, monkeypatch, main)
