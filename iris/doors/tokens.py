@@ -40,6 +40,7 @@ class Token(Struct, frozen=True, kw_only=True):
         publish: patterns of topics that it may publish.
         subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
             before it is of that other realm, and there is none for all realms.
+        serve: patterns of clusters that it may serve, of the door's realm.
         expires: seconds of Unix time at which it ends; None: never.
     """
 
@@ -47,10 +48,11 @@ class Token(Struct, frozen=True, kw_only=True):
     call: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
+    serve: tuple[str, ...] = ()
     expires: float | None = None
 
     def may(self, right: str, wanted: str) -> bool:
-        """Return whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
+        """Return whether its bearer has a right, one of ``RIGHTS``, to all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
         return any(permits(pattern, wanted) for pattern in patterns)
 
@@ -71,6 +73,8 @@ def _parts(pattern: str) -> tuple[str, str]:
 def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
     """Raise ConfigError if a pattern of a right is malformed, or they are too many."""
     for realm, _ in map(_parts, patterns):
+        if realm and right == "serve":
+            raise ConfigError(f"client {client}: a door serves clusters of its own realm, and none of {realm[:-1]!r}")
         if realm:
             check_name(realm[:-1], "realm")
     check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
@@ -79,7 +83,7 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
 _LAST: Final = 1e11
 """Latest end of a token in seconds of Unix time, in the year 5138: a greater number is a mistake."""
 
-RIGHTS: Final = ("call", "publish", "subscribe")
+RIGHTS: Final = ("call", "publish", "subscribe", "serve")
 
 
 def digest_of(secret: str) -> str:
@@ -133,6 +137,7 @@ def grant(
     call: tuple[str, ...] = (),
     publish: tuple[str, ...] = (),
     subscribe: tuple[str, ...] = (),
+    serve: tuple[str, ...] = (),
     expires: float | None = None,
 ) -> str:
     """Write a client with a new token into a file, which is made if it is not there; return the token.
@@ -148,7 +153,8 @@ def grant(
     except TypeError as error:
         raise ConfigError(f"expires is {error}: use seconds of Unix time, or None") from None
     secret = _PREFIX + secrets.token_urlsafe(32)
-    token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
+    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
+    token = Token(digest=digest_of(secret), expires=expires, **rights)
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):
@@ -175,7 +181,8 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
     saved = {
         name: {
             "sha256": token.digest,
-            **{right: list(getattr(token, right)) for right in RIGHTS},
+            # Without empty ones: an earlier version takes no file that names a right which it does not know.
+            **{right: list(getattr(token, right)) for right in RIGHTS if getattr(token, right)},
             **({} if token.expires is None else {"expires": token.expires}),
         }
         for name, token in tokens.items()

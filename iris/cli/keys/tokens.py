@@ -21,6 +21,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--call", multiple=True, metavar="PATTERN", help="Clusters it may ask, tell, survey and tunnel to.")
 @click.option("--publish", multiple=True, metavar="PATTERN", help="Topics it may publish.")
 @click.option("--subscribe", multiple=True, metavar="PATTERN", help="Topics it may subscribe to.")
+@click.option("--serve", multiple=True, metavar="PATTERN", help="Clusters it may serve.")
 @click.option("--days", type=Finite(0.0001, 36_525), help="Validity; for ever if not given.")
 def token(
     file: Path,
@@ -28,6 +29,7 @@ def token(
     call: tuple[str, ...],
     publish: tuple[str, ...],
     subscribe: tuple[str, ...],
+    serve: tuple[str, ...],
     days: float | None,
 ) -> None:
     """Write the client NAME into TOKENS with a new token for a door, and print that token, this once.
@@ -37,7 +39,8 @@ def token(
     that is not said. One that has a token loses it. Doors take a changed file without a restart.
     """
     expires = None if days is None else wall_clock() + days * _DAY
-    click.echo(tokens.grant(file, name, call=call, publish=publish, subscribe=subscribe, expires=expires))
+    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
+    click.echo(tokens.grant(file, name, expires=expires, **rights))
     until = "" if expires is None else f", valid until {date(int(expires))}"
     note(f"{file} has a token for client {name}{until}: it is shown here only")
 
