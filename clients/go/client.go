@@ -42,11 +42,12 @@ type Client struct {
 	http    *http.Client
 	ctx     context.Context // ends with Close
 	end     context.CancelCauseFunc
+	open    context.Context // ends when no call begins any more
+	refuse  context.CancelFunc
 
-	mu     sync.Mutex
-	calls  int           // that are under way
-	closed bool          // no other one begins
-	idle   chan struct{} // closed when none is under way and none can begin
+	mu    sync.Mutex
+	calls int           // that are under way
+	idle  chan struct{} // closed when there are none, and made anew
 }
 
 // Dial connects to the door at an address, http://HOST:PORT or https://HOST, and returns a Client of it.
@@ -79,6 +80,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	client.ctx, client.end = context.WithCancelCause(context.Background())
+	client.open, client.refuse = context.WithCancel(client.ctx)
 	answer, err := client.send(ctx, http.MethodGet, client.address("iris.js", "", nil), nil, nil)
 	if err != nil {
 		return nil, err
@@ -94,39 +96,36 @@ func isLoopback(host string) bool {
 
 // Close ends the client: its subscriptions, tunnels and services, and the calls that are under way.
 func (c *Client) Close() error {
-	c.refuse()
 	c.end(closed("client"))
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// Drain begins no other call, waits for those that are under way, and closes the client.  When the context ends first
-// it closes the client at once, and returns the context's error.
+// Drain begins no other call, has its services finish what they are at, waits for calls that are under way, and closes
+// the client.  When the context ends first it closes the client at once, and returns the context's error.
 func (c *Client) Drain(ctx context.Context) error {
-	c.refuse()
 	defer c.Close()
-	select {
-	case <-c.idle:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	c.refuse()
+	for {
+		c.mu.Lock()
+		calls, idle := c.calls, c.idle
+		c.mu.Unlock()
+		if calls == 0 {
+			return nil
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-}
-
-func (c *Client) refuse() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed && c.calls == 0 {
-		close(c.idle)
-	}
-	c.closed = true
 }
 
 // begin counts a call, and returns its context, which ends with the client too, and what is called at its end.
 func (c *Client) begin(ctx context.Context) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.open.Err() != nil {
 		return nil, nil, closed("client")
 	}
 	c.calls++
@@ -137,8 +136,9 @@ func (c *Client) begin(ctx context.Context) (context.Context, func(), error) {
 		cancel(context.Canceled)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.calls--; c.closed && c.calls == 0 {
+		if c.calls--; c.calls == 0 {
 			close(c.idle)
+			c.idle = make(chan struct{})
 		}
 	}), nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is the time after which something that should have happened is taken not to happen.
-const patience = 60 * time.Second
+const patience = 120 * time.Second
 
 // door returns the address of the real door, and a token; without one the test is skipped.
 func door(t testing.TB) (address, token string) {

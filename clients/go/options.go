@@ -12,6 +12,7 @@ import (
 const (
 	longest = 50 * time.Second // what the timeout and the wait of a call may be together
 	usual   = 5 * time.Second  // what a call has if nobody says, and what an answer has to arrive beyond its time
+	lent    = 16               // messages of a tunnel, if nobody says
 )
 
 // CallOption changes one call.  A call for which an option does not exist fails with ErrMalformed.
@@ -86,15 +87,17 @@ func Header(name, value string) CallOption {
 	return func(o *callOptions) { o.header.Set("Iris-Header-"+name, value) }
 }
 
-// Credit is the number of messages that a member may send by a tunnel before they are received; 16 without it.
-func Credit(messages int) CallOption { return func(o *callOptions) { o.credit = messages } }
+// Credit is the number of messages that a member may send by a tunnel before they are received: at least 1; 16 without it.
+func Credit(messages int) CallOption {
+	return func(o *callOptions) { o.credit = max(1, min(messages, maxCredit)) }
+}
 
 func text(name, value string) CallOption { return func(o *callOptions) { o.query.Set(name, value) } }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
 func optionsOf(options []CallOption) *callOptions {
-	made := &callOptions{query: url.Values{}, header: http.Header{}}
+	made := &callOptions{query: url.Values{}, header: http.Header{}, credit: lent}
 	for _, option := range options {
 		option(made)
 	}

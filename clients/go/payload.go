@@ -47,6 +47,9 @@ func (p Payload) Decode(v any) error {
 func payloadOf(value any) (Payload, error) {
 	switch value := value.(type) {
 	case Payload:
+		if _, known := encodings[value.Format]; !known || value.Format == JSON && !json.Valid(value.Data) {
+			return Payload{}, fmt.Errorf("iris: a Payload of the format %.40q, which its data do not have", value.Format)
+		}
 		return value, nil
 	case []byte:
 		return Payload{Bytes, value}, nil
@@ -64,26 +67,27 @@ type envelope struct {
 	Encoding string          `json:"encoding,omitempty"`
 }
 
+// encodings are those of envelopes.
+var encodings = map[Format]string{JSON: "", Bytes: "base64", MessagePack: "msgpack"}
+
 func (e envelope) open() (Payload, error) {
 	if e.Encoding == "" && e.Payload != nil {
 		return Payload{JSON, e.Payload}, nil
 	}
-	format, known := map[string]Format{"base64": Bytes, "msgpack": MessagePack}[e.Encoding]
-	var data []byte
-	if err := json.Unmarshal(e.Payload, &data); !known || err != nil || data == nil {
-		return Payload{}, violation("an envelope of encoding %.40q that cannot be read", e.Encoding)
+	for format, encoding := range encodings {
+		var data []byte
+		if encoding == e.Encoding && json.Unmarshal(e.Payload, &data) == nil && data != nil {
+			return Payload{format, data}, nil
+		}
 	}
-	return Payload{format, data}, nil
+	return Payload{}, violation("an envelope of encoding %.40q that cannot be read", e.Encoding)
 }
 
-func (p Payload) envelope() (envelope, error) {
-	encoding, known := map[Format]string{Bytes: "base64", MessagePack: "msgpack"}[p.Format]
-	if p.Format == JSON {
-		return envelope{Payload: p.Data}, nil
+// envelope returns a payload that payloadOf has checked as a part of a line of JSON.
+func (p Payload) envelope() envelope {
+	data := p.Data
+	if p.Format != JSON {
+		data, _ = json.Marshal(data) // bytes have a form in JSON
 	}
-	if !known {
-		return envelope{}, fmt.Errorf("iris: no payload has the format %.40q", p.Format)
-	}
-	data, err := json.Marshal(p.Data)
-	return envelope{data, encoding}, err
+	return envelope{data, encodings[p.Format]}
 }

@@ -20,62 +20,35 @@ const (
 	maxCredit      = 1 << 20          // messages that may be lent at a time
 )
 
-// Tunnel is an ordered, throttled, two-way channel to one member of a cluster.
+// Tunnel is an ordered, throttled, two-way channel between a program and a member of a cluster.
 type Tunnel struct {
-	socket *websocket.Conn
-	ctx    context.Context // ends with the tunnel; its cause is what Send and Receive fail with
-	end    context.CancelCauseFunc
-	lent   int // messages that the member may send before some of them are received
-
-	arrived chan Payload  // closed when the member has sent its last one
-	opened  chan struct{} // closed by the door's first message
+	carrier carrier
+	ctx     context.Context // ends with the tunnel; its cause is what Send and Receive fail with
+	end     context.CancelCauseFunc
+	lent    int          // messages that the other side may send before some of them are received
+	arrived chan Payload // closed when the other side has sent its last one
 
 	mu       sync.Mutex
 	credit   int           // messages that may be sent
 	more     chan struct{} // closed and made anew when there is more
 	used     int           // messages received since the last were lent
 	finished bool          // CloseSend was called
+	last     bool          // the other side has sent its last message
 }
 
-// OpenTunnel opens a tunnel to one member of a cluster.
-//
-// The context bounds OpenTunnel alone; the tunnel lasts until both sides have sent their last message, it is closed,
-// or the connection breaks: then the member gets an error, and what was under way may be lost.
-func (c *Client) OpenTunnel(ctx context.Context, cluster string, options ...CallOption) (*Tunnel, error) {
-	said := optionsOf(options)
-	if said.credit == 0 {
-		said.credit = 16
-	}
-	opening, done, err := c.begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	opening, cancel := said.bound(opening, usual)
-	defer cancel()
-	socket, err := c.connect(opening, c.address("tunnel", cluster, said.query), said.header, tunnelProtocol)
-	if err != nil {
-		return nil, err
-	}
-	t := &Tunnel{
-		socket: socket, lent: said.credit, arrived: make(chan Payload, said.credit),
-		opened: make(chan struct{}), more: make(chan struct{}),
-	}
-	t.ctx, t.end = context.WithCancelCause(c.ctx)
-	go t.read()
-	go keepAlive(t.ctx, socket, c.options.Silence, t.end)
-	select {
-	case <-t.opened:
-		if err = t.say(map[string]any{"credit": t.lent}); err == nil {
-			return t, nil
-		}
-	case <-t.ctx.Done():
-		err = context.Cause(t.ctx)
-	case <-opening.Done():
-		err = broken(opening, nil)
-	}
-	t.Close()
-	return nil, err
+// carrier writes what one side of a tunnel says.  Its methods may be called by several goroutines; they wait while the
+// connection takes nothing, and an error is the end of the tunnel.
+type carrier interface {
+	sendData(Payload) error
+	sendCredit(int) error
+	sendEOF() error
+	abort(finished bool) // finished: both sides have sent their last message
+}
+
+func newTunnel(ctx context.Context, lent int, carrier carrier) *Tunnel {
+	t := &Tunnel{carrier: carrier, lent: lent, arrived: make(chan Payload, lent), more: make(chan struct{})}
+	t.ctx, t.end = context.WithCancelCause(ctx)
+	return t
 }
 
 // Send sends a message when there is room for it.  When the context ends before, nothing was sent.
@@ -84,17 +57,10 @@ func (t *Tunnel) Send(ctx context.Context, payload any) error {
 	if err != nil {
 		return err
 	}
-	envelope, err := message.envelope()
-	if err != nil {
-		return err
-	}
 	if err := t.take(ctx); err != nil {
 		return err
 	}
-	if message.Format == Bytes {
-		return t.write(websocket.MessageBinary, message.Data)
-	}
-	return t.say(envelope)
+	return t.carrier.sendData(message)
 }
 
 // take waits for the credit of one message.
@@ -131,7 +97,7 @@ func (t *Tunnel) CloseSend() error {
 	if before {
 		return nil
 	}
-	return t.say(map[string]any{"eof": true})
+	return t.carrier.sendEOF()
 }
 
 // Receive waits for a message.  It returns io.EOF after the member's last one, and an error if the tunnel broke before.
@@ -166,7 +132,7 @@ func (t *Tunnel) received(message Payload, more bool) (Payload, error) {
 	}
 	t.mu.Unlock()
 	if lend {
-		_ = t.say(map[string]any{"credit": used}) // the next message tells of a tunnel that broke
+		_ = t.carrier.sendCredit(used) // the next message tells of a tunnel that broke
 	}
 	return message, nil
 }
@@ -184,82 +150,41 @@ func (t *Tunnel) All(ctx context.Context) iter.Seq2[Payload, error] {
 	}
 }
 
-// Close ends the tunnel at once; the member gets an error unless both sides had sent their last message.
+// Close ends the tunnel at once; the other side gets an error unless both had sent their last message.
 func (t *Tunnel) Close() error {
 	t.end(closed("tunnel"))
-	_ = t.socket.CloseNow() // it may be closed already
+	t.mu.Lock()
+	finished := t.finished && t.last
+	t.mu.Unlock()
+	t.carrier.abort(finished)
 	return nil
 }
 
-func (t *Tunnel) say(told any) error {
-	text, err := json.Marshal(told)
-	if err != nil {
-		return err
-	}
-	return t.write(websocket.MessageText, text)
-}
-
-func (t *Tunnel) write(kind websocket.MessageType, data []byte) error {
-	ctx, cancel := context.WithTimeoutCause(t.ctx, writeTimeout, errSilent)
-	defer cancel()
-	if err := t.socket.Write(ctx, kind, data); err != nil {
-		t.end(broken(ctx, socketFailure(err)))
-		return context.Cause(t.ctx)
-	}
-	return nil
-}
-
-// read takes what comes until the connection ends.
-func (t *Tunnel) read() {
-	defer t.socket.CloseNow()
-	for last := false; ; {
-		kind, data, err := t.socket.Read(t.ctx)
-		if websocket.CloseStatus(err) == websocket.StatusNormalClosure && last {
-			t.end(closed("tunnel"))
-			return
-		}
-		if err == nil {
-			last, err = t.accept(kind, data, last)
-		}
-		if err != nil {
-			t.end(broken(t.ctx, socketFailure(err)))
-			return
-		}
-	}
-}
-
-// accept takes one message of the door; it returns whether the member has sent its last one.
-func (t *Tunnel) accept(kind websocket.MessageType, data []byte, last bool) (bool, error) {
-	message := Payload{Bytes, data}
-	if kind == websocket.MessageText {
-		var told struct {
-			envelope
-			Credit *int `json:"credit"`
-			EOF    bool `json:"eof"`
-		}
-		err := json.Unmarshal(data, &told)
-		switch {
-		case err != nil:
-			return last, violation("a message of a tunnel cannot be read: %v", err)
-		case told.Credit != nil:
-			return last, t.addCredit(*told.Credit)
-		case told.EOF && !last:
-			close(t.arrived)
-			return true, nil
-		}
-		if message, err = told.open(); err != nil {
-			return last, err
-		}
-	}
-	if last {
-		return last, violation("a message of a tunnel after its end")
+// accept takes a message that has arrived; an error is the mistake of who sent it.
+func (t *Tunnel) accept(message Payload) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last {
+		return violation("a message of a tunnel after its end")
 	}
 	select {
 	case t.arrived <- message:
-		return last, nil
+		return nil
 	default:
-		return last, violation("more than the %d messages that were lent", t.lent)
+		return violation("more than the %d messages that were lent", t.lent)
 	}
+}
+
+// finish takes that the other side has sent its last message.
+func (t *Tunnel) finish() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last {
+		return violation("two ends of a tunnel")
+	}
+	t.last = true
+	close(t.arrived)
+	return nil
 }
 
 func (t *Tunnel) addCredit(credit int) error {
@@ -271,12 +196,127 @@ func (t *Tunnel) addCredit(credit int) error {
 	t.credit += credit
 	close(t.more)
 	t.more = make(chan struct{})
-	select {
-	case <-t.opened:
-	default:
-		close(t.opened)
-	}
 	return nil
+}
+
+// opened is a tunnel that a program has opened: a WebSocket of its own.
+type opened struct {
+	*Tunnel
+	socket *websocket.Conn
+	ready  chan struct{} // closed by the door's first message
+	once   sync.Once     // closes it
+}
+
+// OpenTunnel opens a tunnel to one member of a cluster.
+//
+// The context bounds OpenTunnel alone; the tunnel lasts until both sides have sent their last message, it is closed,
+// or the connection breaks: then the member gets an error, and what was under way may be lost.
+func (c *Client) OpenTunnel(ctx context.Context, cluster string, options ...CallOption) (*Tunnel, error) {
+	said := optionsOf(options)
+	opening, done, err := c.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	opening, cancel := said.bound(opening, usual)
+	defer cancel()
+	socket, err := c.connect(opening, c.address("tunnel", cluster, said.query), said.header, tunnelProtocol)
+	if err != nil {
+		return nil, err
+	}
+	t := &opened{socket: socket, ready: make(chan struct{})}
+	t.Tunnel = newTunnel(c.ctx, said.credit, t)
+	go t.read()
+	go keepAlive(t.ctx, socket, c.options.Silence, t.end)
+	select {
+	case <-t.ready:
+		if err = t.sendCredit(t.lent); err == nil {
+			return t.Tunnel, nil
+		}
+	case <-t.ctx.Done():
+		err = context.Cause(t.ctx)
+	case <-opening.Done():
+		err = broken(opening, nil)
+	}
+	t.Close()
+	return nil, err
+}
+
+func (t *opened) sendData(message Payload) error {
+	if message.Format == Bytes {
+		return t.write(websocket.MessageBinary, message.Data)
+	}
+	return t.say(message.envelope())
+}
+
+func (t *opened) sendCredit(credit int) error { return t.say(map[string]int{"credit": credit}) }
+
+func (t *opened) sendEOF() error { return t.say(map[string]bool{"eof": true}) }
+
+func (t *opened) abort(bool) { _ = t.socket.CloseNow() } // it may be closed already
+
+func (t *opened) say(told any) error {
+	text, err := json.Marshal(told)
+	if err != nil {
+		return err
+	}
+	return t.write(websocket.MessageText, text)
+}
+
+func (t *opened) write(kind websocket.MessageType, data []byte) error {
+	err := writeTo(t.ctx, t.socket, kind, data)
+	if err != nil {
+		t.end(err)
+		err = context.Cause(t.ctx) // the first reason is the one that tells
+	}
+	return err
+}
+
+// read takes what comes until the connection ends.
+func (t *opened) read() {
+	defer t.socket.CloseNow()
+	for {
+		kind, data, err := t.socket.Read(t.ctx)
+		if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+			t.end(closed("tunnel"))
+			return
+		}
+		if err == nil {
+			err = t.receiveOne(kind, data)
+		}
+		if err != nil {
+			t.end(broken(t.ctx, socketFailure(err)))
+			return
+		}
+	}
+}
+
+// receiveOne takes one message of the door.
+func (t *opened) receiveOne(kind websocket.MessageType, data []byte) error {
+	if kind == websocket.MessageBinary {
+		return t.accept(Payload{Bytes, data})
+	}
+	var told struct {
+		envelope
+		Credit *int `json:"credit"`
+		EOF    bool `json:"eof"`
+	}
+	if err := json.Unmarshal(data, &told); err != nil {
+		return violation("a message of a tunnel cannot be read: %v", err)
+	}
+	switch {
+	case told.Credit != nil:
+		err := t.addCredit(*told.Credit)
+		t.once.Do(func() { close(t.ready) })
+		return err
+	case told.EOF:
+		return t.finish()
+	}
+	message, err := told.open()
+	if err != nil {
+		return err
+	}
+	return t.accept(message)
 }
 
 // connect opens a WebSocket of the door.
@@ -307,6 +347,16 @@ func socketFailure(err error) error {
 		return closeProblem(int(told.Code), told.Reason)
 	}
 	return err
+}
+
+// writeTo writes one message, unless the connection takes nothing for long.
+func writeTo(ctx context.Context, socket *websocket.Conn, kind websocket.MessageType, data []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, writeTimeout, errSilent)
+	defer cancel()
+	if err := socket.Write(ctx, kind, data); err != nil {
+		return broken(ctx, socketFailure(err))
+	}
+	return nil
 }
 
 // keepAlive ends a connection whose other side does not answer for a time.

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from docs.pages import blocks
+from tests.support.command import PATIENCE, open_terminal
 from tests.support.door_for_clients import open_door_for_clients
+from tests.support.door_process import DoorProcess, serving, token
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIENT = ROOT / "clients" / "go"
@@ -25,11 +29,11 @@ in_go = pytest.mark.skipif(
 )
 
 
-def go(*arguments: str, within: float, **environment: str) -> subprocess.CompletedProcess[str]:
+def go(*arguments: str, within: float, cwd: Path = CLIENT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the ``go`` command, with the version that is installed."""
-    variables = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", **environment}
+    variables = {**os.environ, "GOTOOLCHAIN": "local", **environment}
     return subprocess.run(
-        ["go", *arguments], cwd=CLIENT, env=variables, capture_output=True, text=True, timeout=within, check=False
+        ["go", *arguments], cwd=cwd, env=variables, capture_output=True, text=True, timeout=within, check=False
     )
 
 
@@ -63,6 +67,39 @@ def test_the_go_client_has_no_data_race() -> None:
     with open_door_for_clients() as place:
         done = go("test", "-count=3", "-race", "./...", within=BUILDING, CGO_ENABLED="1", **place)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@in_go
+@pytest.mark.usefixtures("module")
+def test_the_program_of_go_md_prints_what_stands_below_it(tmp_path: Path) -> None:
+    """It is built as the page says, asks, and serves until it is interrupted."""
+    shown = list(blocks(ROOT / "docs" / "howto" / "doors" / "go.md"))
+    (program,) = (block.code for block in shown if block.language == "go")
+    run, ask = (block.code for block in shown if block.language == "console")
+    (tmp_path / "main.go").write_text(program)
+    for command in (
+        ("mod", "init", "shop"),
+        ("mod", "edit", "-replace", f"iris-mesh/clients/go={CLIENT}"),
+        ("get", "iris-mesh/clients/go"),
+    ):
+        done = go(*command, within=BRINGING, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    with open_terminal() as terminal, serving(terminal):
+        rights = ("--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>", "--serve", "orders")
+        secret = token(terminal, "web", *rights)
+        with DoorProcess(terminal) as door:
+            (tmp_path / "main.go").write_text(program.replace("http://127.0.0.1:8080", door.url))
+            built = go("build", "-o", "shop", ".", within=BUILDING, cwd=tmp_path)
+            assert built.returncode == 0, built.stderr
+            variables = {**os.environ, "TOKEN": secret}
+            started = subprocess.Popen([tmp_path / "shop"], env=variables, stdout=subprocess.PIPE, text=True)
+            with started as process:
+                assert process.stdout is not None
+                assert f"$ TOKEN=$(cat token) go run .\n{process.stdout.readline()}" == run
+                told = terminal.run(*ask.splitlines()[0].split()[2:], "--wait", "60")
+                assert (told.stdout.decode(), told.stderr.decode()) == (ask.split("\n", 1)[1], "")
+                process.send_signal(signal.SIGINT)
+                assert process.wait(PATIENCE) == 0
 
 
 def test_the_go_client_knows_every_code_of_the_door() -> None:
