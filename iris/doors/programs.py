@@ -27,6 +27,9 @@ from iris.patterns.service import Limits, Unserved, stand_in
 _UNANSWERED: Final = 3
 """Requests in a row that a program has left unanswered until their deadline, after which it gets one at a time."""
 
+_MOST_OF_IT: Final = 0.9
+"""Part of its time after which a request that is cancelled was left unanswered, and not given up for another reason."""
+
 
 class Program(Protocol):
     """A program that serves a cluster.  Its methods are called in the door's event loop, many at a time.
@@ -58,6 +61,10 @@ class Program(Protocol):
         """Tell it that no new work comes."""
         ...
 
+    def end(self) -> None:
+        """End it: the node is a member no more."""
+        ...
+
 
 @final
 class _Place:
@@ -86,12 +93,14 @@ class ServedCluster:
         holders: programs that are there, come or go.
         joined: set when the node is a member, or is none because of ``error``.
         ended: set when it is a member no more.
+        empty: set when the last holder has gone.
         missed: broadcasts that a program did not get, as it had no room.
     """
 
     def __init__(self, node: iris.aio.Node, cluster: str) -> None:
         self.holders = 0
         self.joined: Final = asyncio.Event()
+        self.empty: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
         self.error: Exception | None = None
         self.missed = 0
@@ -134,6 +143,8 @@ class ServedCluster:
             self.leave()
             self.joined.set()
             self.ended.set()
+            for place in self._places:
+                place.program.end()
 
     @contextmanager
     def having(self, program: Program) -> Generator[None]:
@@ -161,13 +172,22 @@ class ServedCluster:
         self._changed = asyncio.Event()
 
     async def _request(self, request: Request) -> object:
-        place = await self._room()
-        before = place.capacity
+        while True:
+            place = await self._room()
+            try:
+                return await self._ask(place, request)
+            except Unserved as unserved:
+                if unserved.code != DRAINING or self._left.is_set():
+                    raise  # else it is gone and has not begun: another one may
+
+    async def _ask(self, place: _Place, request: Request) -> object:
+        before, began = place.capacity, trio.current_time()
         place.running += 1
         try:
             reply = await place.program.ask(request)
         except asyncio.CancelledError:
-            if trio.current_time() >= request.deadline:
+            # Its caller, whose clock says so first, cancels it when the time is over.
+            if trio.current_time() - began > _MOST_OF_IT * (request.deadline - began):
                 place.unanswered += 1
             raise
         except RemoteError:
@@ -265,6 +285,7 @@ class ServedClusters:
             served.holders -= 1
             if not served.holders:
                 served.leave()
+                served.empty.set()
 
     async def _run(self, cluster: str, served: ServedCluster) -> None:
         try:
@@ -275,7 +296,9 @@ class ServedClusters:
 
     async def close(self) -> None:
         """Leave all clusters, once what is in progress is over, for the node's ``drain_timeout`` at most."""
-        for served in self._clusters.values():
+        leaving = list(self._clusters.values())
+        for served in leaving:
             served.leave()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        for served in leaving:
+            await served.ended.wait()
+            await served.empty.wait()

@@ -27,8 +27,8 @@ from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, 
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.swim import (
-    Changed,
     MAX_CLUSTERS,
+    Changed,
     ClusterEntry,
     Effect,
     LoadReport,

@@ -17,6 +17,6 @@ from iris.cluster.swim.swim import Swim
 
 __all__ = (
     "Changed", "ClientView", "ClusterEntry", "Effect", "LinkedNodes", "LoadReport", "MAX_CLUSTERS", "MemberState",
-    "MembershipView", "NodeRecord", "Rejected", "Routable", "Send", "Swim", "SwimPorts", "Synchronized", "Workload", 
+    "MembershipView", "NodeRecord", "Rejected", "Routable", "Send", "Swim", "SwimPorts", "Synchronized", "Workload",
     "is_plain", "portions", "signatures_in", "statement_bytes", "view_hash",
 )  # fmt: skip

@@ -10,9 +10,7 @@ connection ends, what it was at is answered as by a member that has left.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, final
@@ -22,7 +20,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import iris.aio
 from iris.doors.clients import Client
-from iris.doors.http.answering import first_of
 from iris.doors.http.reading import options_of
 from iris.doors.http.tunnels import LENT, Carrier, until_closed
 from iris.doors.options import SERVE
@@ -81,27 +78,11 @@ async def serve_program(clusters: ServedClusters, client: Client, socket: WebSoc
 
 
 @final
-class _Outgoing:
-    """A message that waits to be written.
-
-    Attributes:
-        data: text or bytes.
-        written: called when it is written.
-    """
-
-    __slots__ = ("data", "written")
-
-    def __init__(self, data: str | bytes, written: Callable[[], None]) -> None:
-        self.data: Final = data
-        self.written: Final = written
-
-
-@final
 class _Asked:
     """A request that a program has, or is about to get.
 
     Attributes:
-        began: True once it is written: the program may have seen it.
+        began: True if it may have seen it.
         hold: counts further bytes that are kept for it.
     """
 
@@ -111,9 +92,6 @@ class _Asked:
         self.reply: Final[asyncio.Future[object]] = asyncio.get_running_loop().create_future()
         self.hold: Final = hold
         self.began = False
-
-    def begin(self) -> None:
-        self.began = True
 
     def end(self, payload: object, size: int) -> None:
         try:
@@ -127,6 +105,24 @@ class _Asked:
     def fail(self, error: Exception) -> None:
         if not self.reply.done():
             self.reply.set_exception(error)
+
+
+@final
+class _Outgoing:
+    """A message that waits to be written.
+
+    Attributes:
+        data: text or bytes.
+        asked: the request that it is.  None for any other.
+        written: set when it is written.  None if nobody waits for that.
+    """
+
+    __slots__ = ("asked", "data", "written")
+
+    def __init__(self, data: str | bytes, asked: _Asked | None = None, written: asyncio.Event | None = None) -> None:
+        self.data: Final = data
+        self.asked: Final = asked
+        self.written: Final = written
 
 
 @final
@@ -186,17 +182,19 @@ class _Program:
         self.client: Final = client
         self.capacity = capacity
         self._socket = socket
-        self._ids = itertools.count(1)
-        self._out: deque[_Outgoing] = deque()
-        self._news = asyncio.Event()
+        # A thousand idle ones are to fit: an event, or a deque, takes 760 bytes, and a task 2 KiB with what it runs.
+        self._number = 0
+        self._out: list[_Outgoing] = []
+        self._writing: asyncio.Task[None] | None = None
         self._asked: dict[int, _Asked] = {}
         self._told: dict[int, int] = {}
         """Bytes of the broadcasts that it has not done with."""
-        self._room = asyncio.Event()
+        self._room: asyncio.Event | None = None
+        """Set when there may be room for a broadcast.  None while none waits for that."""
         self._full_patience = self._patience = patience
         self._tunnels: dict[int, _Talk] = {}
         self._drains = self._is_gone = False
-        self._finished = asyncio.Event()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, served: ServedCluster, ready: Head) -> None:
         """Do its part of the work of a cluster until it has drained, or the node is a member no more.
@@ -206,19 +204,27 @@ class _Program:
             Problem: it has not kept to the rules, or its token has ended.
         """
         self._post({"type": "ready", "capacity": self.capacity, **ready})
-        metered = self.client.processor.metered
-        with served.having(self):
-            try:
-                await first_of(
-                    metered(self._receive(partial(served.drop, self))),
-                    metered(self._write()),
-                    self._finished.wait(),
-                    served.ended.wait(),
-                )
-            finally:
-                self._end()
+        receiving = asyncio.ensure_future(self.client.processor.metered(self._receive(partial(served.drop, self))))
+        try:
+            with served.having(self):
+                try:
+                    await asyncio.wait((receiving, self._over), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    self._lose()
+        finally:
+            tasks = [receiving] if self._writing is None else [receiving, self._writing]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        if not receiving.cancelled():
+            receiving.result()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """See ``Program``."""
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _lose(self) -> None:
         """Answer for what it was at, as it is gone."""
         self._is_gone = True
         for asked in self._asked.values():
@@ -227,13 +233,18 @@ class _Program:
             talk.close("the program that served it is gone")
         self.client.release(sum(self._told.values()))
         self._told.clear()
-        self._room.set()
+        if self._room is not None:
+            self._room.set()
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
 
     # -- what a cluster wants: see ``Program`` --------------------------------------------------------------
 
     async def ask(self, request: Request) -> object:
         """See ``Program``."""
-        number = next(self._ids)
+        number = self._next()
         head: dict[str, Any] = {
             "type": "request", "id": number, "timeout": round(max(0.0, request.deadline - trio.current_time()), 3),
             **_origin(request),
@@ -247,7 +258,8 @@ class _Program:
             except Problem as problem:
                 raise Unserved(OVERLOADED, problem.detail, _RETRY_AFTER) from None
             asked = self._asked[number] = _Asked(hold)
-            outgoing = self._post_encoded(data, asked.begin)
+            outgoing = _Outgoing(data, asked)
+            self._put(outgoing)
             try:
                 return await asked.reply
             except asyncio.CancelledError:
@@ -262,7 +274,7 @@ class _Program:
 
     async def tell(self, message: Message) -> bool:
         """See ``Program``."""
-        number = next(self._ids)
+        number = self._next()
         data = _encoded({"type": "broadcast", "id": number, **_origin(message)}, message.payload)
         size = _size(data)
         if not await self._wait_room(size):
@@ -272,26 +284,27 @@ class _Program:
         except Problem:
             return False
         self._told[number] = size
-        self._post_encoded(data)
+        self._put(_Outgoing(data))
         return True
 
     async def _wait_room(self, size: int) -> bool:
         loop = asyncio.get_running_loop()
         while self._told and (len(self._told) >= _BROADCASTS or sum(self._told.values()) + size > _BROADCAST_BYTES):
-            began = loop.time()
-            self._room.clear()
+            began, self._room = loop.time(), asyncio.Event()
             try:
                 async with asyncio.timeout(self._patience):
                     await self._room.wait()
             except TimeoutError:
                 self._patience = 0.0
                 return False
+            finally:
+                self._room = None
             self._patience = max(0.0, self._patience - (loop.time() - began))
         return not self._is_gone
 
     async def talk(self, tunnel: iris.aio.Tunnel) -> None:
         """See ``Program``."""
-        number = next(self._ids)
+        number = self._next()
         head: dict[str, Any] = {"type": "tunnel", "id": number, "credit": LENT, **_origin(tunnel)}
         if tunnel.operation is not None:
             head["operation"] = tunnel.operation
@@ -327,34 +340,43 @@ class _Program:
         data, written = _encoded(head, payload), asyncio.Event()
         with self.client.holding() as hold:
             hold(_size(data))
-            outgoing = self._post_encoded(data, written.set)
+            outgoing = _Outgoing(data, written=written)
+            self._put(outgoing)
             try:
                 await written.wait()
             except asyncio.CancelledError:
-                if not written.is_set():
+                if outgoing in self._out:
                     self._out.remove(outgoing)
                 raise
 
     def _post(self, head: Head) -> None:
-        self._post_encoded(_encoded(head))
+        self._put(_Outgoing(_encoded(head)))
 
-    def _post_encoded(self, data: str | bytes, written: Callable[[], None] = lambda: None) -> _Outgoing:
-        outgoing = _Outgoing(data, written)
+    def _put(self, outgoing: _Outgoing) -> None:
         self._out.append(outgoing)
-        self._news.set()
-        return outgoing
+        if self._writing is None and not self._is_gone:
+            self._writing = asyncio.ensure_future(self.client.processor.metered(self._write()))
 
     async def _write(self) -> None:
-        while True:
-            while self._out:
-                outgoing = self._out.popleft()
-                outgoing.written()  # from here on it may arrive
+        while self._out:
+            outgoing = self._out.pop(0)
+            asked = outgoing.asked
+            if asked is not None:
+                asked.began = True  # who gives it up while it waits for room has it cancelled behind it
+            try:
                 if isinstance(outgoing.data, str):
                     await self._socket.send_text(outgoing.data)
                 else:
                     await self._socket.send_bytes(outgoing.data)
-            self._news.clear()
-            await self._news.wait()
+            except BaseException as error:
+                if asked is not None:
+                    asked.began = False
+                if isinstance(error, WebSocketDisconnect):
+                    return  # as the task that receives sees, too
+                raise
+            if outgoing.written is not None:
+                outgoing.written.set()
+        self._writing = None
 
     # -- from the program -----------------------------------------------------------------------------------
 
@@ -407,13 +429,14 @@ class _Program:
             self.client.release(size)
             if len(self._told) <= _BROADCASTS // 2:
                 self._patience = self._full_patience
-            self._room.set()
+            if self._room is not None:
+                self._room.set()
             self._look()
 
     def _look(self) -> None:
         """End it if it drains and has nothing left to do."""
         if self._drains and not (self._asked or self._told or self._tunnels):
-            self._finished.set()
+            self.end()
 
 
 def _origin(given: Request | Message | iris.aio.Tunnel) -> dict[str, object]:

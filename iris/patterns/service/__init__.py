@@ -24,6 +24,6 @@ from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics
 __all__ = (
     "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
     "Outcomes", "OutsideTask", "PauseFlag", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels",
-    "Unserved", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend", 
+    "Unserved", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend",
     "provided", "provided_to_threads", "python_signature", "stand_in",
 )  # fmt: skip

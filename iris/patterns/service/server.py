@@ -312,7 +312,7 @@ class Server(PeerObserver):
             self._send_weight(peer, cluster, weight)
 
     def _send_weight(self, peer: Peer, cluster: str, weight: int) -> None:
-        if peer.may_ask(cluster):
+        if not peer.other_realm and peer.may_ask(cluster):
             with suppress(NotSent):  # the peer is gone, or balances as if this were one member
                 peer.link.post(kinds.Weight(cluster, weight), len(cluster), CONTROL_RESERVE)
 
