@@ -166,45 +166,57 @@ func (c *Client) Publish(ctx context.Context, topic string, payload any, options
 
 func (c *Client) call(
 	ctx context.Context, verb, name string, payload any, timeout time.Duration, options []CallOption,
-) (Payload, error) {
-	answer, done, err := c.post(ctx, verb, name, payload, timeout, options)
+) (reply Payload, err error) {
+	done, err := c.post(ctx, verb, name, payload, timeout, options, func(answer *http.Response) error {
+		defer answer.Body.Close()
+		data, err := io.ReadAll(io.LimitReader(answer.Body, maxBody+1))
+		if len(data) > maxBody {
+			return violation("an answer of more than %d bytes", maxBody)
+		}
+		kind, _, _ := strings.Cut(answer.Header.Get("Content-Type"), ";")
+		reply = Payload{Format(kind), data}
+		return err
+	})
 	if err != nil {
 		return Payload{}, err
 	}
-	defer done()
-	data, err := readAll(answer)
-	if err != nil {
-		return Payload{}, broken(answer.Request.Context(), err)
-	}
-	return Payload{Format(answer.Header.Get("Content-Type")), data}, nil
+	done()
+	return reply, nil
 }
 
-// post begins a call whose answer is read until done is called.
+// post makes a call, and reads its answer, which is there until done is called.
 func (c *Client) post(
 	ctx context.Context, verb, name string, payload any, timeout time.Duration, options []CallOption,
-) (answer *http.Response, done func(), err error) {
-	said := optionsOf(options)
+	read func(*http.Response) error,
+) (done func(), err error) {
+	said, err := optionsOf(options)
+	if err != nil {
+		return nil, err
+	}
 	body, err := payloadOf(payload)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ctx, end, err := c.begin(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ctx, cancel := said.bound(ctx, timeout)
-	done = func() { cancel(); end() }
-	defer func() {
-		if err != nil {
-			done()
-		}
-	}()
 	said.header.Set("Content-Type", string(body.Format))
 	var pause pause
 	for {
-		answer, err = c.send(ctx, http.MethodPost, c.address(verb, name, said.query), said.header, body.Data)
-		if err == nil || !said.idempotent || !isBroken(err) || pause.wait(ctx) != nil || !said.again() {
-			return answer, done, err
+		answer, err := c.send(ctx, http.MethodPost, c.address(verb, name, said.query), said.header, body.Data)
+		if err == nil {
+			err = read(answer)
+		}
+		if err == nil {
+			return func() { cancel(); end() }, nil
+		}
+		err = broken(ctx, err)
+		if !said.idempotent || !isBroken(err) || pause.wait(ctx) != nil || !said.again() {
+			cancel()
+			end()
+			return nil, err
 		}
 	}
 }
@@ -261,7 +273,7 @@ func (c *Client) authorized(ctx context.Context, header http.Header) (http.Heade
 	if header != nil {
 		all = header.Clone()
 	}
-	all.Set("Authorization", "Bearer "+token)
+	all.Set("Authorization", "Bearer "+strings.TrimSpace(token)) // a file of it ends with a line feed
 	return all, nil
 }
 
@@ -274,15 +286,6 @@ func refusal(answer *http.Response) *Error {
 	}
 	told.Status = answer.StatusCode
 	return told.failure()
-}
-
-func readAll(answer *http.Response) ([]byte, error) {
-	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, maxBody+1))
-	if err == nil && len(data) > maxBody {
-		return nil, violation("an answer of more than %d bytes", maxBody)
-	}
-	return data, err
 }
 
 // broken is the failure of a call in whose connection an error came up: the caller's own end, or the connection's.

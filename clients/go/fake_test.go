@@ -2,8 +2,11 @@ package iris_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -79,12 +82,17 @@ func TestAnIdempotentRequestIsTriedAgainAndAPlainOneIsNot(t *testing.T) {
 	var tries atomic.Int32
 	ctx, client := fake(t, 0, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		if tries.Add(1)%3 != 0 {
+		switch tries.Add(1) % 3 {
+		case 1:
 			connection, _, err := w.(http.Hijacker).Hijack()
 			if err != nil {
 				t.Error(err)
 			}
 			connection.Close()
+			return
+		case 2:
+			w.Header().Set("Content-Length", "100") // of which less comes
+			fmt.Fprint(w, "1")
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -216,4 +224,30 @@ func TestADoorThatDoesNotKeepToTheProtocolCostsItsTunnelOnly(t *testing.T) {
 		}
 		wantError(t, err, iris.ErrProtocol)
 	}
+}
+
+func TestTheDoorIsKnownByItsCertificate(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/tunnel/a" {
+			socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"iris.tunnel.1"}})
+			if err == nil {
+				socket.Close(4404, "no_such_cluster: nobody is there")
+			}
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, r.ProtoMajor)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer server.Close()
+	if _, err := iris.Dial(context.Background(), server.URL, iris.Options{Token: "t"}); err == nil {
+		t.Fatal("a door that nobody knows is believed")
+	}
+	known := x509.NewCertPool()
+	known.AddCert(server.Certificate())
+	ctx, client := dialAt(t, server.URL, iris.Options{Token: "t", TLS: &tls.Config{RootCAs: known}})
+	reply, err := client.Request(ctx, "a", 1)
+	wantEqual(t, decode[int](t, reply, err), 1)
+	_, err = client.OpenTunnel(ctx, "a")
+	wantEqual(t, wantError(t, err, iris.ErrNoSuchCluster).Detail, "nobody is there")
 }

@@ -2,11 +2,14 @@ package iris
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 const (
@@ -31,7 +34,7 @@ type callOptions struct {
 func Operation(name string) CallOption { return text("operation", name) }
 
 // Timeout is the time that the call may take.  Without it, it is what is left until the deadline of the context, and
-// 5 s without a deadline; 1 s for a survey, or what is left if that is less.  With Wait it is 50 s at most.
+// 5 s without a deadline; for a survey it is 1 s.  With Wait it is 50 s at most.
 func Timeout(d time.Duration) CallOption { return func(o *callOptions) { o.timeout = d } }
 
 // Wait is the time that a cluster without a member has to get one, before the Timeout begins.
@@ -87,7 +90,8 @@ func Header(name, value string) CallOption {
 	return func(o *callOptions) { o.header.Set("Iris-Header-"+name, value) }
 }
 
-// Credit is the number of messages that a member may send by a tunnel before they are received: at least 1; 16 without it.
+// Credit is the number of messages that a member may send by a tunnel before they are received, each of which takes 40 bytes
+// from the beginning: at least 1; 16 without it.
 func Credit(messages int) CallOption {
 	return func(o *callOptions) { o.credit = max(1, min(messages, maxCredit)) }
 }
@@ -96,13 +100,21 @@ func text(name, value string) CallOption { return func(o *callOptions) { o.query
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
-func optionsOf(options []CallOption) *callOptions {
+// optionsOf collects options; the error is that of a header that HTTP cannot carry.
+func optionsOf(options []CallOption) (*callOptions, error) {
 	made := &callOptions{query: url.Values{}, header: http.Header{}, credit: lent}
 	for _, option := range options {
 		option(made)
 	}
-	return made
+	for name, values := range made.header {
+		if !headerName.MatchString(name) || strings.ContainsFunc(values[0], unicode.IsControl) {
+			return nil, &Error{Code: ErrMalformed, Detail: fmt.Sprintf("%.60q: %.60q cannot be sent as a header", name, values[0])}
+		}
+	}
+	return made, nil
 }
+
+var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // bound settles the call's timeout, and returns the context of the whole call: that of the caller, ended when the door
 // is silent for longer than the call can take.

@@ -22,8 +22,9 @@ const (
 	serveProtocol = "iris.serve.1"
 	maxBroadcasts = 64 // that a door sends before some of them are done with
 	maxDetail     = 1024
+	settled       = 5 * time.Second // after which a lost connection was a good one
 
-	longestTimeout = 100 * 365 * 24 * time.Hour
+	longestTimeout = 100 * 365 * 24 * time.Hour // beyond it a caller waits as long as it takes
 )
 
 // Sender is who has sent a message: a cluster, and the node in it that sent it.
@@ -114,6 +115,7 @@ func (c *Client) Serve(ctx context.Context, cluster string, service Service, opt
 			service: service, options: options, handlers: &handlers,
 			asked: map[int64]context.CancelFunc{}, tunnels: map[int64]*Tunnel{},
 		}
+		began := time.Now()
 		err := program.serve(c, working, serving, cluster)
 		switch {
 		case working.Err() != nil:
@@ -122,10 +124,11 @@ func (c *Client) Serve(ctx context.Context, cluster string, service Service, opt
 			return err
 		case serving.Err() != nil:
 			return nil
-		case program.isReady():
-			pause = 0 // whatever ended it: the next connection may be a better one
-		case !mayComeBack(err):
+		case !mayComeBack(err) && !(program.isReady() && errors.Is(err, ErrProtocol)):
 			return err
+		}
+		if time.Since(began) > settled {
+			pause = 0
 		}
 		options.Logger.Warn("iris: not serving, and trying again", "cluster", cluster, "error", err)
 		_ = pause.wait(serving)
@@ -157,7 +160,7 @@ type incoming struct {
 	envelope
 	Type       string            `json:"type"`
 	ID         int64             `json:"id"`
-	Timeout    float64           `json:"timeout"`
+	Timeout    *float64          `json:"timeout"` // nil if the caller waits as long as it takes
 	Sender     string            `json:"sender"`
 	Node       string            `json:"node"`
 	Headers    map[string]string `json:"headers"`
@@ -330,8 +333,11 @@ func (p *program) ask(message *incoming) error {
 	if len(p.asked) >= p.capacity {
 		return violation("more than %d requests at a time", p.capacity)
 	}
-	timeout := time.Duration(min(max(message.Timeout, 0)*float64(time.Second), float64(longestTimeout)))
-	ctx, cancel := context.WithTimeout(p.ctx, timeout)
+	ctx, cancel := context.WithCancel(p.ctx)
+	if left := message.Timeout; left != nil && *left < longestTimeout.Seconds() {
+		cancel()
+		ctx, cancel = context.WithTimeout(p.ctx, time.Duration(*left*float64(time.Second)))
+	}
 	p.asked[message.ID] = cancel
 	p.start(func() {
 		reply, err := p.answer(ctx, message)
@@ -340,6 +346,9 @@ func (p *program) ask(message *incoming) error {
 		}
 		if err == nil {
 			err = p.send(outgoing{Type: "reply", ID: message.ID}, &reply)
+			if errors.Is(err, ErrTooLarge) {
+				err = &Error{Code: "reply_too_large", Detail: err.Error()}
+			}
 		}
 		if err != nil {
 			code, detail := toldOf(err)
@@ -452,6 +461,9 @@ func (p *program) carry(message *incoming) error {
 	}
 	switch message.Type {
 	case "data":
+		if message.payload.Format == "" {
+			return violation("data without a payload")
+		}
 		return t.accept(message.payload)
 	case "credit":
 		return t.addCredit(message.Credit)

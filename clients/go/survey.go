@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"net/http"
 	"time"
 )
 
@@ -28,7 +29,11 @@ type Survey struct {
 //
 // The context bounds the survey until its end.  Close it, or read all answers.
 func (c *Client) Survey(ctx context.Context, cluster string, payload any, options ...CallOption) (*Survey, error) {
-	answer, done, err := c.post(ctx, "survey", cluster, payload, time.Second, options)
+	var answer *http.Response
+	done, err := c.post(ctx, "survey", cluster, payload, time.Second, options, func(begun *http.Response) error {
+		answer = begun
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

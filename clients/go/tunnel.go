@@ -212,7 +212,10 @@ type opened struct {
 // The context bounds OpenTunnel alone; the tunnel lasts until both sides have sent their last message, it is closed,
 // or the connection breaks: then the member gets an error, and what was under way may be lost.
 func (c *Client) OpenTunnel(ctx context.Context, cluster string, options ...CallOption) (*Tunnel, error) {
-	said := optionsOf(options)
+	said, err := optionsOf(options)
+	if err != nil {
+		return nil, err
+	}
 	opening, done, err := c.begin(ctx)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, final
@@ -245,10 +246,9 @@ class _Program:
     async def ask(self, request: Request) -> object:
         """See ``Program``."""
         number = self._next()
-        head: dict[str, Any] = {
-            "type": "request", "id": number, "timeout": round(max(0.0, request.deadline - trio.current_time()), 3),
-            **_origin(request),
-        }  # fmt: skip
+        head: dict[str, Any] = {"type": "request", "id": number, **_origin(request)}
+        if request.deadline < math.inf:  # for which JSON has no number
+            head["timeout"] = round(max(0.0, request.deadline - trio.current_time()), 3)
         if request.operation is not None:
             head["operation"] = request.operation
         with self.client.holding() as hold:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -126,6 +127,18 @@ def test_an_error_reaches_its_caller_and_a_reply_to_nobody_nobody(run: Run) -> N
             await program.send("reply", id=asked["id"], payload="late")
             asking = asyncio.create_task(place.member.request("orders", 2, timeout=60))
             asked = await program.next()
+            await program.send("reply", id=asked["id"], payload=2)
+            assert await asking == 2
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_caller_may_wait_as_long_as_it_takes(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with serving(place) as program:
+            asking = asyncio.create_task(place.member.request("orders", 1, timeout=math.inf))
+            asked = await program.next()
+            assert "timeout" not in asked
             await program.send("reply", id=asked["id"], payload=2)
             assert await asking == 2
 
