@@ -24,7 +24,7 @@ const (
 	maxDetail     = 1024
 	settled       = 5 * time.Second // after which a lost connection was a good one
 
-	longestTimeout = 100 * 365 * 24 * time.Hour // beyond it a caller waits as long as it takes
+	longestTimeout = 100 * 24 * time.Hour // a caller that waits as long as it takes says 50 days
 )
 
 // Sender is who has sent a message: a cluster, and the node in it that sent it.
@@ -160,7 +160,7 @@ type incoming struct {
 	envelope
 	Type       string            `json:"type"`
 	ID         int64             `json:"id"`
-	Timeout    *float64          `json:"timeout"` // nil if the caller waits as long as it takes
+	Timeout    float64           `json:"timeout"`
 	Sender     string            `json:"sender"`
 	Node       string            `json:"node"`
 	Headers    map[string]string `json:"headers"`
@@ -333,11 +333,8 @@ func (p *program) ask(message *incoming) error {
 	if len(p.asked) >= p.capacity {
 		return violation("more than %d requests at a time", p.capacity)
 	}
-	ctx, cancel := context.WithCancel(p.ctx)
-	if left := message.Timeout; left != nil && *left < longestTimeout.Seconds() {
-		cancel()
-		ctx, cancel = context.WithTimeout(p.ctx, time.Duration(*left*float64(time.Second)))
-	}
+	timeout := time.Duration(min(max(message.Timeout, 0), longestTimeout.Seconds()) * float64(time.Second))
+	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	p.asked[message.ID] = cancel
 	p.start(func() {
 		reply, err := p.answer(ctx, message)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, final
 
@@ -205,7 +204,7 @@ class _Program:
             Problem: it has not kept to the rules, or its token has ended.
         """
         self._post({"type": "ready", "capacity": self.capacity, **ready})
-        receiving = asyncio.ensure_future(self.client.processor.metered(self._receive(partial(served.drop, self))))
+        receiving = asyncio.ensure_future(self._metered(self._receive, partial(served.drop, self)))
         try:
             with served.having(self):
                 try:
@@ -246,9 +245,10 @@ class _Program:
     async def ask(self, request: Request) -> object:
         """See ``Program``."""
         number = self._next()
-        head: dict[str, Any] = {"type": "request", "id": number, **_origin(request)}
-        if request.deadline < math.inf:  # for which JSON has no number
-            head["timeout"] = round(max(0.0, request.deadline - trio.current_time()), 3)
+        head: dict[str, Any] = {
+            "type": "request", "id": number, "timeout": round(max(0.0, request.deadline - trio.current_time()), 3),
+            **_origin(request),
+        }  # fmt: skip
         if request.operation is not None:
             head["operation"] = request.operation
         with self.client.holding() as hold:
@@ -355,7 +355,11 @@ class _Program:
     def _put(self, outgoing: _Outgoing) -> None:
         self._out.append(outgoing)
         if self._writing is None and not self._is_gone:
-            self._writing = asyncio.ensure_future(self.client.processor.metered(self._write()))
+            self._writing = asyncio.ensure_future(self._metered(self._write))
+
+    async def _metered(self, work: Callable[..., Coroutine[object, object, None]], *given: object) -> None:
+        """Do some work in the client's time; it is made here, as a task that is cancelled at once would never do it."""
+        await self.client.processor.metered(work(*given))
 
     async def _write(self) -> None:
         while self._out:
