@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, final
 
@@ -204,7 +204,7 @@ class _Program:
             Problem: it has not kept to the rules, or its token has ended.
         """
         self._post({"type": "ready", "capacity": self.capacity, **ready})
-        receiving = asyncio.ensure_future(self.client.processor.metered(self._receive(partial(served.drop, self))))
+        receiving = asyncio.ensure_future(self._metered(self._receive, partial(served.drop, self)))
         try:
             with served.having(self):
                 try:
@@ -355,7 +355,11 @@ class _Program:
     def _put(self, outgoing: _Outgoing) -> None:
         self._out.append(outgoing)
         if self._writing is None and not self._is_gone:
-            self._writing = asyncio.ensure_future(self.client.processor.metered(self._write()))
+            self._writing = asyncio.ensure_future(self._metered(self._write))
+
+    async def _metered(self, work: Callable[..., Coroutine[object, object, None]], *given: object) -> None:
+        """Do some work in the client's time; it is made here, as a task that is cancelled at once would never do it."""
+        await self.client.processor.metered(work(*given))
 
     async def _write(self) -> None:
         while self._out:
