@@ -298,6 +298,7 @@ def bounded_http(
             self.transport = self._raw
             super().handle_websocket_upgrade(event)
             early = self.conn.trailing_data[0] + self._turns.move()
+            del self.conn, self.scope, self.headers  # 3 KiB, of no use from here on
             if early:
                 self.transport.get_protocol().data_received(early)  # type: ignore[attr-defined]
 

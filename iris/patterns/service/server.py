@@ -124,6 +124,8 @@ class Server(PeerObserver):
                 yield membership
             finally:
                 del self.memberships[cluster]
+                if membership.weight > 1:  # who joins again begins with 1
+                    self.weight_changed(cluster, 1)
                 membership.abandon()
 
     @property

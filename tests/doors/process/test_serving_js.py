@@ -62,7 +62,10 @@ def node_of(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Generator[ir
 def ask_all(node: iris.sync.Node) -> None:
     """Do with the program what callers do, and have it drain in the end."""
     node.wait_for("orders", timeout=PATIENCE)
-    ask = lambda payload, **options: node.request("orders", payload, timeout=PATIENCE, **options)  # noqa: E731
+
+    def ask(payload: object, **options: Any) -> object:
+        return node.request("orders", payload, timeout=PATIENCE, **options)
+
     assert ask({"tea": [1, None, "ü"]}) == {"tea": [1, None, "ü"]}
     assert ask(b"\n\x00") == b"\n\x00"
     assert ask(None) is None
@@ -166,8 +169,7 @@ async def _play(socket: ServerConnection, steps: list[dict[str, Any]]) -> None:
     for step in steps:
         given = base64.b64decode(step["bytes"]) if "bytes" in step else None
         if "door" in step:
-            head = json.dumps(step["door"])
-            await socket.send(head if given is None else head.encode() + b"\n" + given)
+            await socket.send(_encoded(step["door"]) if given is None else _encoded(step["door"], given))
             continue
         wanted = step["program"]
         while True:
