@@ -207,12 +207,11 @@ func (c *Client) post(
 	for {
 		answer, err := c.send(ctx, http.MethodPost, c.address(verb, name, said.query), said.header, body.Data)
 		if err == nil {
-			err = read(answer)
+			if err = read(answer); err == nil {
+				return func() { cancel(); end() }, nil
+			}
+			err = broken(ctx, err)
 		}
-		if err == nil {
-			return func() { cancel(); end() }, nil
-		}
-		err = broken(ctx, err)
 		if !said.idempotent || !isBroken(err) || pause.wait(ctx) != nil || !said.again() {
 			cancel()
 			end()

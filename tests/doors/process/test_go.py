@@ -24,6 +24,8 @@ BRINGING = 120.0
 BUILDING = 600.0
 """Seconds to compile Go's own library, which a machine does once, and to run the tests."""
 
+LONGEST = pytest.mark.timeout(3 * BUILDING)
+
 in_go = pytest.mark.skipif(
     shutil.which("go") is None, reason="Go is not installed: apt install golang-go (1.24 or later)"
 )
@@ -49,6 +51,7 @@ def module() -> None:
 
 
 @in_go
+@LONGEST
 @pytest.mark.usefixtures("module")
 def test_the_go_client_passes_its_tests_and_vet() -> None:
     assert go("vet", "./...", within=BUILDING).stderr == ""
@@ -60,6 +63,7 @@ def test_the_go_client_passes_its_tests_and_vet() -> None:
 
 
 @in_go
+@LONGEST
 @pytest.mark.long
 @pytest.mark.usefixtures("module")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="Go's race detector needs a C compiler: apt install gcc")
@@ -70,6 +74,7 @@ def test_the_go_client_has_no_data_race() -> None:
 
 
 @in_go
+@LONGEST
 @pytest.mark.usefixtures("module")
 def test_the_program_of_go_md_prints_what_stands_below_it(tmp_path: Path) -> None:
     """It is built as the page says, asks, and serves until it is interrupted."""
