@@ -12,11 +12,11 @@ import (
 )
 
 func confirm(_ context.Context, request *iris.Request) (any, error) {
-	var cups int
-	if err := request.Payload.Decode(&cups); err != nil {
-		return nil, &iris.Error{Code: "no-cups", Detail: "how many cups?"}
+	var article string
+	if err := request.Payload.Decode(&article); err != nil {
+		return nil, &iris.Error{Code: "no-article", Detail: "what is to be sent?"}
 	}
-	return fmt.Sprintf("%d cups", cups), nil
+	return article + " is on its way", nil
 }
 
 func main() {

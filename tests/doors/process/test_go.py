@@ -100,11 +100,12 @@ def test_the_program_of_go_md_prints_what_stands_below_it(tmp_path: Path) -> Non
             started = subprocess.Popen([tmp_path / "shop"], env=variables, stdout=subprocess.PIPE, text=True)
             with started as process:
                 assert process.stdout is not None
-                assert f"$ TOKEN=$(cat token) go run .\n{process.stdout.readline()}" == run
+                printed = process.stdout.readline()
                 told = terminal.run(*ask.splitlines()[0].split()[2:], "--wait", "60")
-                assert (told.stdout.decode(), told.stderr.decode()) == (ask.split("\n", 1)[1], "")
                 process.send_signal(signal.SIGINT)
                 assert process.wait(PATIENCE) == 0
+            assert f"$ TOKEN=$(cat token) go run .\n{printed}" == run
+            assert (told.stdout.decode(), told.stderr.decode()) == (ask.split("\n", 1)[1], "")
 
 
 def test_the_go_client_knows_every_code_of_the_door() -> None:
