@@ -1,8 +1,8 @@
 """Programs that serve a cluster through a door, beside members in Python: ``python -m benchmarks.door_programs``.
 
 1. ``idle``: a thousand programs that are registered and get nothing: the memory of the door, whose limit is 100 MiB.
-2. ``balance``: two programs and two members of one capacity get 10,000 requests, below saturation and beyond it: the
-   largest share by the smallest, whose limit is 1.2.
+2. ``balance``: two programs and two members of one capacity get 10,000 requests, of which they could take four times
+   as many at a time, and 4/3 times: the largest share by the smallest, whose limit is 1.2.
 3. ``killed``: the same, idempotent, while each of the four in turn is killed and started again: failures, limit 0.
 
 Everything runs in processes of its own, in a local realm that is forgotten afterwards.
@@ -200,7 +200,7 @@ async def ask(place: Place, requests: int, at_a_time: int, *, kill: bool = False
 async def balance(place: Place, requests: int) -> bool:
     """Compare what each has got."""
     fair = True
-    for at_a_time in (2 * CAPACITY, 8 * CAPACITY):
+    for at_a_time in (CAPACITY, 3 * CAPACITY):
         served, failed = await ask(place, requests, at_a_time)
         ratio = max(served.values()) / min(served.values())
         many = f"{at_a_time} at a time, of {4 * CAPACITY}"

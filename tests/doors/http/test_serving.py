@@ -458,22 +458,11 @@ def test_one_that_answers_nothing_gets_one_request_at_a_time(run: Run) -> None:
     run(work, rights=RIGHTS)
 
 
-def test_two_programs_have_as_much_as_two_members(run: Run) -> None:
-    """A slice of ``benchmarks.door_programs``: programs and members of one capacity, all of which is used."""
+def test_programs_share_the_requests(run: Run) -> None:
+    """By capacity, when all of it is used.  ``benchmarks.door_programs`` has members in Python beside them."""
 
     async def work(place: Place) -> None:
         counts = Counter[str]()
-
-        def counting(name: str) -> iris.Service:
-            service = iris.Service("orders")
-
-            @service.request
-            async def serve(request: iris.Request) -> object:
-                counts[name] += 1
-                await asyncio.sleep(0.2)
-                return request.payload
-
-            return service
 
         async def count(program: Program, name: str) -> None:
             async def answer(asked: dict[str, Any]) -> None:
@@ -486,25 +475,21 @@ def test_two_programs_have_as_much_as_two_members(run: Run) -> None:
                     tasks.create_task(answer(await program.next()))
 
         async def ask() -> None:
-            for _ in range(5):
+            for _ in range(10):
                 await place.member.request("orders", 1, timeout=60)
 
-        limits = iris.Limits(concurrency=2)
         async with (
-            iris.aio.open_node("orders") as first, first.join("orders", counting("first"), limits=limits),
-            iris.aio.open_node("orders") as second, second.join("orders", counting("second"), limits=limits),
-            serving(place, "orders?capacity=2") as one, serving(place, "orders?capacity=2") as other,
+            serving(place, "orders?capacity=8") as large, serving(place, "orders?capacity=4") as small,
             asyncio.TaskGroup() as tasks,
         ):  # fmt: skip
-            await place.member.wait_for("orders", 3)
-            serve = [tasks.create_task(count(one, "one")), tasks.create_task(count(other, "other"))]
+            serve = [tasks.create_task(count(large, "large")), tasks.create_task(count(small, "small"))]
             async with asyncio.TaskGroup() as callers:
-                for _ in range(32):
+                for _ in range(12):
                     callers.create_task(ask())
             for task in serve:
                 task.cancel()
-        assert counts.total() == 160
-        assert max(counts.values()) < 1.8 * min(counts.values()), counts
+        assert counts.total() == 120
+        assert 1.4 < counts["large"] / counts["small"] < 2.6, counts
 
     run(work, rights=RIGHTS)
 
