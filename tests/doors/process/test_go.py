@@ -7,7 +7,9 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -31,7 +33,9 @@ in_go = pytest.mark.skipif(
 )
 
 
-def go(*arguments: str, within: float, cwd: Path = CLIENT, **environment: str) -> subprocess.CompletedProcess[str]:
+def go(
+    *arguments: str, within: float, cwd: Path = CLIENT, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     """Run the ``go`` command, with the version that is installed."""
     variables = {**os.environ, "GOTOOLCHAIN": "local", **environment}
     return subprocess.run(
@@ -56,7 +60,7 @@ def module() -> None:
 def test_the_go_client_passes_its_tests_and_vet() -> None:
     assert go("vet", "./...", within=BUILDING).stderr == ""
     with open_door_for_clients() as place:
-        done = go("test", "-count=1", "-v", "./...", within=BUILDING, **place)
+        done = go("test", "-count=1", "-v", "./...", within=BUILDING, environment=place)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "--- SKIP" not in done.stdout
     assert done.stdout.count("--- PASS") > 20
@@ -69,7 +73,7 @@ def test_the_go_client_passes_its_tests_and_vet() -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="Go's race detector needs a C compiler: apt install gcc")
 def test_the_go_client_has_no_data_race() -> None:
     with open_door_for_clients() as place:
-        done = go("test", "-count=3", "-race", "./...", within=BUILDING, CGO_ENABLED="1", **place)
+        done = go("test", "-count=3", "-race", "./...", within=BUILDING, environment={**place, "CGO_ENABLED": "1"})
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
