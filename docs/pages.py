@@ -6,7 +6,7 @@
 | ``{literalinclude}`` | a program that is kept in examples/ | run in a process of its own, by this page or by a test |
 | ``output`` | what the block above it prints | compared; ``...`` stands for any text, a line of it for any lines |
 | ``console`` | commands after ``$``, with what they print | run in a shell, and compared |
-| ``js`` | a program for pages and Node.js | run by a test, and its output compared |
+| ``js``, ``go`` | a program for pages and Node.js, or for Go | run by a test, and its output compared |
 | ``sh`` | commands that are not run: ``NOT_RUN`` | read: verb, options, module and target exist |
 | ``toml``, ``json``, ``ini``, ``yaml`` | a file | parsed |
 | ``text`` | a layout, a formula, a tree | nothing: it is no code |
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-LANGUAGES: Final = frozenset({"python", "output", "console", "js", "sh", "toml", "json", "ini", "yaml", "text"})
+LANGUAGES: Final = frozenset({"python", "output", "console", "js", "go", "sh", "toml", "json", "ini", "yaml", "text"})
 NOT_RUN: Final = {
     "make": "sets up what it needs and takes minutes; CI runs `make test`",
     "iris demo": "a minute with Spark; a test runs it with fewer rows",

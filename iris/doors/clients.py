@@ -37,7 +37,7 @@ CLIENT_HEADER: Final = "iris-client"
 _REREAD: Final = 1.0
 """Seconds between two looks at the tokens file."""
 
-Right = Literal["call", "publish", "subscribe"]
+Right = Literal["call", "publish", "subscribe", "serve"]
 
 
 _WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)

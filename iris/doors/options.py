@@ -50,6 +50,7 @@ BROADCAST: Final[Readers] = {"wait": number}
 PUBLISH: Final[Readers] = {"confirm": flag, "timeout": number, "key": str, "retain": flag}
 PUSH: Final[Readers] = {"key": str, "retain": flag}
 TUNNEL: Final[Readers] = {"operation": str, "timeout": number, "wait": number, "key": str, "prefer_site": str}
+SERVE: Final[Readers] = {"capacity": whole}
 
 TIMEOUT: Final = 5.0
 """Seconds that a request, a confirmation and the opening of a tunnel have if their client does not say."""

@@ -41,6 +41,7 @@ class Token(Struct, frozen=True, kw_only=True):
         publish: patterns of topics that it may publish.
         subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
             before it is of that other realm, and there is none for all realms.
+        serve: patterns of clusters that it may serve, of the door's realm.
         expires: seconds of Unix time at which it ends; None: never.
         rate: messages that it may send each second, at each door; None: any number.
         rate_bytes: bytes of their payloads each second, likewise.
@@ -50,12 +51,13 @@ class Token(Struct, frozen=True, kw_only=True):
     call: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
+    serve: tuple[str, ...] = ()
     expires: float | None = None
     rate: float | None = None
     rate_bytes: float | None = None
 
     def may(self, right: str, wanted: str) -> bool:
-        """Return whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
+        """Return whether its bearer has a right, one of ``RIGHTS``, to all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
         return any(permits(pattern, wanted) for pattern in patterns)
 
@@ -76,6 +78,8 @@ def _parts(pattern: str) -> tuple[str, str]:
 def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
     """Raise ConfigError if a pattern of a right is malformed, or they are too many."""
     for realm, _ in map(_parts, patterns):
+        if realm and right == "serve":
+            raise ConfigError(f"client {client}: a door serves clusters of its own realm, and none of {realm[:-1]!r}")
         if realm:
             check_name(realm[:-1], "realm")
     check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
@@ -84,7 +88,7 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
 _LAST: Final = 1e11
 """Latest end of a token in seconds of Unix time, in the year 5138: a greater number is a mistake."""
 
-RIGHTS: Final = ("call", "publish", "subscribe")
+RIGHTS: Final = ("call", "publish", "subscribe", "serve")
 _RATES: Final = ("rate", "rate_bytes")
 
 
@@ -140,6 +144,7 @@ def grant(
     call: tuple[str, ...] = (),
     publish: tuple[str, ...] = (),
     subscribe: tuple[str, ...] = (),
+    serve: tuple[str, ...] = (),
     expires: float | None = None,
     rate: float | None = None,
     rate_bytes: float | None = None,
@@ -159,7 +164,8 @@ def grant(
     given = {"rate": rate, "rate_bytes": rate_bytes}
     rates = {name: check_rate(value, name) for name, value in given.items() if value is not None}
     secret = _PREFIX + secrets.token_urlsafe(32)
-    token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires, **rates)
+    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
+    token = Token(digest=digest_of(secret), expires=expires, **rights, **rates)
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):
@@ -186,7 +192,8 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
     saved = {
         name: {
             "sha256": token.digest,
-            **{right: list(getattr(token, right)) for right in RIGHTS},
+            # Without empty ones: an earlier version takes no file that names a right which it does not know.
+            **{right: list(getattr(token, right)) for right in RIGHTS if getattr(token, right)},
             **{name: value for name in ("expires", *_RATES) if (value := getattr(token, name)) is not None},
         }
         for name, token in tokens.items()

@@ -74,6 +74,10 @@ class Serving(Protocol):
         """Return a snapshot of the counters."""
         ...
 
+    def resize(self, concurrency: int, weight: int) -> None:
+        """Let so many handlers run at the same time from now on, as those of so many members; what runs goes on."""
+        ...
+
 
 @final
 class ClusterMembership:

@@ -58,6 +58,7 @@ def is_of_asyncio(name: str) -> bool:
 
 ELSEWHERE = {
     "docs/howto/calls/saga.md": "tests/spark_bridge/outcomes/test_transfers.py",
+    "docs/howto/doors/go.md": "tests/doors/process/test_go.py",
     "docs/howto/doors/nng.md": "tests/doors/nng/test_programs.py",
     "docs/howto/doors/open.md": "tests/doors/process/test_page_of_doors.py",
     "docs/howto/doors/web.md": "tests/doors/process/test_browser.py",

@@ -77,7 +77,7 @@ def test_the_same_source_gives_the_same_bits_of_an_sdist_and_of_a_wheel(
 def test_the_sdist_holds_the_tree_with_what_its_own_tests_need(source: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         entries = {entry.name.partition("/")[2]: entry for entry in archive}
-    folders = ("benchmarks", "deploy", "distribution", "docs", "examples", "iris", "tests", "typings")
+    folders = ("benchmarks", "clients", "deploy", "distribution", "docs", "examples", "iris", "tests", "typings")
     found = (
         file
         for folder in folders

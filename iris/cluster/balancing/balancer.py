@@ -22,6 +22,7 @@ Rules of this file:
   a minute while it fails; if that one is answered, its failures are forgotten.  So they are when its route opens
   again: what a process left unanswered while it stood still says nothing about it.
 - Of a large cluster a caller asks a part (``iris.cluster.balancing.subset``).
+- A member that stands for several is drawn as often as these would be, and its requests count as divided among them.
 - A key goes to the same member as long as that one lives and can be reached, whatever its load: moving a key because
   of load would move it back a moment later.
 """
@@ -105,11 +106,13 @@ class _Score:
         "place",
         "queued",
         "reported",
+        "share",
         "site",
         "suspended",
         "trial_at",
         "tried",
         "usual",
+        "weight",
     )
 
     def __init__(self, node: NodeId, site: str, distance: int, place: float) -> None:
@@ -118,6 +121,10 @@ class _Score:
         """Position of the member in this caller's order."""
         self.site = site
         self.distance = distance
+        self.weight = 1
+        """Members that it stands for."""
+        self.share = 1.0
+        """Part that each of them has of its outstanding requests."""
         self.latency = _UNKNOWN
         self.outstanding = 0
         self.reported = self.delay = 0.0
@@ -233,6 +240,12 @@ class Balancer:
         del self._ordered[self._ordered.index(score, place)]
         self._arranged = False
 
+    def weigh(self, node: NodeId, weight: int) -> None:
+        """Note for how many members a member stands: each is an entry of the list that is drawn from."""
+        score = self._scores[node]
+        score.weight, score.share = weight, 1 / weight
+        self._arranged = False
+
     def suspend(self, node: NodeId) -> None:
         """Give a member no work for now."""
         self._scores[node].suspended = True
@@ -274,6 +287,8 @@ class Balancer:
         nearest = min((score.distance for score in lively if score.reported < _SPILL_DELAY), default=None)
         if nearest is not None:
             lively = [score for score in lively if score.distance <= nearest]
+        if any(score.weight > 1 for score in lively):
+            lively = [score for score in lively for _ in range(score.weight)]
         self._asked = lively
 
     # -- for each request -----------------------------------------------------------------------------------
@@ -335,12 +350,15 @@ class Balancer:
             second += 1
         one = asked[first]
         other = asked[second]
-        if one.latency * (one.outstanding + 1) + one.delay > other.latency * (other.outstanding + 1) + other.delay:
+        if (
+            one.latency * (one.outstanding * one.share + 1) + one.delay
+            > other.latency * (other.outstanding * other.share + 1) + other.delay
+        ):
             one, other = other, one
         if other.latency > one.latency and (
             not other.outstanding
             or (
-                other.outstanding <= one.outstanding
+                other.outstanding * other.share <= one.outstanding * one.share
                 and self._outstanding < (_FEW if 2 * self._queues >= len(self._scores) else _MANY) * count
             )
         ):

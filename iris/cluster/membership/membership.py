@@ -27,6 +27,7 @@ from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, 
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.cluster.swim import (
+    MAX_CLUSTERS,
     Changed,
     ClusterEntry,
     Effect,
@@ -144,8 +145,11 @@ class Membership(PeerObserver):
         """Time at which a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
         self._answers = LookupAnswers(self)
+        self._weights: dict[NodeId, dict[str, int]] = {}
+        """Weights above 1, of members or of nodes that are about to be some, by node and cluster."""
         for kind in get_args(kinds.OfMembership):
             mesh.register(kind, self._receive)
+        mesh.register(kinds.Weight, self._receive_weight)
 
     # -- for the patterns: Directory ------------------------------------------------------------------------
 
@@ -212,6 +216,7 @@ class Membership(PeerObserver):
             self._entered.add(node, address)
             if node in self._closed_routes:
                 balancer.suspend(node)
+            self._weigh(node, address, balancer)
         return balancer
 
     def _balancer(self, order: SiteOrder) -> Balancer:
@@ -453,6 +458,22 @@ class Membership(PeerObserver):
         # Not woken up: most answers only put off what is due, and an idle node's time goes into wake-ups.
         self._sleep_scope.deadline = self._swim.deadline
 
+    def _receive_weight(self, peer: Peer, message: kinds.Weight) -> None:
+        weights = self._weights.setdefault(peer.node, {})
+        weights.pop(message.cluster, None)
+        if message.weight > 1:
+            if len(weights) >= MAX_CLUSTERS:
+                raise RemoteProtocolError(f"a node serves at most {MAX_CLUSTERS} clusters")
+            weights[message.cluster] = message.weight
+        for address in self._entered.of(peer.node):
+            if address.partition("@")[0] == message.cluster:
+                self._balancers[address].weigh(peer.node, message.weight)
+
+    def _weigh(self, node: NodeId, address: str, balancer: Balancer) -> None:
+        weight = self._weights.get(node, {}).get(address.partition("@")[0])
+        if weight is not None:
+            balancer.weigh(node, weight)
+
     def link_failed(self, error: IrisError) -> None:
         """See ``LinkingHost.link_failed``."""
         self.rejected[f"cannot link: {type(error).__name__}"] += 1
@@ -569,6 +590,7 @@ class Membership(PeerObserver):
                 self._entered.add(node, name)
                 if node in self._closed_routes:
                     balancer.suspend(node)
+                self._weigh(node, name, balancer)
         self._remove(node, but=addresses.union(serves))
 
     def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
@@ -647,6 +669,7 @@ class Membership(PeerObserver):
     def peer_removed(self, peer: Peer, _reason: str) -> None:
         """A node without a link cannot be asked."""
         self._answers.forget(peer.node)
+        self._weights.pop(peer.node, None)
         self._remove(peer.node)
         if self._remote_members.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)

@@ -33,9 +33,11 @@ from iris.doors.http.answering import (
     while_connected,
 )
 from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.http.serving import serve_program
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers, request_of
 from iris.doors.problems import Problem, problem_of
+from iris.doors.programs import ServedClusters
 from iris.doors.values import enveloped, to_line
 from iris.kernel.errors import IrisError
 
@@ -50,18 +52,24 @@ _SURVEY_TIMEOUT: Final = 1.0
 
 
 def make_app(
-    node: iris.aio.Node, clients: Clients, limits: HttpLimits, counted: HttpStatistics, origins: Sequence[str]
+    node: iris.aio.Node,
+    clients: Clients,
+    clusters: ServedClusters,
+    limits: HttpLimits,
+    counted: HttpStatistics,
+    origins: Sequence[str],
 ) -> Starlette:
     """Return the application.
 
     Args:
         node: node whose place is lent.
         clients: clients that may use it.
+        clusters: clusters that it serves for programs.
         limits: limits of all of them together.
         counted: counters of what is done.
         origins: origins of pages elsewhere that may use it, as browsers name them; ``*`` for all.
     """
-    door = _Door(node, clients, limits, counted)
+    door = _Door(node, clients, clusters, limits, counted)
     app = Starlette(
         routes=[
             # a path, as names of other realms have a slash: acme/databases
@@ -71,6 +79,7 @@ def make_app(
             Route("/publish/{name:path}", door.publish, methods=["POST"]),
             Route("/subscribe", door.subscribe, methods=["GET"]),
             WebSocketRoute("/tunnel/{name:path}", door.tunnel),
+            WebSocketRoute("/serve/{name:path}", door.serve),
             WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
         ],
@@ -114,9 +123,17 @@ def _middleware(origins: Sequence[str]) -> list[Middleware]:
 class _Door:
     """Asks, tells and follows for its clients."""
 
-    def __init__(self, node: iris.aio.Node, clients: Clients, limits: HttpLimits, counted: HttpStatistics) -> None:
+    def __init__(
+        self,
+        node: iris.aio.Node,
+        clients: Clients,
+        clusters: ServedClusters,
+        limits: HttpLimits,
+        counted: HttpStatistics,
+    ) -> None:
         self._node = node
         self._clients = clients
+        self._clusters = clusters
         self._limits = limits
         self._counted = counted
 
@@ -212,12 +229,20 @@ class _Door:
 
     async def tunnel(self, socket: WebSocket) -> None:
         """``/tunnel/CLUSTER``: a tunnel to one member."""
+        await self._talk(socket, lambda client: serve_tunnel(self._node, client, socket, self._counted))
+
+    async def serve(self, socket: WebSocket) -> None:
+        """``/serve/CLUSTER``: a program that serves a cluster."""
+        limit, counted = self._limits.body, self._counted
+        await self._talk(socket, lambda client: serve_program(self._clusters, client, socket, limit, counted))
+
+    async def _talk(self, socket: WebSocket, work: Callable[[Client], Awaitable[int]]) -> None:
         try:
             client = await reading.client_of(socket, self._clients)
         except Problem as error:
             await socket.send_denial_response(self._refuse(error))
             return
-        status = await serve_tunnel(self._node, client, socket, self._counted)
+        status = await work(client)
         if status:
             self._counted.refused[status] += 1
 
@@ -235,7 +260,7 @@ class _Door:
 
     async def no_such_tunnel(self, socket: WebSocket) -> None:
         """Tell a client that there is no WebSocket at an address."""
-        detail = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
+        detail = f"there is no WebSocket at {socket.url.path:.200}: there are /tunnel/CLUSTER and /serve/CLUSTER"
         await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", detail)))
 
     async def no_such_address(self, http: Request, error: Exception) -> Response:

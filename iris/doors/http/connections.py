@@ -298,6 +298,7 @@ def bounded_http(
             self.transport = self._raw
             super().handle_websocket_upgrade(event)
             early = self.conn.trailing_data[0] + self._turns.move()
+            del self.conn, self.scope, self.headers  # 3 KiB, of no use from here on
             if early:
                 self.transport.get_protocol().data_received(early)  # type: ignore[attr-defined]
 
@@ -410,6 +411,35 @@ class _Handshakes(ServerProtocol):
 
 
 @final
+class _Arrived:
+    """Messages of one connection for the one task that takes them: a queue of asyncio's has 2 KiB before any comes."""
+
+    __slots__ = ("_messages", "_news")
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._news: asyncio.Future[None] | None = None
+
+    def empty(self) -> bool:
+        """Return whether none waits."""
+        return not self._messages
+
+    def put_nowait(self, message: Any) -> None:
+        """Put a message behind the others."""
+        self._messages.append(message)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def get(self) -> Any:
+        """Wait for the first message, and take it."""
+        while not self._messages:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        self._news = None
+        return self._messages.pop(0)
+
+
+@final
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's protocol, which does not read while its client does not, and takes no message of endless pieces."""
 
@@ -421,6 +451,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._leave: Callable[[], None] = app_state[_LEAVE]
         self._processor: Callable[[], Processor] = app_state[_PROCESSOR]
         self.conn = _Handshakes(max_size=config.ws_max_size, logger=self.logger)
+        self.queue = _Arrived()  # type: ignore[assignment]
         self.close_timeout = _CLOSING
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -466,6 +497,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.close_sent and message["type"] == "websocket.send":  # a frame that must not be has ended it meanwhile
             raise ClientDisconnected
         await super().send(message)
+        if message["type"] == "websocket.accept":
+            del self.request, self.response  # which nobody reads any more: 2 KiB of headers
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # by a refusal: uvicorn takes it for one that was forgotten, and logs it
 

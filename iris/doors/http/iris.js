@@ -116,8 +116,74 @@ export class Door {
 
   /** Open an ordered, throttled channel to one member of a cluster; resolves to a Tunnel. */
   openTunnel(cluster, { credit = 16, ...options } = {}) {
-    const url = `${this.url.replace(/^http/, "ws")}/tunnel/${encodeURIComponent(cluster)}?${queryOf(options)}`;
-    return new Tunnel(new WebSocket(url, ["iris.tunnel.1", `iris.token.${this.token}`]), credit).opened;
+    const socket = this.#socket("tunnel", cluster, options, "iris.tunnel.1");
+    const said = (map) => socket.send(JSON.stringify(map));
+    const tunnel = new Tunnel({
+      payload: (payload) => (payload instanceof Uint8Array ? socket.send(payload) : said({ payload })),
+      credit: (number) => socket.readyState === WebSocket.OPEN && said({ credit: number }),
+      eof: () => said({ eof: true }),
+      close: () => socket.close(),
+    }, credit);
+    return new Promise((resolve, reject) => {
+      socket.onopen = () => said({ credit });
+      socket.onmessage = ({ data }) => {
+        const told = typeof data === "string" ? JSON.parse(data) : { payload: new Uint8Array(data) };
+        if ("payload" in told) tunnel.take(opened(told));
+        else if (told.eof) tunnel.finished();
+        else tunnel.lend(told.credit);
+        resolve(tunnel);
+      };
+      whenClosed(socket, (error) => {
+        tunnel.end(error);
+        reject(error ?? CLOSED);
+      });
+    });
+  }
+
+  /**
+   * Serve a cluster: `await door.serve("orders", { request: { price: async (payload, request) => 3.5 } })`.
+   *
+   * `request` gets the payload and `{ operation, sender, node, headers, timeout, signal }`; what it returns is the
+   * reply, and an IrisError that it throws reaches the caller with its code.  `signal` aborts when nobody waits.
+   * `broadcast` gets the payload and `{ sender, node, headers }`.  `tunnel` gets a Tunnel, which closes when it returns.
+   * Each of `request` and `tunnel` is a function for all operations, or one for each by its name, "" for none.
+   *
+   * When the connection is lost it connects again.  Once the option `signal` aborts it drains: it finishes what is in
+   * progress, and resolves.  An error says that this client may not serve the cluster.
+   * `capacity` requests come at a time.  `onReady` is called whenever requests come from now on.
+   */
+  async serve(cluster, handlers, { capacity = 16, signal = null, onReady = null } = {}) {
+    for (let pause = 100; !signal?.aborted; pause = Math.min(2 * pause, 5000)) {
+      const socket = this.#socket("serve", cluster, { capacity }, "iris.serve.1");
+      const program = new Program(socket, handlers, () => {
+        pause = 100;
+        onReady?.();
+      });
+      const drain = () => program.drain();
+      signal?.addEventListener("abort", drain);
+      let error = await program.ended;
+      signal?.removeEventListener("abort", drain);
+      if (signal?.aborted) return;
+      if (error?.code === "ended" || error?.code === "lost") error = await this.#refusal();
+      if (error && error.status < 500 && error.status !== 429) throw error;
+      await new Promise((resolve) => {
+        setTimeout(resolve, pause * (0.5 + Math.random() / 2));
+        signal?.addEventListener("abort", resolve);
+      });
+    }
+  }
+
+  /** Why the door does not know this token, which no WebSocket tells; null if it does. */
+  async #refusal() {
+    const error = await this.#fetch("/subscribe", { headers: {} }).catch((refused) => refused);
+    return error.status === 401 ? error : null;
+  }
+
+  #socket(verb, cluster, options, protocol) {
+    const url = `${this.url.replace(/^http/, "ws")}/${verb}/${encodeURIComponent(cluster)}?${queryOf(options)}`;
+    const socket = new WebSocket(url, [protocol, `iris.token.${this.token}`]);
+    socket.binaryType = "arraybuffer";
+    return socket;
   }
 
   async #post(verb, name, payload, { signal = null, headers = {}, ...options }) {
@@ -142,7 +208,7 @@ export class Door {
 
 /** An ordered, throttled, two-way channel to one member. */
 export class Tunnel {
-  #socket;
+  #outlet;
   #lend;
   #used = 0;
   #credit = 0;
@@ -152,28 +218,10 @@ export class Tunnel {
   #error = null;
   #ended = false;
 
-  /** Made by `Door.openTunnel`. */
-  constructor(socket, credit) {
-    this.#socket = socket;
+  /** Made by `Door.openTunnel` and `Door.serve`. */
+  constructor(outlet, credit) {
+    this.#outlet = outlet;
     this.#lend = credit;
-    socket.binaryType = "arraybuffer";
-    this.opened = new Promise((resolve, reject) => {
-      socket.onopen = () => socket.send(JSON.stringify({ credit }));
-      socket.onmessage = ({ data }) => {
-        this.#take(data);
-        resolve(this);
-      };
-      socket.onclose = ({ code, reason }) => {
-        const [word, ...rest] = reason.split(": ");
-        const status = code >= 4000 ? code - 4000 : 502;
-        const detail = rest.join(": ") || "the connection was lost";
-        if (code !== 1000) this.#error = new IrisError({ status, code: (code >= 4000 && word) || "lost", detail });
-        this.#ended = true;
-        reject(this.#error ?? CLOSED);
-        for (const wake of this.#waiting.splice(0)) wake();
-        this.#wake?.();
-      };
-    });
   }
 
   /** Send a payload; resolves when the door has room for it. */
@@ -181,20 +229,20 @@ export class Tunnel {
     while (!this.#credit && !this.#ended) await new Promise((resolve) => this.#waiting.push(resolve));
     if (this.#ended) throw this.#error ?? CLOSED;
     this.#credit -= 1;
-    this.#socket.send(payload instanceof Uint8Array ? payload : JSON.stringify({ payload }));
+    this.#outlet.payload(payload);
   }
 
   /** Say that nothing more is sent; what comes can still be read. */
   finish() {
-    if (!this.#ended) this.#socket.send('{"eof":true}');
+    if (!this.#ended) this.#outlet.eof();
   }
 
-  /** Give it up: the member gets an error. */
+  /** Give it up: the other end gets an error. */
   abort() {
-    this.#socket.close();
+    this.#outlet.close();
   }
 
-  /** What the member sends, until it has finished; an error if the tunnel broke before. */
+  /** What the other end sends, until it has finished; an error if the tunnel broke before. */
   async *[Symbol.asyncIterator]() {
     for (;;) {
       while (!this.#arrived.length) {
@@ -205,28 +253,195 @@ export class Tunnel {
       const item = this.#arrived.shift();
       if (item.eof) return;
       this.#used += 1;
-      if (this.#used * 2 >= this.#lend && this.#socket.readyState === WebSocket.OPEN) {
-        this.#socket.send(JSON.stringify({ credit: this.#used }));
+      if (this.#used * 2 >= this.#lend) {
+        if (!this.#ended) this.#outlet.credit(this.#used);
         this.#used = 0;
       }
       yield item.payload;
     }
   }
 
-  #take(data) {
-    if (typeof data !== "string") {
-      this.#arrived.push({ payload: new Uint8Array(data) });
-    } else {
-      const said = JSON.parse(data);
-      if ("credit" in said) {
-        this.#credit += said.credit;
-        for (const wake of this.#waiting.splice(0)) wake();
-        return;
-      }
-      this.#arrived.push(said.eof ? said : { payload: opened(said) });
-    }
+  /** A payload has come; for this module, as the three below are. */
+  take(payload) {
+    this.#arrived.push({ payload });
     this.#wake?.();
   }
+
+  /** The other end sends no more. */
+  finished() {
+    this.#arrived.push({ eof: true });
+    this.#wake?.();
+  }
+
+  /** The door lends so many messages more. */
+  lend(credit) {
+    this.#credit += credit;
+    for (const wake of this.#waiting.splice(0)) wake();
+  }
+
+  /** It is over, by an error or in order. */
+  end(error = null) {
+    if (this.#ended) return;
+    this.#error = error;
+    this.#ended = true;
+    for (const wake of this.#waiting.splice(0)) wake();
+    this.#wake?.();
+  }
+}
+
+/** What serves a cluster by one connection; `ended` resolves to the error by which it ended, or null. */
+class Program {
+  #socket;
+  #handlers;
+  #onReady;
+  #most = Infinity;
+  #requests = new Map();
+  #tunnels = new Map();
+
+  constructor(socket, handlers, onReady) {
+    this.#socket = socket;
+    this.#handlers = handlers;
+    this.#onReady = onReady;
+    this.ended = new Promise((resolve) => {
+      socket.onmessage = ({ data }) => this.#take(data);
+      whenClosed(socket, (error) => {
+        for (const stop of this.#requests.values()) stop.abort(error ?? CLOSED);
+        for (const tunnel of this.#tunnels.values()) tunnel.end(error ?? CLOSED);
+        resolve(error);
+      });
+    });
+  }
+
+  drain() {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#send({ type: "drain" });
+    else this.#socket.close();
+  }
+
+  #take(data) {
+    const message = readMessage(data);
+    const { type, id } = message;
+    if (type === "ready") {
+      this.#most = message.max_message;
+      this.#onReady();
+    } else if (type === "request") this.#serve(message);
+    else if (type === "cancel") this.#requests.get(id)?.abort(CLOSED);
+    else if (type === "broadcast") this.#hear(message);
+    else if (type === "tunnel") this.#talk(message);
+    else if (type === "data") this.#tunnels.get(id)?.take(opened(message));
+    else if (type === "credit") this.#tunnels.get(id)?.lend(message.credit);
+    else if (type === "eof") this.#tunnels.get(id)?.finished();
+    else if (type === "close") {
+      this.#tunnels.get(id)?.end(new IrisError({ status: 502, ...message }));
+      this.#tunnels.delete(id);
+    }
+  }
+
+  async #serve({ id, operation = "", ...message }) {
+    const stop = new AbortController();
+    this.#requests.set(id, stop);
+    try {
+      const handler = handlerOf(this.#handlers.request, operation);
+      const request = { operation, ...aboutOf(message), timeout: message.timeout, signal: stop.signal };
+      const reply = await handler(opened(message), request);
+      if (!stop.signal.aborted) this.#send({ type: "reply", id }, reply);
+    } catch (error) {
+      if (!stop.signal.aborted) this.#send({ type: "error", id, ...failure(error) });
+    }
+    this.#requests.delete(id);
+  }
+
+  async #hear({ id, ...message }) {
+    try {
+      await this.#handlers.broadcast?.(opened(message), aboutOf(message));
+    } catch (error) {
+      console.error(error);
+    }
+    this.#send({ type: "done", id });
+  }
+
+  async #talk({ id, credit, operation = "", ...message }) {
+    const lent = 16;
+    const close = (error) => {
+      if (this.#tunnels.delete(id)) this.#send({ type: "close", id, ...(error && failure(error)) });
+    };
+    const tunnel = new Tunnel({
+      payload: (payload) => this.#send({ type: "data", id }, payload),
+      credit: (number) => this.#send({ type: "credit", id, credit: number }),
+      eof: () => this.#send({ type: "eof", id }),
+      close: () => close(new IrisError({ status: 502, code: "aborted", detail: "the program has given it up" })),
+    }, lent);
+    this.#tunnels.set(id, tunnel);
+    try {
+      const handler = handlerOf(this.#handlers.tunnel, operation);
+      this.#send({ type: "credit", id, credit: lent });
+      tunnel.lend(credit);
+      await handler(tunnel, { operation, ...aboutOf(message) });
+      close();
+    } catch (error) {
+      close(error);
+    }
+    tunnel.end(CLOSED);
+  }
+
+  #send(head, payload) {
+    if (this.#socket.readyState !== WebSocket.OPEN) return;
+    const raw = payload instanceof Uint8Array;
+    const holds = head.type === "reply" || head.type === "data";
+    const text = JSON.stringify(holds && !raw ? { ...head, payload: payload ?? null } : head);
+    const about = raw ? `${text}\n` : text;
+    const bytes = new TextEncoder().encode(about);
+    const size = bytes.length + (raw ? payload.length : 0);
+    if (size > this.#most) {
+      const detail = `the door takes messages of ${this.#most} bytes, and this one has ${size}`;
+      const error = new IrisError({ status: 413, code: "too_large", detail });
+      if (head.type === "reply") this.#send({ type: "error", id: head.id, ...failure(error) });
+      else throw error;
+      return;
+    }
+    this.#socket.send(raw ? joined(bytes, payload) : about);
+  }
+}
+
+function joined(one, other) {
+  const both = new Uint8Array(one.length + other.length);
+  both.set(one);
+  both.set(other, one.length);
+  return both;
+}
+
+function readMessage(data) {
+  if (typeof data === "string") return JSON.parse(data);
+  const bytes = new Uint8Array(data);
+  const end = bytes.indexOf(10);
+  return { ...JSON.parse(new TextDecoder().decode(bytes.subarray(0, end))), payload: bytes.slice(end + 1) };
+}
+
+function aboutOf({ sender, node, headers }) {
+  return { sender, node, headers };
+}
+
+function handlerOf(handlers, operation) {
+  if (typeof handlers === "function") return handlers;
+  if (handlers && Object.hasOwn(handlers, operation)) return handlers[operation];
+  const detail = operation ? `this program does not serve ${operation}` : "this program serves none without an operation";
+  throw new IrisError({ status: 404, code: "no_such_operation", detail });
+}
+
+function failure(error) {
+  const known = error instanceof IrisError && /^[\w.-]{1,64}$/.test(error.code);
+  return { code: known ? error.code : "error", detail: known ? error.message : String(error).slice(0, 1024) };
+}
+
+/** Call a function with the error by which a WebSocket ends, or null: Node.js 20 says no more than that there is one. */
+function whenClosed(socket, end) {
+  socket.onerror = () => socket.onclose({ code: 1006, reason: "" });
+  socket.onclose = ({ code, reason }) => {
+    const [word, ...rest] = reason.split(": ");
+    const detail = rest.join(": ") || "the connection was lost";
+    const ours = code >= 4000;
+    const error = new IrisError({ status: ours ? code - 4000 : 502, code: (ours && word) || "lost", detail });
+    end(code === 1000 ? null : error);
+  };
 }
 
 const CLOSED = new IrisError({ status: 400, code: "closed", detail: "the tunnel is closed" });

@@ -23,6 +23,8 @@ class HttpLimits:
         stall_timeout: seconds that a client may take nothing of what was sent to it, before its connection is dropped.
         beat: seconds between comments in a stream of events, by which both sides see that the connection works.
         close_timeout: seconds that requests have to end when the door closes.
+        ping: seconds between two pings by WebSocket, by which the door sees that the client works.
+        ping_timeout: seconds that it has to answer, before its connection is dropped.
     """
 
     connections: int = 1000
@@ -32,6 +34,8 @@ class HttpLimits:
     stall_timeout: float = 30.0
     beat: float = 15.0
     close_timeout: float = 3.0
+    ping: float = 5.0
+    ping_timeout: float = 10.0
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -47,9 +51,11 @@ class HttpStatistics:
         turned_away: connections refused because the door had as many as it may.
         answered: requests, surveys, broadcasts and events that did what they should.
         refused: answers that told of a problem, and streams and tunnels that ended by one, by status.
-        paused: messages of tunnels that waited, as the token has a rate.
+        paused: messages of tunnels and replies of programs that waited, as the token has a rate.
         delivered: events sent to clients.
         missed: events that clients did not get because they did not read.
+        programs: programs that serve, now.
+        unheard: broadcasts that such a program did not get, as it had not done with those before.
     """
 
     connections: int = 0
@@ -59,3 +65,5 @@ class HttpStatistics:
     paused: int = 0
     delivered: int = 0
     missed: int = 0
+    programs: int = 0
+    unheard: int = 0

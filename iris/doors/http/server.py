@@ -20,6 +20,7 @@ from iris.doors.http.app import make_app, make_full_app
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.places import Places
+from iris.doors.programs import ServedClusters
 from iris.doors.reporting import reporting
 
 _logger: Final = logging.getLogger("iris")
@@ -44,14 +45,19 @@ class _ToLog(logging.Handler):
 class HttpDoor:
     """A door for HTTP.  Made by ``open_http_door``."""
 
-    def __init__(self, counted: HttpStatistics, server: uvicorn.Server) -> None:
+    def __init__(self, counted: HttpStatistics, server: uvicorn.Server, clusters: ServedClusters) -> None:
         self._counted = counted
         self._server = server
+        self._clusters = clusters
 
     def statistics(self) -> HttpStatistics:
         """Return a snapshot."""
         connections = len(self._server.server_state.connections)
-        return replace(self._counted, connections=connections, refused=self._counted.refused.copy())
+        clusters = self._clusters
+        return replace(
+            self._counted, connections=connections, refused=self._counted.refused.copy(), programs=clusters.programs,
+            unheard=clusters.missed,
+        )  # fmt: skip
 
 
 @asynccontextmanager
@@ -74,17 +80,20 @@ async def open_http_door(
         origins: origins of pages that may use it, ``https://HOST``; ``*`` for all.
         limits: limits of all clients together.
 
-    Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
+    Leaving the block has programs drain that serve, ends all streams, waits a few seconds for requests and closes all
+    connections.
     """
-    counted = HttpStatistics()
+    counted, clusters = HttpStatistics(), ServedClusters(node)
     places = Places(limits.connections, counted)
     bounded = bounded_http(limits, counted, places, clients.unauthenticated, make_full_app(origins))
     config = uvicorn.Config(
-        make_app(node, clients, limits, counted, origins),
+        make_app(node, clients, clusters, limits, counted, origins),
         http=bounded,
         ws=BoundedWebSocket,
         ws_max_size=limits.body,
         ws_per_message_deflate=False,
+        ws_ping_interval=limits.ping,
+        ws_ping_timeout=limits.ping_timeout,
         lifespan="off",
         loop="none",
         log_config=None,
@@ -124,7 +133,7 @@ async def open_http_door(
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.unauthenticated, greet)) for one in sockets]
     try:
-        door = HttpDoor(counted, server)
+        door = HttpDoor(counted, server, clusters)
         with reporting(node, "http", door.statistics):
             yield door
     finally:
@@ -132,6 +141,7 @@ async def open_http_door(
             task.cancel()
         for one in sockets:
             one.close()
+        await clusters.close()
         clients.end_streams()
         server.should_exit = True
         await serving

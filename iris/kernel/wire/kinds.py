@@ -20,6 +20,9 @@ from iris.kernel.names import NodeId
 MAX_ARRAY: Final = 1024
 """Elements of one array on the wire."""
 
+MAX_WEIGHT: Final = 1024
+"""Members that one may stand for."""
+
 MAX_NUMBER: Final = 2**62
 """Largest number that is taken from a peer.  What follows from some of them, a sum or the next one, then still has a
 form on the wire, which ends at 2**64 - 1: what has none could not be told to anybody, not even as a counter."""
@@ -308,6 +311,13 @@ class Blocked(Message, tag=0x27):
     elapsed: Count
     """Milliseconds."""
     over: bool
+
+
+class Weight(Message, tag=0x28):
+    """The sender stands for so many members of a cluster, of which it is one: programs behind it."""
+
+    cluster: Name
+    weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
 
 
 # -- broadcast: 0x30 - 0x37 --------------------------------------------------------------------------------

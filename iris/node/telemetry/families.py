@@ -221,6 +221,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_door_refusals_total": _counter("What clients were refused, by the status of HTTP.", "protocol", "status"),
     "iris_door_paused_total": _counter("Times that messages waited for the rate of a token.", "protocol"),
     "iris_door_missed_events_total": _counter("Events that clients did not get.", "protocol", "reason"),
+    "iris_door_programs": _gauge("Programs that serve a cluster.", "protocol"),
+    "iris_door_unheard_broadcasts_total": _counter("Broadcasts that such a program did not get.", "protocol"),
 }
 
 NEVER_BACK: Final = frozenset(
@@ -520,3 +522,6 @@ def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
     for reason in ("missed", "unread", "untellable"):
         if hasattr(statistics, reason):
             yield Sample("iris_door_missed_events_total", (protocol, reason), getattr(statistics, reason))
+    if hasattr(statistics, "programs"):
+        yield Sample("iris_door_programs", (protocol,), statistics.programs)
+        yield Sample("iris_door_unheard_broadcasts_total", (protocol,), statistics.unheard)

@@ -7,7 +7,7 @@ whichever member, which a bridge keeps.  Not here: what a handler has done outsi
 """
 
 from iris.patterns.service.dependencies import FromLifespan, Lifespan, is_of_lifespan
-from iris.patterns.service.handlers import InProcess, InThread, is_async
+from iris.patterns.service.handlers import InProcess, InThread, Unserved, is_async
 from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import (
     KeyClaims, Outcomes,
@@ -17,13 +17,13 @@ from iris.patterns.service.process_calls import error_name
 from iris.patterns.service.provided import provided, provided_to_threads
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name, python_signature
-from iris.patterns.service.service import DESCRIBE, Front, Limits, Requester, Service, callers
+from iris.patterns.service.service import DESCRIBE, Front, Limits, Requester, Service, callers, stand_in
 from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import PauseFlag, Role, ServiceStatistics, WorkerPools
 
 __all__ = (
     "CutOff", "DESCRIBE", "FromLifespan", "Front", "InProcess", "InThread", "KeyClaims", "Lifespan", "Limits",
     "Outcomes", "OutsideTask", "PauseFlag", "Requester", "Role", "Server", "Service", "ServiceStatistics", "Tunnels",
-    "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend", "provided",
-    "provided_to_threads", "python_signature",
+    "Unserved", "WorkerPools", "callers", "error_name", "handler_name", "is_async", "is_of_lifespan", "noted_mend",
+    "provided", "provided_to_threads", "python_signature", "stand_in",
 )  # fmt: skip

@@ -35,6 +35,25 @@ _THREADS: Final = 40
 """Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
 
 
+@final
+class Unserved(Exception):
+    """What became of a request at a program for which the handler stands: nothing, or nobody knows.
+
+    Its caller is answered as by a member that has refused it or has left.
+
+    Args:
+        code: ``MEMBER_LEFT`` if the program is gone that had it, ``DRAINING`` or ``OVERLOADED`` if none has begun it.
+        text: text for the caller.
+        retry_after: seconds after which the caller may try again.
+    """
+
+    def __init__(self, code: str, text: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(code, text)
+        self.code: Final = code
+        self.text: Final = text
+        self.retry_after: Final = retry_after
+
+
 def prepared(
     handler: Callable[..., object], signature: Signature | None = None, *, thread: bool = False, process: bool = False
 ) -> RequestHandler:

@@ -40,7 +40,7 @@ from iris.patterns.request import (
 )
 from iris.patterns.service.outcomes import not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
-from iris.patterns.service.service import DESCRIBE, Service
+from iris.patterns.service.service import DESCRIBE, EVERY, Service
 from iris.patterns.service.worker_pool import PendingRequest, Role, WorkerPool, WorkerPools, pending
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
@@ -124,6 +124,8 @@ class Server(PeerObserver):
                 yield membership
             finally:
                 del self.memberships[cluster]
+                if membership.weight > 1:  # who joins again begins with 1
+                    self.weight_changed(cluster, 1)
                 membership.abandon()
 
     @property
@@ -166,6 +168,8 @@ class Server(PeerObserver):
         handler = membership.service.requests.get(operation)
         if operation == DESCRIBE:
             handler = membership.service._describe_to
+        if handler is None:
+            handler = membership.service.requests.get(EVERY)
         if handler is None:
             wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
             text = f"cluster {cluster!r} does not serve {wanted}, but: {membership.service._serves()}"
@@ -304,7 +308,23 @@ class Server(PeerObserver):
         """See ``PoolHost``."""
         self._jobs.pop((job.peer.node, job.identifier), None)
 
+    def weight_changed(self, cluster: str, weight: int) -> None:
+        """See ``PoolHost``."""
+        for peer in (self._mesh.own, *self._mesh.peers.values()):
+            self._send_weight(peer, cluster, weight)
+
+    def _send_weight(self, peer: Peer, cluster: str, weight: int) -> None:
+        if not peer.other_realm and peer.may_ask(cluster):
+            with suppress(NotSent):  # the peer is gone, or balances as if this were one member
+                peer.link.post(kinds.Weight(cluster, weight), len(cluster), CONTROL_RESERVE)
+
     # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: Peer) -> None:
+        """Let the peer know for how many members this node stands."""
+        for cluster, membership in self.memberships.items():
+            if membership.weight > 1:
+                self._send_weight(peer, cluster, membership.weight)
 
     def frames_lost(self, peer: Peer) -> None:
         """Send the caller a list of its requests, as frames may be lost: it cancels again what it has cancelled."""
@@ -314,6 +334,7 @@ class Server(PeerObserver):
                     peer.link.post(kinds.Running(identifier), 0, CONTROL_RESERVE)
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
+        self.peer_connected(peer)
 
     def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Cancel this caller's requests; those that it may repeat run on for a while, as it may live."""

@@ -75,6 +75,8 @@ def _version() -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves; its reply is what ``Service.describe`` returns."""
 _OURS: Final = "iris."
+EVERY: Final = "*"
+"""Key of the handlers that serve whatever operation has none of its own; no operation has this name."""
 _ATTRIBUTES: Final = (
     "allow", "broadcasts", "lifespan", "name", "outcomes", "paused_by", "requests", "tracebacks", "tunnels",
 )  # fmt: skip
@@ -519,6 +521,18 @@ class Service:
         if not any(isinstance(handler, InThread | InProcess) for handler in service.requests.values()):
             service._outside = outside
         return service
+
+
+def stand_in(cluster: str, request: RequestHandler, broadcast: BroadcastHandler, tunnel: TunnelHandler) -> Service:
+    """Return a service whose handlers stand for other programs: they serve every operation.
+
+    ``request`` says by ``Unserved`` that none of them has served it.
+    """
+    service = Service(cluster)
+    service.requests[EVERY] = request
+    service.tunnels[EVERY] = tunnel
+    service.broadcasts.append(broadcast)
+    return service
 
 
 @final

@@ -36,6 +36,7 @@ from iris.patterns.request import (
     refusal_of,
 )
 from iris.patterns.service.server import Server, paused_text, refusal_text
+from iris.patterns.service.service import EVERY
 from iris.patterns.tunnel import (
     CloseCode,
     Ending,
@@ -195,7 +196,8 @@ class Tunnels(PeerObserver):
         if membership.is_paused():
             membership.paused += 1
             return Refusal(code=PAUSED, text=paused_text(membership.service))
-        handler = membership.service.tunnels.get(opening.operation)
+        tunnels = membership.service.tunnels
+        handler = tunnels.get(opening.operation) or tunnels.get(EVERY)
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
             return Refusal(code=NO_SUCH_OPERATION, text=f"cluster {opening.cluster!r} does not serve {wanted}")

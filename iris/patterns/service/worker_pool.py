@@ -49,7 +49,7 @@ from iris.patterns.service.broadcast_queue import BroadcastQueue, CreditReporter
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
-from iris.patterns.service.handlers import InProcess, RequestHandler, described, failure_in, is_only
+from iris.patterns.service.handlers import InProcess, RequestHandler, Unserved, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.loops import noted_mend
 from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
@@ -233,6 +233,10 @@ class PoolHost(CreditReporter, Protocol):
         """Note that a request has ended.  Called once for each."""
         ...
 
+    def weight_changed(self, cluster: str, weight: int) -> None:
+        """Let callers know for how many members this one stands.  Does not block."""
+        ...
+
 
 class PauseFlag(Protocol):
     """Flag that has a service refuse everything for now."""
@@ -279,6 +283,7 @@ class WorkerPool:
     Attributes:
         broadcasts: queue of the broadcasts that wait.
         kept: outcomes of requests with an idempotency key.  None: such requests are refused.
+        weight: members that it stands for: more than one where its handlers stand for several programs.
     """
 
     # As in ``Node``: with so many attributes each look-up of a method would search a dict.
@@ -288,7 +293,7 @@ class WorkerPool:
         "_node", "_nursery", "_outside", "_processes", "_queue", "_queue_bytes", "_queue_limit", "_rates", "_refused",
         "_running", "_sender", "_served", "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running",
         "_tunnels_served", "_urgent", "_waiting", "_waits", "_woken", "_workers", "broadcasts", "cluster", "draining",
-        "failures", "kept", "paused", "received", "repeated", "service",
+        "failures", "kept", "paused", "received", "repeated", "service", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -303,6 +308,7 @@ class WorkerPool:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
+        self.weight = 1
         self.paused = 0
         self.kept: Final = (
             None
@@ -438,10 +444,7 @@ class WorkerPool:
         elif self._workers < self._concurrency:
             self._workers += 1
             self._queue.append(job)
-            if self._outside is None:
-                self._nursery.start_soon(self._work)
-            else:
-                self._outside.begin(self._serve, self._context)
+            self._begin_worker()
         elif self._shedding.busy and self._shedding.refuses(
             job.priority, job.arrived, len(self._queue), len(self._running)
         ):
@@ -452,6 +455,23 @@ class WorkerPool:
         else:
             return self._enqueue(job)
         return True
+
+    def resize(self, concurrency: int, weight: int) -> None:
+        """Let so many handlers run at the same time from now on, as those of so many members; what runs goes on."""
+        weight = min(weight, kinds.MAX_WEIGHT)
+        if weight != self.weight:
+            self.weight = weight
+            self._host.weight_changed(self.cluster, weight)
+        self._concurrency = concurrency
+        for _ in range(min(self.queued, concurrency - self._workers)):
+            self._workers += 1
+            self._begin_worker()
+
+    def _begin_worker(self) -> None:
+        if self._outside is None:
+            self._nursery.start_soon(self._work)
+        else:
+            self._outside.begin(self._serve, self._context)
 
     def is_paused(self) -> bool:
         """Return whether the service is to refuse everything for now."""
@@ -857,6 +877,13 @@ class WorkerPool:
         return kinds.Reply(job.identifier, payload), size
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
+        if isinstance(error, Unserved):
+            if error.code == MEMBER_LEFT:
+                self._cancelled += 1
+            else:
+                self._refused += 1
+            after = int(error.retry_after * 1000)
+            return kinds.Failure(job.identifier, error.code, error.text, after), len(error.text)
         self._failed += 1
         # That another service has refused says nothing of what this handler has done before it asked that.
         job.refused = isinstance(error, RemoteError) and not error.received

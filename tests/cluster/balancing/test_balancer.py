@@ -55,6 +55,26 @@ def test_equal_members_get_equal_work() -> None:
     assert all(800 < count < 1200 for count in seen.values())
 
 
+@pytest.mark.parametrize("at_a_time", [1, 8, 40])
+def test_a_member_that_stands_for_several_gets_as_much_as_these_would(at_a_time: int) -> None:
+    """Whether few requests are in progress or many, each of which takes as long at any member."""
+    made = balancer(3)
+    made.weigh(node(2), 2)
+    counts, going = Counter[NodeId](), list[NodeId]()
+    for _ in range(8000):
+        member = made.pick()
+        assert member is not None
+        counts[member] += 1
+        made.started(member)
+        going.append(member)
+        if len(going) >= at_a_time:
+            made.finished(going.pop(0), 0.01, ok=True)
+    shares = counts[node(0)], counts[node(1)], counts[node(2)] / 2
+    assert max(shares) < 1.2 * min(shares), counts
+    made.weigh(node(2), 1)
+    assert "3 members, 3 of them" in repr(made)
+
+
 def test_outstanding_requests_drive_work_elsewhere() -> None:
     two = balancer(2)
     for member in (node(0), node(1)):

@@ -83,6 +83,12 @@ EXPECTED = {
 }
 
 
+def node_command() -> list[str]:
+    """Return what runs Node.js with WebSockets."""
+    old = int(subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout[1:3]) < 22
+    return ["node", *(["--experimental-websocket"] if old else [])]
+
+
 def run_in_node(url: str, secret: str, body: str, folder: Path) -> object:
     """Run the body of an async function in Node.js, and return what it returns."""
     program = body.replace("await import(`${url}/iris.js`)", 'await import("./iris.mjs")')
@@ -98,8 +104,7 @@ def run_module(program: str, folder: Path, name: str = "program.mjs") -> str:
     """Run a program in Node.js beside the module ``./iris.mjs``, and return what it prints."""
     (folder / "iris.mjs").write_bytes(MODULE.read_bytes())
     (folder / name).write_text(program)
-    old = int(subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout[1:3]) < 22
-    command = ["node", *(["--experimental-websocket"] if old else []), name]
+    command = [*node_command(), name]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,0 +1,246 @@
+"""Programs that serve a cluster through a door, beside members in Python: ``python -m benchmarks.door_programs``.
+
+1. ``idle``: a thousand programs that are registered and get nothing: the memory of the door, whose limit is 100 MiB.
+2. ``balance``: two programs and two members of one capacity get 10,000 requests, of which they could take four times
+   as many at a time, and 4/3 times: the largest share by the smallest, whose limit is 1.2.
+3. ``killed``: the same, idempotent, while each of the four in turn is killed and started again: failures, limit 0.
+
+Everything runs in processes of its own, in a local realm that is forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+import iris
+import iris.aio
+from iris.doors import grant
+
+CAPACITY: Final = 8
+TAKES: Final = 0.05
+"""Seconds that a request takes."""
+
+IDLE: Final = 1000
+MEMORY: Final = 100 << 20
+SHARE: Final = 1.2
+_PROTOCOL: Final = Subprotocol("iris.serve.1")
+
+
+def _socket(url: str, token: str) -> connect:
+    bearer = {"authorization": f"Bearer {token}"}
+    return connect(
+        f"{url}/serve/orders?capacity={CAPACITY}", additional_headers=bearer, subprotocols=[_PROTOCOL], max_queue=None,
+        compression=None,
+    )  # fmt: skip
+
+
+async def program(url: str, token: str, name: str) -> None:
+    """Be a program that serves until it is killed."""
+    async with _socket(url, token) as socket, asyncio.TaskGroup() as tasks:
+
+        async def answer(number: int) -> None:
+            await asyncio.sleep(TAKES)
+            await socket.send(json.dumps({"type": "reply", "id": number, "payload": name}))
+
+        async for message in socket:
+            asked = json.loads(message)
+            if asked["type"] == "ready":
+                print("ready", flush=True)
+            elif asked["type"] == "request":
+                tasks.create_task(answer(asked["id"]))
+
+
+async def member(name: str) -> None:
+    """Be a member that serves until it is killed."""
+    service = iris.Service("orders")
+
+    @service.request
+    async def answer(_: iris.Request) -> str:
+        await asyncio.sleep(TAKES)
+        return name
+
+    async with (
+        iris.aio.open_node("orders") as node,
+        node.join("orders", service, limits=iris.Limits(concurrency=CAPACITY)),
+    ):
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+
+class Place:
+    """A realm with a door in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.tokens = home / "tokens"
+        self.environment = {**os.environ, "IRIS_HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+        self.secrets = [grant(self.tokens, f"client{number}", serve=("orders",)) for number in range(4)]
+        self.url = ""
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        options = ("--http", "127.0.0.1:0", "--tokens", str(self.tokens), "--max-connections", "1100")
+        self._begin("door", "-m", "iris", "door", *options)
+        self.url = self._line("door", "http://").replace("http://", "ws://")
+
+    def start(self, name: str) -> None:
+        """Start a program or member, and wait until it serves."""
+        arguments = ("program", self.url, self.secrets[0]) if name.startswith("program") else ("member",)
+        self._begin(name, "-m", "benchmarks.door_programs", *arguments, name)
+        self._line(name, "ready")
+
+    def kill(self, name: str) -> None:
+        """Kill it."""
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
+
+    def memory(self) -> int:
+        """Return the bytes of memory that the door occupies."""
+        status = Path(f"/proc/{self.processes['door'].pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        return int(line.split()[1]) * 1024
+
+    def _begin(self, name: str, *arguments: str) -> None:
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, *arguments], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def _line(self, name: str, begin: str) -> str:
+        output = self.processes[name].stdout
+        assert output is not None
+        for line in output:
+            found = line.decode().find(begin)
+            if found >= 0:
+                return line.decode()[found:].strip()
+        raise AssertionError(f"{name} has ended")
+
+
+@contextmanager
+def opened() -> Generator[Place]:
+    """Open a door in a realm of its own, for this process as well."""
+    with tempfile.TemporaryDirectory(prefix="ip", dir="/tmp") as home:
+        os.environ.update(IRIS_HOME=home, XDG_RUNTIME_DIR=home)
+        place = Place(Path(home))
+        try:
+            yield place
+        finally:
+            for process in place.processes.values():
+                process.kill()
+                process.wait()
+
+
+@asynccontextmanager
+async def caller(members: int) -> AsyncGenerator[iris.aio.Node]:
+    """Open a node that asks, once it sees so many members."""
+    async with iris.aio.open_node("shop") as node:
+        await node.wait_for("orders", members, timeout=60)
+        yield node
+
+
+async def idle(place: Place, programs: int) -> bool:
+    """Register programs that do nothing."""
+    before = place.memory()
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(programs):
+            socket = await stack.enter_async_context(_socket(place.url, place.secrets[number % 4]))
+            await socket.recv()
+        await asyncio.sleep(12)  # pings come and go
+        after = place.memory()
+    each = (after - before) / programs / 1024
+    print(f"{programs} idle programs: {after / 2**20:.1f} MiB, {before / 2**20:.1f} without, {each:.1f} KiB each")
+    return after <= MEMORY
+
+
+async def ask(place: Place, requests: int, at_a_time: int, *, kill: bool = False) -> tuple[Counter[str], int]:
+    """Ask so often, so many at a time; return who has answered how often, and how many requests failed."""
+    served, failed, left = Counter[str](), 0, requests
+    options = iris.RequestOptions(idempotent=True)
+
+    async def asking(node: iris.aio.Node) -> None:
+        nonlocal left, failed
+        while left > 0:
+            left -= 1
+            try:
+                served[await node.request("orders", None, timeout=30, options=options)] += 1
+            except iris.IrisError as error:
+                failed += 1
+                print(f"failed: {error!r}")
+
+    async def killing(names: list[str]) -> None:
+        while True:
+            for name in names:
+                await asyncio.sleep(1)
+                place.kill(name)
+                await asyncio.to_thread(place.start, name)
+
+    async with caller(3) as node:
+        kills = asyncio.create_task(killing(["program1", "member1", "program2", "member2"])) if kill else None
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(at_a_time):
+                tasks.create_task(asking(node))
+        if kills is not None:
+            kills.cancel()
+            await asyncio.wait([kills])
+    return served, failed
+
+
+async def balance(place: Place, requests: int) -> bool:
+    """Compare what each has got."""
+    fair = True
+    for at_a_time in (CAPACITY, 3 * CAPACITY):
+        served, failed = await ask(place, requests, at_a_time)
+        ratio = max(served.values()) / min(served.values())
+        many = f"{at_a_time} at a time, of {4 * CAPACITY}"
+        print(f"{many}: {dict(served)}, largest by smallest {ratio:.2f}, {failed} failed")
+        fair = fair and len(served) == 4 and ratio <= SHARE and not failed
+    return fair
+
+
+async def killed(place: Place, requests: int) -> bool:
+    """Ask while they are killed."""
+    served, failed = await ask(place, requests, 2 * CAPACITY, kill=True)
+    print(f"killed in turn: {dict(served)}, {failed} of {requests} failed")
+    return not failed
+
+
+def main() -> int:
+    """Run what is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="idle, balance, killed; all if nothing is said")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--programs", type=int, default=IDLE, help="of idle")
+    given = parser.parse_args()
+    if given.what[:1] in (["program"], ["member"]):
+        kind: Any = program if given.what[0] == "program" else member
+        asyncio.run(kind(*given.what[1:]))
+        return 0
+    what = given.what or ["idle", "balance", "killed"]
+    passed = True
+    with opened() as place:
+        if "idle" in what:
+            passed = asyncio.run(idle(place, given.programs)) and passed
+        if what != ["idle"]:
+            for name in ("program1", "program2", "member1", "member2"):
+                place.start(name)
+        if "balance" in what:
+            passed = asyncio.run(balance(place, given.requests)) and passed
+        if "killed" in what:
+            passed = asyncio.run(killed(place, given.requests)) and passed
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
