@@ -19,6 +19,8 @@ from typing import Final
 from benchmarks.membership import balancing, scenarios
 from benchmarks.membership.balancing import Shares
 from benchmarks.membership.malice import malice
+from benchmarks.membership.overlays import Drawn, Fingers, Hubs, Nearest, Overlay, Rings
+from benchmarks.membership.realm import Realm
 from benchmarks.membership.scenarios import Death, Rate
 
 
@@ -213,6 +215,57 @@ def balance(quick: bool) -> None:
             )
 
 
+_OVERLAYS: Final[dict[str, Callable[[], Overlay | None]]] = {
+    "everybody": lambda: None,
+    "three hubs": lambda: Hubs(3),
+    "six rings": lambda: Rings(6),
+    "fingers": Fingers,
+    "nearest six": lambda: Nearest(6),
+    "drawn, four": lambda: Drawn(4),
+    "drawn, six": lambda: Drawn(6),
+    "drawn, eight": lambda: Drawn(8),
+}
+
+
+def overlays(quick: bool) -> None:
+    """Each node keeps a link to few; takes half an hour."""
+    for size in (100, 1000)[: 1 if quick else 2]:
+        runs = 3 if quick or size > 100 else 10
+        _heading(
+            f"Sparse links, {size} members",
+            "a node keeps links to",
+            "links: mean / most",
+            "links that a join makes",
+            "join seen by all",
+            "silent: dead everywhere",
+            "false deaths",
+            "links that come and go, per minute and node",
+        )
+        for name, make in _OVERLAYS.items():
+            links = Realm(size, 1, overlay=make()).links
+            counts = [size - 1] if links is None else links.counts()
+            seen = scenarios.arrivals(size, 1, count=5, overlay=make())
+            rate = scenarios.steady(size, 1, overlay=make())
+            deaths = [scenarios.silent_death(size, seed, callers=0, overlay=make()) for seed in range(runs)]
+            _say(
+                name,
+                f"{statistics.mean(counts):.0f} / {max(counts)}",
+                f"{statistics.mean(seen.handshakes):.0f}",
+                f"{max(seen.joins):.2f} s",
+                _span([death.dead_everywhere for death in deaths]),
+                str(sum(death.false_deaths for death in deaths) + rate.deaths),
+                f"{rate.handshakes:.1f}",
+            )
+    _heading(
+        "Sparse links, 40 members", "a node keeps links to", "20 vanish: all known dead", "full view after 30 s apart"
+    )
+    for name, make in _OVERLAYS.items():
+        seeds = range(2 if quick else 5)
+        vanished = [scenarios.decimated(40, seed, overlay=make()) for seed in seeds]
+        healed = [scenarios.partition(40, seed, seconds=30.0, overlay=make()).full_view for seed in seeds]
+        _say(name, _span(vanished), _span(healed))
+
+
 def scale(quick: bool) -> None:
     """Ten thousand machines; takes 6 GB and some minutes."""
     size = 2000 if quick else 10_000
@@ -277,7 +330,7 @@ SCENARIOS: Final = {
     "balance": balance,
 }
 
-LONG: Final = {"scale": scale, "large-partitions": large_partitions}
+LONG: Final = {"overlays": overlays, "scale": scale, "large-partitions": large_partitions}
 """Run only when named."""
 
 

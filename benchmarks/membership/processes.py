@@ -1,7 +1,8 @@
 """``python -m benchmarks.membership.processes``: real processes on this machine, each a node of one local realm.
 
-How long until all see all; what an idle node costs; and how soon all know when one is killed.  Times are of the
-system's monotonic clock, which all processes share.
+How long until all see all, if they are opened together; what that costs each; what an idle node costs; how long a first
+request takes; and how soon all know when one is killed.  Python and Iris are loaded before, which is measured by
+itself.  Times are of the system's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
 import trio
 
-import iris
+from iris.api import Request, Service, open_node  # not by ``import iris``, which loads them when they are used
 from iris.kernel.tasks.wakeup import Wakeup
 
 _CLUSTER: Final = "swarm"
@@ -31,10 +32,10 @@ _PATIENCE: Final = 600.0
 _SETTLED: Final = "settled"
 """Text noted once a node has sent each change as often as it is sent."""
 
-_NO_CHANGES: Final = ("begun", "up", "complete", "spent", "routed out")
+_NO_CHANGES: Final = ("loaded", "up", "complete", "spent", "linked", "handshakes", "asked", "routed out")
 
 _TOGETHER: Final = 4
-"""Processes that start at a time: starting is mostly the work of Python, and the machine may have other work."""
+"""Processes that load Python and Iris at a time: the machine may have other work."""
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -47,11 +48,17 @@ async def serve(log: Path, members: int) -> None:
         def note(what: str, node: str) -> None:
             file.write(json.dumps([time.monotonic(), what, node]) + "\n")
 
-        note("begun", f"{time.process_time():.3f}")
+        note("loaded", f"{time.process_time():.3f}")
+        await trio.to_thread.run_sync(sys.stdin.readline)
+        service = Service(_CLUSTER)
+
+        @service.request
+        async def echo(request: Request) -> object:
+            return request.payload
 
         async with (
-            iris.open_node(_CLUSTER) as node,
-            node.join(_CLUSTER, iris.Service(_CLUSTER)),
+            open_node(_CLUSTER) as node,
+            node.join(_CLUSTER, service),
             node.watch(_CLUSTER) as changes,
             trio.open_nursery() as nursery,
         ):
@@ -62,6 +69,13 @@ async def serve(log: Path, members: int) -> None:
                 await node.wait_for(_CLUSTER, members=members, timeout=_PATIENCE)
                 note("complete", node.id)
                 note("spent", f"{time.process_time():.3f}")
+                await trio.to_thread.run_sync(sys.stdin.readline)
+                counted = node.statistics()
+                note("linked", str(len(counted.links)))
+                note("handshakes", str(counted.handshakes))
+                began = time.monotonic()
+                await node.request(_CLUSTER, b"")
+                note("asked", f"{time.monotonic() - began:.6f}")
 
             news = Wakeup()
 
@@ -89,20 +103,32 @@ class Swarm:
         self.size = size
 
     def start(self) -> None:
-        """Start every process, some at a time."""
+        """Start every process, some at a time; each waits to be told to open its node."""
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+            "PYTHONPYCACHEPREFIX": str(self._directory / "bytecode"),
             "IRIS_HOME": str(self._directory / "home"),
             "XDG_RUNTIME_DIR": str(self._directory),
         }
         for number in range(self.size):
-            while sum(not self.has(other, "up") for other in list(self.processes)[-_TOGETHER:]) >= _TOGETHER:
+            while sum(not self.has(other, "loaded") for other in list(self.processes)[-_TOGETHER:]) >= _TOGETHER:
                 time.sleep(0.05)
                 self._check_living()
             command = [sys.executable, "-m", "benchmarks.membership.processes", "--size", str(self.size)]
             self.processes[number] = subprocess.Popen(
-                [*command, "--log", str(self._log(number))], cwd=_ROOT, env=environment
+                [*command, "--log", str(self._log(number))],
+                cwd=_ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                bufsize=0,
             )
+        self.wait("loaded", lambda number: self.has(number, "loaded"))
+
+    def go_on(self, number: int) -> None:
+        """Let a process take its next step: open its node, then ask."""
+        stdin = self.processes[number].stdin
+        assert stdin is not None
+        stdin.write(b"\n")
 
     def _check_living(self) -> None:
         ended = [number for number, process in self.processes.items() if process.poll() is not None]
@@ -124,13 +150,17 @@ class Swarm:
         """Return whether a process has written this down."""
         return any(kind == what for _, kind, _ in self.notes(number))
 
-    def spent(self, what: str) -> float:
-        """Return the processor time of all processes, in seconds, when each had begun, or was complete."""
-        return sum(float(next(said for _, kind, said in self.notes(n) if kind == what)) for n in self.processes)
+    def noted(self, number: int, what: str) -> tuple[float, str]:
+        """Return when a process first noted something, and what it said of it."""
+        return next((at, said) for at, kind, said in self.notes(number) if kind == what)
 
-    def wait(self, what: str, condition: Callable[[int], bool]) -> None:
-        """Wait until a condition holds for every living process."""
-        waiting = set(self.processes)
+    def numbers(self, what: str) -> list[float]:
+        """Return what each process first noted as a number, sorted."""
+        return sorted(float(self.noted(number, what)[1]) for number in self.processes)
+
+    def wait(self, what: str, condition: Callable[[int], bool], among: Iterable[int] | None = None) -> None:
+        """Wait until a condition holds for every living process, or for some of them."""
+        waiting = set(self.processes if among is None else among)
         until = time.monotonic() + _PATIENCE
         while waiting:
             waiting = {number for number in waiting if not condition(number)}
@@ -164,6 +194,10 @@ class Swarm:
         routed = sorted(self.first(other, "routed out", node, since) for other in self.processes)
         dead = sorted(self.first(other, "lost", node, since) for other in self.processes)
         return routed, dead
+
+    def descriptors(self) -> list[int]:
+        """Return how many files each process has open, sorted."""
+        return sorted(len(list(Path(f"/proc/{process.pid}/fd").iterdir())) for process in self.processes.values())
 
     def costs(self, seconds: float) -> tuple[list[float], list[float]]:
         """Return the share of a core that each process takes over so many seconds, and its memory in MiB."""
@@ -206,24 +240,40 @@ def _at(values: Sequence[float], share: float) -> float:
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
+def _spread(values: Sequence[float], unit: str = "") -> str:
+    return f"{statistics.mean(values):.3g} {unit}".rstrip() + f" mean, {max(values):.3g} {unit}".rstrip() + " worst"
+
+
 def measure(size: int, kills: int, idle: float) -> None:
     """Run it and print what was measured."""
-    began = time.monotonic()
     with open_swarm(size) as swarm:
+        loading = swarm.numbers("loaded")
+        empty = sorted(_memory(process.pid) for process in swarm.processes.values())
+        print(f"loading Python and Iris: {_spread(loading, 's')} of processor time, {_spread(empty, 'MiB')}")
+        began = time.monotonic()
+        for number in swarm.processes:
+            swarm.go_on(number)
         swarm.wait("all see all", lambda number: swarm.has(number, "spent"))
-        ups = [next(at for at, what, _ in swarm.notes(number) if what == "up") for number in swarm.processes]
-        complete = [next(at for at, what, _ in swarm.notes(number) if what == "complete") for number in swarm.processes]
+        complete = max(swarm.noted(number, "complete")[0] for number in swarm.processes)
+        before = {number: float(swarm.noted(number, "loaded")[1]) for number in swarm.processes}
+        spent = sorted(float(swarm.noted(number, "spent")[1]) - before[number] for number in swarm.processes)
         print(
-            f"{size} processes: all up after {max(ups) - began:.1f} s, "
-            f"all see all {max(complete) - max(ups):.2f} s after the last one"
+            f"{size} processes: all see all after {complete - began:.2f} s; processor time {sum(spent):.1f} s, "
+            f"{_spread(spent, 's')}; load of the machine {os.getloadavg()[0]:.1f}"
         )
-        imports, all_of_it = swarm.spent("begun"), swarm.spent("spent")
-        print(f"processor time: {imports:.1f} s to start Python and Iris, {all_of_it - imports:.1f} s to meet")
         swarm.wait_settled()
         shares, memory = swarm.costs(idle)
         print(f"idle for {idle:g} s, load of the machine {os.getloadavg()[0]:.1f}:")
         print(f"  core: {statistics.mean(shares):.2%} mean, {max(shares):.2%} worst")
-        print(f"  memory: {statistics.mean(memory):.1f} MiB mean, {max(memory):.1f} MiB worst")
+        print(f"  memory: {_spread(memory, 'MiB')}")
+        for number in swarm.processes:
+            swarm.go_on(number)
+            swarm.wait("asked", lambda number: swarm.has(number, "asked"), among=[number])
+        asked = [1e3 * seconds for seconds in swarm.numbers("asked")]
+        for what in ("linked", "handshakes"):
+            print(f"  {what}: {_spread(swarm.numbers(what))}")
+        print(f"  descriptors: {_spread(swarm.descriptors())}")
+        print(f"  first request: {_at(asked, 0.5):.1f} ms p50, {asked[-1]:.1f} ms worst")
         routed: list[float] = []
         dead: list[float] = []
         for number in random.Random(1).sample(sorted(swarm.processes), min(kills, size - 2)):

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Final, cast, final, get_args
 
-from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send, SwimPorts
+from benchmarks.membership.overlays import HANDSHAKE, Links, LinksOf, Overlay
+from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send, SwimPorts, Synchronized
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -51,6 +52,9 @@ class _AllLinked:
     def contacts(self) -> Collection[NodeId]:
         """See ``LinkedNodes.contacts``."""
         return ()
+
+    def partners(self) -> None:
+        """See ``LinkedNodes.partners``."""
 
 
 @final
@@ -127,6 +131,7 @@ class Realm:
         latency: shortest and longest time of a message in seconds.
         encoded: pass every message through the product's wire format, and check its size.
         traced: keep a digest of every effect.
+        overlay: whom each node keeps a link to.  None: everybody.
     """
 
     def __init__(
@@ -141,6 +146,7 @@ class Realm:
         shared: bool = True,
         encoded: bool = False,
         traced: bool = False,
+        overlay: Overlay | None = None,
     ) -> None:
         self.config: Final = config or Config()
         self.random: Final = Random(seed)
@@ -157,6 +163,7 @@ class Realm:
         """Called with each effect that is no message, by observer."""
         self.interceptor: Callable[[NodeId, kinds.OfMembership, NodeId], bool] | None = None
         """Called with each message that arrives (receiver, message, sender); True takes it off the machine."""
+        self.links: Final = None if overlay is None else Links(overlay, Random(seed), self._greet)
         self._latency = latency
         self._keys: dict[NodeId, bytes] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -164,6 +171,9 @@ class Realm:
         self._armed: dict[NodeId, float] = {}
         self._killed: set[NodeId] = set()
         self._stalled: dict[NodeId, float] = {}
+        self._settled = not settled
+        self._joining: set[NodeId] = set()
+        """Nodes that have not been sent everybody's records yet: who chose among the first would choose again."""
         self._encoded = encoded
         self._decoder = wire.BatchDecoder(*get_args(kinds.OfMembership))
         self._digest = hashlib.blake2b(digest_size=16) if traced else None
@@ -172,6 +182,10 @@ class Realm:
         view = View if not settled else population.view if shared else population.whole_view
         for record in records:
             self._start(record, view)
+        if settled:
+            for node in self.nodes:
+                self._choose(node)
+            self._settled = True
 
     def __repr__(self) -> str:
         return f"<Realm of {len(self.machines)} at {self.now:.3f} s>"
@@ -209,7 +223,11 @@ class Realm:
         node = record.node
         self.machines[node] = Swim(
             record=record,
-            ports=SwimPorts(trust=self.trust(node), links=_AllLinked(), workload=_Idle()),
+            ports=SwimPorts(
+                trust=self.trust(node),
+                links=_AllLinked() if self.links is None else LinksOf(node, self.links),
+                workload=_Idle(),
+            ),
             config=self.config,
             random=Random(self.random.getrandbits(64)),
             now=self.now,
@@ -223,18 +241,24 @@ class Realm:
         """Start a node; with ``contact`` it joins there."""
         node = self._start(self._new_record(), View)
         if contact is not None:
+            self._joining.add(node)
             self.perform(node, self.machines[node].join([contact], self.now))
         return node
 
     def vanish(self, node: NodeId) -> None:
         """The host of a node is gone: nothing answers, nothing is refused."""
         del self.machines[node]
+        if self.links is not None:
+            self.links.forget(node)
 
     def kill(self, node: NodeId, *, linked: float = 1.0) -> None:
-        """A node's process is gone: ``linked`` of the others see their connection break within 5 ms."""
-        del self.machines[node]
+        """A node's process is gone: ``linked`` of those linked to it see their connection break within 5 ms."""
+        others = [other for other in self.nodes if other != node]
+        if self.links is not None:
+            others = sorted(self.links.open(node, self.now).intersection(others))
         self._killed.add(node)
-        for other in self.nodes:
+        self.vanish(node)
+        for other in others:
             if self.random.random() < linked:
                 self.after(0.001 + 0.004 * self.random.random(), self._refuse, other, node)
 
@@ -295,6 +319,10 @@ class Realm:
 
     def perform(self, node: NodeId, effects: Effects) -> None:
         """Do what a machine asks."""
+        if any(isinstance(effect, Synchronized) for effect in effects):
+            self._joining.discard(node)
+        if self.links is not None and any(isinstance(effect, (Changed, Synchronized)) for effect in effects):
+            self._choose(node)
         for effect in effects:
             if self._digest is not None:
                 self._digest.update(f"{self.now:.9f} {node} {effect!r}\n".encode())
@@ -322,6 +350,8 @@ class Realm:
             (message,) = self._decoder.decode_untrusted(frame)
         shortest, longest = self._latency
         delay = shortest + (longest - shortest) * self.random.random()
+        if self.links is not None and receiver in self.machines:
+            delay += self.links.use(sender, receiver, self.now)
         self.after(delay, self._arrive, sender, receiver, message)
 
     def _arrive(self, sender: NodeId, receiver: NodeId, message: kinds.OfMembership) -> None:
@@ -335,6 +365,23 @@ class Realm:
         if self.interceptor is not None and self.interceptor(receiver, message, sender):
             return
         self.perform(receiver, machine.receive(message, sender, self.now))
+
+    # -- links ----------------------------------------------------------------------------------------------
+
+    def _choose(self, node: NodeId) -> None:
+        if self.links is not None and node in self.machines and node not in self._joining:
+            live = [record.node for record in self.machines[node].members()]
+            self.links.choose(node, live, [one for one in live if self._can_link(node, one)])
+
+    def _can_link(self, node: NodeId, other: NodeId) -> bool:
+        return other in self.machines and not (self.cut is not None and self.cut(node, other))
+
+    def _greet(self, node: NodeId, other: NodeId) -> None:
+        """Two nodes are linked: each sends its own record, as ``Membership.peer_connected`` does."""
+        if self._settled:
+            for sender, receiver in ((node, other), (other, node)):
+                own = self.machines[sender].own
+                self.after(HANDSHAKE, self.post, sender, receiver, kinds.State(False, (own.as_update(),)))
 
     # -- what was seen --------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import math
 from typing import Final, final
 
 from benchmarks.membership.callers import Callers
+from benchmarks.membership.overlays import Overlay
 from benchmarks.membership.realm import Realm
 from iris.cluster.swim.records import MemberState
 from iris.kernel.names import NodeId
@@ -39,19 +40,21 @@ def _end(realm: Realm, victim: NodeId, since: float, callers: Callers | None) ->
     suspected = realm.times(victim, MemberState.SUSPECT, since)
     survivors = len(realm.machines)
     return Death(
-        suspected_first=suspected[0],
-        dead_first=dead[0],
+        suspected_first=min(suspected, default=math.inf),
+        dead_first=min(dead, default=math.inf),
         dead_everywhere=dead[-1] if len(dead) == survivors else math.inf,
-        routed_out_half=closed[len(closed) // 2],
+        routed_out_half=closed[len(closed) // 2] if closed else math.inf,
         routed_out_everywhere=closed[-1] if len(closed) == survivors else math.inf,
         last_request=max(callers.last_sent.values()) - since if callers and callers.last_sent else math.nan,
         false_deaths=sum(noted.subject != victim for noted in realm.deaths()),
     )
 
 
-def silent_death(size: int, seed: int, *, loss: float = 0.0, callers: int = 10) -> Death:
+def silent_death(
+    size: int, seed: int, *, loss: float = 0.0, callers: int = 10, overlay: Overlay | None = None
+) -> Death:
     """A host vanishes without a word while some have work for a member on it."""
-    realm = Realm(size, seed, loss=loss)
+    realm = Realm(size, seed, loss=loss, overlay=overlay)
     victim, *others = realm.random.sample(realm.nodes, min(size, callers + 1))
     sending = Callers(realm, others, victim)
     realm.run(_SETTLE + realm.random.random())
@@ -79,20 +82,24 @@ class Arrivals:
 
     joins: list[float]
     leaves: list[float]
+    handshakes: list[int]
+    """Links that each newcomer made, or others to it."""
 
 
-def arrivals(size: int, seed: int, *, count: int = 20) -> Arrivals:
+def arrivals(size: int, seed: int, *, count: int = 20, overlay: Overlay | None = None) -> Arrivals:
     """Nodes join one after the other, and leave again."""
-    realm = Realm(size, seed)
+    realm = Realm(size, seed, overlay=overlay)
     realm.run(_SETTLE)
     joins: list[float] = []
     leaves: list[float] = []
+    handshakes: list[int] = []
     for _ in range(count):
         since = realm.now
         node = realm.start(realm.random.choice(realm.nodes))
         realm.run(4.0)
         seen = realm.times(node, MemberState.ALIVE, since)
         joins.append(seen[-1] if len(seen) == len(realm.machines) - 1 else math.inf)
+        handshakes.append(size if realm.links is None else realm.links.made[node])
         since = realm.now
         realm.perform(node, realm.machines[node].leave(since))
         realm.run(0.2)
@@ -101,7 +108,7 @@ def arrivals(size: int, seed: int, *, count: int = 20) -> Arrivals:
         seen = realm.times(node, MemberState.LEFT, since)
         leaves.append(seen[-1] if len(seen) == len(realm.machines) else math.inf)
         realm.noted.clear()
-    return Arrivals(joins=joins, leaves=leaves)
+    return Arrivals(joins=joins, leaves=leaves, handshakes=handshakes)
 
 
 @final
@@ -115,13 +122,15 @@ class Rate:
     closed_routes: int
     deaths: int
     node_hours: float
+    handshakes: float
+    """Links made per minute and node, to pass on what travels over none that is kept."""
 
 
-def steady(size: int, seed: int, *, seconds: float = 30.0, loss: float = 0.0) -> Rate:
+def steady(size: int, seed: int, *, seconds: float = 30.0, loss: float = 0.0, overlay: Overlay | None = None) -> Rate:
     """Nothing happens, but for messages that are lost."""
-    realm = Realm(size, seed, loss=loss)
+    realm = Realm(size, seed, loss=loss, overlay=overlay)
     realm.run(_SETTLE)
-    before = realm.messages
+    before, made = realm.messages, 0 if realm.links is None else realm.links.made.total()
     suspected = closed = deaths = 0
     left = seconds
     while left > 0:
@@ -138,6 +147,7 @@ def steady(size: int, seed: int, *, seconds: float = 30.0, loss: float = 0.0) ->
         closed_routes=closed,
         deaths=deaths,
         node_hours=size * seconds / 3600,
+        handshakes=0.0 if realm.links is None else (realm.links.made.total() - made) / seconds / size * 60,
     )
 
 
@@ -154,9 +164,11 @@ class Healing:
     """True if each side had given the other up."""
 
 
-def partition(size: int, seed: int, *, minority: float = 0.5, seconds: float = 60.0) -> Healing:
+def partition(
+    size: int, seed: int, *, minority: float = 0.5, seconds: float = 60.0, overlay: Overlay | None = None
+) -> Healing:
     """The network falls in two for a while."""
-    realm = Realm(size, seed)
+    realm = Realm(size, seed, overlay=overlay)
     realm.run(_SETTLE)
     few = set(realm.random.sample(realm.nodes, int(size * minority)))
     realm.cut = lambda one, other: (one in few) != (other in few)
@@ -183,6 +195,21 @@ def partition(size: int, seed: int, *, minority: float = 0.5, seconds: float = 6
 def _within(realm: Realm, few: set[NodeId]) -> int:
     inside = [noted for noted in realm.noted if (noted.observer in few) == (noted.subject in few)]
     return sum(noted.closes or noted.shows(MemberState.DEAD) for noted in inside)
+
+
+def decimated(size: int, seed: int, *, overlay: Overlay | None = None) -> float:
+    """Half of the hosts vanish in one moment; return the seconds until each of the others sees all of them dead."""
+    realm = Realm(size, seed, overlay=overlay)
+    realm.run(_SETTLE)
+    for node in realm.random.sample(realm.nodes, size // 2):
+        realm.vanish(node)
+    since = realm.now
+    others = len(realm.machines) - 1
+    while any(machine.statistics().alive > others for machine in realm.machines.values()):
+        if realm.now > since + 120.0:
+            return math.inf
+        realm.run(_STEP)
+    return realm.now - since
 
 
 @final

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.membership import balancing, scenarios
 from benchmarks.membership.__main__ import main
 from benchmarks.membership.malice import malice
+from benchmarks.membership.overlays import Drawn, Fingers, Hubs, Nearest, Overlay, Rings
 from benchmarks.membership.realm import Realm
 from iris.cluster.swim.records import MemberState
 
@@ -214,3 +215,51 @@ def test_each_of_ten_gets_its_share_of_the_capacity_if_one_is_ten_times_slower(l
     assert 0.8 < seen.slow_share < 1.2
     assert 0.8 < seen.least_share < seen.greatest_share < 1.2
     assert seen.p99 < 1.5 * without.p99
+
+
+@pytest.mark.parametrize("overlay", [Drawn(6), Fingers(), Nearest(6), Rings(6)], ids=lambda one: type(one).__name__)
+def test_over_few_links_all_see_who_comes_and_who_is_gone(overlay: Overlay) -> None:
+    seen = scenarios.arrivals(40, 1, count=1, overlay=overlay)
+    assert max(*seen.joins, *seen.leaves) < 1.0
+    assert seen.handshakes[0] < 40
+    death = scenarios.silent_death(40, 1, callers=0, overlay=overlay)
+    assert death.dead_everywhere < 7.0
+    assert death.false_deaths == 0
+
+
+def test_who_draws_keeps_as_many_links_as_it_is_to_draw_whoever_vanishes() -> None:
+    realm = Realm(20, 1, overlay=Drawn(4))
+    assert realm.links is not None
+    realm.run(1.0)
+    for node in realm.nodes[:8]:
+        realm.vanish(node)
+    realm.run(30.0)
+    assert all(4 <= len(realm.links.of(node)) < 12 for node in realm.nodes)
+    assert all(other in realm.machines for node in realm.nodes for other in realm.links.of(node))
+
+
+def test_halves_that_were_parted_draw_each_other_again() -> None:
+    realm = Realm(20, 1, overlay=Drawn(4))
+    assert realm.links is not None
+    few = set(realm.nodes[:10])
+    realm.run(1.0)
+    realm.cut = lambda one, other: (one in few) != (other in few)
+    realm.run(30.0)
+    assert not any(other not in few for node in few for other in realm.links.of(node))
+    realm.cut = None
+    realm.run(30.0)
+    assert realm.complete()
+    assert sum(other not in few for node in few for other in realm.links.of(node)) >= 10
+
+
+def test_a_message_to_whom_no_link_is_kept_to_makes_one_that_lasts_while_it_is_used() -> None:
+    realm = Realm(3, 1, overlay=Hubs(1))
+    links = realm.links
+    assert links is not None
+    one, other = (node for node in realm.nodes if len(links.of(node)) == 1)
+    made = links.made[one]
+    assert links.use(one, other, 100.0) > 0
+    assert [links.use(one, other, now) for now in (101.0, 125.0, 150.0)] == [0.0, 0.0, 0.0]
+    assert other in links.open(one, 151.0)
+    assert links.made[one] == made + 1
+    assert links.use(other, one, 190.0) > 0

@@ -65,6 +65,8 @@ class Links:
         """Nodes that are linked.  None: all."""
         self.unlinked: set[NodeId] = set()
         self.new: set[NodeId] = set()
+        self.kept: set[NodeId] | None = None
+        """Nodes that a link is kept to.  None: all."""
 
     def is_linked(self, node: NodeId) -> bool:
         return node not in self.unlinked and (self.linked is None or node in self.linked)
@@ -74,6 +76,9 @@ class Links:
 
     def contacts(self) -> Collection[NodeId]:
         return self.linked or ()
+
+    def partners(self) -> Collection[NodeId] | None:
+        return self.kept
 
 
 class Work:

@@ -40,3 +40,6 @@ class LinkStates:
     def contacts(self) -> list[NodeId]:
         """See ``LinkedNodes.contacts``."""
         return [peer.node for peer in self._peers if peer.link.is_up]
+
+    def partners(self) -> None:
+        """See ``LinkedNodes.partners``: a link is kept to every member."""

@@ -28,7 +28,7 @@ from iris.cluster.swim.gossip import (
 )
 from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord
 from iris.cluster.swim.suspicion import witnesses_needed
-from iris.cluster.swim.view import NodeState, View
+from iris.cluster.swim.view import NodeState, View, pick
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds
@@ -211,6 +211,10 @@ class LinkedNodes(Protocol):
         """Return the nodes to which frames can leave now."""
         ...
 
+    def partners(self) -> Collection[NodeId] | None:
+        """Return the members that probes and gossip travel to, and that a link is kept to.  None: all that live."""
+        ...
+
 
 class Workload(Protocol):
     """The work of this node."""
@@ -257,6 +261,20 @@ class SwimContext:
     def needed(self) -> int:
         """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
         return witnesses_needed(len(self.view.live), self.config)
+
+    def partners(self) -> list[NodeId]:
+        """Return the live members that probes and gossip travel to, in no order that means anything."""
+        partners = self.links.partners()
+        return self.view.live if partners is None else [node for node in partners if self.view.is_live(node)]
+
+    def is_partner(self, node: NodeId) -> bool:
+        """Return whether probes and gossip travel to a node."""
+        partners = self.links.partners()
+        return partners is None or node in partners
+
+    def pick_partners(self, count: int, excluded: Collection[NodeId] = ()) -> list[NodeId]:
+        """Return up to ``count`` different ones of them, at random."""
+        return pick(self.partners(), self.random, count, excluded)
 
     def send(self, node: NodeId, message: Message, size: int = _SMALL) -> None:
         """Send a message as it is; ``size`` is roughly its bytes on the wire."""

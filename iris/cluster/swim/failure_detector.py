@@ -173,7 +173,8 @@ class FailureDetector:
 
     def joined(self, node: NodeId) -> None:
         """A member is new or back."""
-        self._order.insert(node)
+        if self._context.is_partner(node):
+            self._order.insert(node)
 
     def renewed(self, member: NodeState) -> None:
         """A member raised its incarnation; if the route there was broken, probe whether it still is."""
@@ -197,6 +198,12 @@ class FailureDetector:
         """An answer from this member is overdue: probe it now, no matter whose turn it is."""
         if member.record.node not in self._probing and len(self._probes) <= self._context.config.doubts:
             self._start(member)
+
+    def accused(self, node: NodeId) -> None:
+        """A member is held dead by somebody.  If it is, and no round comes to it, nobody else would tell this node."""
+        member = self._context.view.find(node)
+        if member is not None and member.live and not self._context.is_partner(node):
+            self.doubt(member)
 
     def broken(self, node: NodeId) -> None:
         """The link to this node broke."""
@@ -291,7 +298,7 @@ class FailureDetector:
                 member = view.find(node)
                 if member is not None and member.live:
                     return member
-            self._order.refill(view.live)
+            self._order.refill(self._context.partners())
         return None
 
     def _start(self, member: NodeState, *, alone: bool = False) -> None:
@@ -360,7 +367,7 @@ class FailureDetector:
         if fit:
             context.random.shuffle(fit)
         else:
-            fit = self._fit(context.view.pick(context.random, wanted * _HELPER_DRAWS, [target]), target)
+            fit = self._fit(context.pick_partners(wanted * _HELPER_DRAWS, [target]), target)
         return fit[:wanted]
 
     def _fit(self, nodes: list[NodeId], target: NodeId) -> list[NodeId]:

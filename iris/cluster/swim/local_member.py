@@ -105,7 +105,7 @@ class LocalMember:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""
         context = self._context
         self.publish(structs.replace(context.view.own, leaving=True))
-        for node in context.view.pick(context.random, context.config.update_sends):
+        for node in context.pick_partners(context.config.update_sends):
             context.send_updates(node, kinds.Gossip, updates=[context.view.own])
 
     def accused(self, incarnation: int) -> bool:

@@ -321,7 +321,7 @@ class Swim:
         health = context.health
         late = _LATER * max(0.0, health.lateness - _PUNCTUAL)
         self._gossip_from = context.now + context.config.gossip_interval * health.factor + late
-        for node in context.view.pick(context.random, context.config.gossip_fanout):
+        for node in context.pick_partners(context.config.gossip_fanout):
             if not context.links.is_linked(node):
                 continue
             updates = context.pop_gossip()
@@ -351,6 +351,7 @@ class Swim:
                     self._suspects.receive(update, sender)
                 case Accusation():
                     self._suspects.receive_accusation(update)
+                    self._prober.accused(update.node)
 
     def _dispatch_untrusted(self, message: kinds.OfMembership, sender: NodeId) -> None:
         match message:

@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, final
 
@@ -69,6 +69,20 @@ def entry_hash(node: NodeId, incarnation: int) -> int:
 def bucket_of(node: NodeId) -> int:
     """Return the bucket that a node belongs to."""
     return int(node[:2], 16)
+
+
+def pick(live: Sequence[NodeId], random: Random, count: int, excluded: Iterable[NodeId] = ()) -> list[NodeId]:
+    """Return up to ``count`` different ones of ``live``, at random."""
+    without = set(excluded)
+    if len(live) <= count + len(without):
+        chosen = [node for node in live if node not in without]
+        random.shuffle(chosen)
+        return chosen[:count]
+    result: list[NodeId] = []
+    for at in random.sample(range(len(live)), count + len(without)):
+        if live[at] not in without and len(result) < count:
+            result.append(live[at])
+    return result
 
 
 class View:
@@ -159,17 +173,12 @@ class View:
 
     def pick(self, random: Random, count: int, excluded: Iterable[NodeId] = ()) -> list[NodeId]:
         """Return up to ``count`` different live members, at random."""
-        live = self.live
-        without = set(excluded)
-        if len(live) <= count + len(without):
-            chosen = [node for node in live if node not in without]
-            random.shuffle(chosen)
-            return chosen[:count]
-        result: list[NodeId] = []
-        for at in random.sample(range(len(live)), count + len(without)):
-            if live[at] not in without and len(result) < count:
-                result.append(live[at])
-        return result
+        return pick(self.live, random, count, excluded)
+
+    def is_live(self, node: NodeId) -> bool:
+        """Return whether a node is a live member."""
+        member = self.find(node)
+        return member is not None and member.live
 
     def hashes(self) -> bytes:
         """Return the hash of every bucket, 8 bytes each."""

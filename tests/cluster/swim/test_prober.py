@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
-from iris.cluster.swim.gossip import Evidence
+from iris.cluster.swim.gossip import Accusation, Evidence
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from tests.support.membership import (
+    Links,
     Work,
     changes,
     claim,
@@ -336,3 +337,55 @@ def test_the_dead_are_tried_for_as_long_as_somebody_is_gone() -> None:
     back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and isinstance(e.message, kinds.Probe)]
     assert 6 <= len(back) <= 11, "an ordinary member again"
     assert swim.state(node(1)) is MemberState.ALIVE
+
+
+def test_probes_and_gossip_travel_to_those_that_a_link_is_kept_to() -> None:
+    links = Links()
+    links.kept = {node(number) for number in (2, 3, 5, 7)}
+    swim = knowing(*range(1, 10), links=links)
+    gossip(swim, record(10), sender=2)
+    seen = [send for _, effect in run(swim, 4.0, deaf=False) for send in sends([effect])]
+    assert {send.node for send in seen if isinstance(send.message, kinds.Probe)} == links.kept
+    assert {send.node for send in seen if isinstance(send.message, kinds.Gossip)} == links.kept
+
+
+def test_a_member_that_a_link_is_kept_to_from_now_on_is_probed_in_the_next_round() -> None:
+    links = Links()
+    links.kept = {node(1)}
+    swim = knowing(1, 2, 3, links=links)
+    links.kept = {node(2)}
+    probes = [send for _, effect in run(swim, 3.0, deaf=False) for send in sends([effect], kinds.Probe)]
+    assert [send.node for send in probes[:3]] == [node(1), node(2), node(2)]
+
+
+def test_a_new_member_that_no_link_is_kept_to_is_not_probed() -> None:
+    links = Links()
+    links.kept = {node(1)}
+    swim = knowing(1, links=links)
+    gossip(swim, record(2), sender=1)
+    probes = [send for _, effect in run(swim, 5.0, deaf=False) for send in sends([effect], kinds.Probe)]
+    assert {send.node for send in probes} == {node(1)}
+
+
+def test_views_are_compared_with_anybody_whoever_a_link_is_kept_to() -> None:
+    links = Links()
+    links.kept = {node(1)}
+    swim = knowing(*range(1, 6), links=links)
+    compared = {send.node for _, effect in run(swim, 400.0, deaf=False) for send in sends([effect], kinds.Sync)}
+    assert compared == {node(number) for number in range(1, 6)}
+
+
+def test_who_is_held_dead_by_somebody_is_probed_though_no_round_comes_to_it() -> None:
+    links = Links()
+    links.kept = {node(1)}
+    swim = knowing(1, 2, 3, links=links)
+    accusation = Accusation(node=node(2), incarnation=1)
+    assert [send.node for send in sends(gossip(swim, accusation), kinds.Probe)] == [node(2)]
+    assert not sends(gossip(swim, accusation), kinds.Probe)
+    seen = [effect for _, effect in run(swim, 30.0) if isinstance(effect, Changed) and effect.node == node(2)]
+    assert seen[-1].state is MemberState.DEAD
+
+
+def test_who_is_held_dead_by_somebody_is_left_to_the_rounds_that_come_to_it() -> None:
+    swim = knowing(1, 2)
+    assert not sends(gossip(swim, Accusation(node=node(2), incarnation=1)), kinds.Probe)
