@@ -17,11 +17,12 @@ import trio
 
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
-from iris.kernel.errors import NotSent
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
+from iris.patterns.books.columns import RELAYED_EVENT
 from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
 from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
 from iris.patterns.books.shown import BookRow, Books
@@ -162,6 +163,8 @@ class Bookkeeper(PeerObserver):
     # -- as a sender ----------------------------------------------------------------------------------------
 
     def _receive(self, peer: Peer, report: kinds.Received) -> None:
+        if report.pattern == RELAYED_EVENT and peer.other_realm:
+            raise RemoteProtocolError("nodes of another realm hand on no events of this one")
         self.ledger.receive(peer.node, report)
         self._news.unpark_all()
 
