@@ -46,8 +46,8 @@ from iris.patterns.multicast.answers import Answers
 from iris.patterns.pubsub import queues
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
+from iris.patterns.pubsub.publish.accounts import PublishStatistics
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
-from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.request.options import RequestOptions

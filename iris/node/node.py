@@ -492,7 +492,7 @@ class Node(OwnNode):
             EventsLost: since the last call events were lost; it holds how many.
         """
         self._guard.check()
-        self._pubsub.losses.check(check_topic(topic))
+        self._publishing.raise_for_losses(check_topic(topic))
 
     def _publish_at_once(
         self,

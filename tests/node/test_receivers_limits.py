@@ -19,6 +19,8 @@ from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.wire import kinds
+from iris.patterns.books import GROUP_EVENT
+from iris.patterns.books.columns import Columns
 from iris.spark_bridge.admin import value_of
 from tests.support.federations import open_federation
 from tests.support.messages import fields_of, raw
@@ -343,8 +345,8 @@ async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autoju
         assert events._settling == {}
         statistics = events.statistics()
         assert (statistics.delivered, statistics.malformed, statistics.waiting) == (3, 2, 0)
-        account = stage.parts[member.id].patterns.pubsub._groups._accounts[shop.id]
-        assert (account.received, account.settled) == (6, 6)
+        account = stage.parts[member.id].patterns.books.account(shop.id, GROUP_EVENT, "a")
+        assert account.columns() == Columns(arrived=6, received=3, refused=3)
 
 
 async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_told(autojump_clock: MockClock) -> None:

@@ -12,6 +12,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link.link import CONTROL_RESERVE
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
+from iris.patterns.books.columns import NOTHING
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
 
@@ -61,7 +62,7 @@ def fill_link(node: MeshNode, to: MeshNode) -> None:
     for size in (10_000, 0):
         with contextlib.suppress(NotSent):
             while True:
-                node.mesh.post(to.id, kinds.EventsLost(()), size, CONTROL_RESERVE)
+                node.mesh.post(to.id, kinds.Received(0, 0, False, NOTHING, ()), size, CONTROL_RESERVE)
 
 
 async def test_interest_that_finds_no_room_on_a_link_is_told_as_soon_as_there_is(autojump_clock: MockClock) -> None:

@@ -15,7 +15,6 @@ from trio.testing import MockClock
 from iris.kernel.config import Config
 from iris.kernel.errors import EventsLost, NotSent
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import subscription
 from iris.patterns.pubsub.subscribe.events import Event
@@ -171,25 +170,28 @@ async def _confirm(node: MeshNode, topic: str, payload: object) -> None:
 
 
 async def test_losses_of_a_forgotten_topic_are_in_the_sums_and_raise_nothing(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b", config=FEW) as fleet:
+    async with open_meshes("a", "b", config=FEW) as fleet, trio.open_nursery() as nursery:
         a, b = fleet["a"], fleet["b"]
-        losses = a.pubsub.losses
-        await publish(a, "t", 1)
-        b.mesh.post(a.id, kinds.EventsLost((("t", 5, 0),)), 0)
-        await trio.sleep(1)
-        with pytest.raises(EventsLost) as caught:
-            losses.check("t")
-        assert caught.value.count == 5
-        await forget(a)
-        losses.check("t")
-        await publish(a, "t", 2)
-        losses.check("t")
-        b.mesh.post(a.id, kinds.EventsLost((("t", 1, 1),)), 0)
-        await trio.sleep(1)
-        with pytest.raises(EventsLost) as caught:
-            losses.check("t")
-        assert caught.value.count == 2
-        assert (losses.dropped, losses.refused) == (6, 1)
+        nursery.start_soon(b.books.run)
+        check = a.pubsub.publishing.raise_for_losses
+        async with b.pubsub.subscribe("t", max_events=1):
+            await publish(a, "t", *range(6))
+            await trio.sleep(1)
+            with pytest.raises(EventsLost) as caught:
+                check("t")
+            assert caught.value.count == 5
+            await publish(a, "t", 6)
+            await trio.sleep(1)
+            await forget(a)
+            check("t")
+            await publish(a, "t", 7)
+            check("t")
+            await trio.sleep(1)
+            with pytest.raises(EventsLost) as caught:
+                check("t")
+            assert caught.value.count == 1
+            assert a.pubsub.statistics().dropped == 7
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_no_link_takes_of_a_forgotten_topic_is_counted(autojump_clock: MockClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.books import Account
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones, StartOffsets
 from iris.patterns.pubsub.subscribe.events import Event, EventRun
@@ -45,8 +46,8 @@ class Desk:
         self.malformed: list[str] = []
         self.labels = 0
         """Size of headers and key of each run, in bytes."""
-        self.reported: Counter[str] = Counter()
-        self.settled_events = 0
+        self.accounts: defaultdict[tuple[Sender, str], Account] = defaultdict(lambda: Account("t"))
+        """Accounts of the books, by publisher and topic."""
         self.beginnings = StartOffsets()
         options = SubscriptionOptions(group=group, overflow=overflow, allow=allow)
         self.subscription = Subscription(">", options, QueueLimits(max_events, max_bytes), self, version=version)
@@ -67,12 +68,12 @@ class Desk:
     def published(self, owner: str | None, publisher: NodeId, version: int) -> int | None:
         return self.beginnings.published(publisher, version)
 
-    def settled(self, publisher: NodeId, count: int) -> None:
-        self.settled_events += count
+    def report_soon(self) -> None:
+        pass
 
-    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        self.reported["dropped"] += dropped
-        self.reported["refused"] += refused
+    def counted(self, column: str) -> int:
+        """Return what the books have in a column, of all publishers and topics."""
+        return sum(getattr(account, column) for account in self.accounts.values())
 
     def deliver(
         self,
@@ -87,7 +88,9 @@ class Desk:
         size = self.labels + sum(wire.payload_size(payload) for payload in payloads)
         plain = all(type(payload) is bytes for payload in payloads)
         events = kinds.Events(topic, first, confirm, None, None, None, tuple(payloads), milestones)
-        self.subscription._deliver(EventRun(sender, events, {}, size, plain=plain))
+        account = self.accounts[sender, topic]
+        account.arrived += len(payloads)
+        self.subscription._deliver(EventRun(sender, events, {}, size, plain=plain, account=account))
 
     def numbers(self, first: int, count: int, **options: Any) -> None:
         """Deliver events whose payloads are their numbers."""
@@ -120,7 +123,7 @@ class Desk:
     def statistics(self) -> tuple[int, int, int, int, int]:
         check_subscription(self.subscription)
         it = self.subscription.statistics()
-        assert (self.reported["dropped"], self.reported["refused"]) == (it.dropped, it.refused)
+        assert (self.counted("dropped"), self.counted("refused")) == (it.dropped, it.refused)
         return it.received, it.delivered, it.dropped, it.missed, it.waiting
 
 

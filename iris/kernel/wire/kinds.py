@@ -372,25 +372,6 @@ class BroadcastCreditWanted(Message, tag=0x34):
     end: Count
 
 
-# -- events for groups: 0x38 - 0x3f.  A ledger is a number of the publisher's, for each node. ---------------
-# Received by ``GroupReports`` and ``GroupBooks`` (iris.patterns.pubsub.publish).
-
-
-class GroupSent(Message, tag=0x38):
-    """Number of events for groups that were sent to the receiver before this."""
-
-    ledger: Count
-    sent: Count
-
-
-class GroupSettled(Message, tag=0x39):
-    """Numbers of these events that are lost, and that were taken or dropped."""
-
-    ledger: Count
-    missing: Count
-    settled: Count
-
-
 # -- books: 0x3a, 0x3b.  Of broadcasts and events, in which nobody answers; see ``iris.patterns.books``. -----------
 # Received by ``Bookkeeper``.
 
@@ -412,9 +393,12 @@ Totals = tuple[Count, Count, Count, Count, Count, Count, Count]
 
 
 class Received(Message, tag=0x3A):
-    """The sender's counts of the receiver's broadcasts (0) or events (1): those names that have changed."""
+    """The sender's counts of the receiver's messages: those names that have changed.
 
-    pattern: Annotated[int, Meta(ge=0, le=1)]
+    ``pattern``: broadcasts (0), events (1), events for one of a group (2), events that it did not hand on (3).
+    """
+
+    pattern: Annotated[int, Meta(ge=0, le=3)]
     mark: Count
     """Mark of the question whose answer ends with this; else 0."""
     full: bool
@@ -507,12 +491,6 @@ class RetainedWanted(Message, tag=0x46):
     """Send me the values that you keep for topics that match."""
 
     pattern: Name
-
-
-class EventsLost(Message, tag=0x47):
-    """Events that subscribers did not get: of each topic how many were dropped, and refused."""
-
-    losses: Annotated[tuple[tuple[Name, Count, Count], ...], Meta(max_length=MAX_ARRAY)]
 
 
 class ConfirmDelayed(Message, tag=0x48):
@@ -792,7 +770,7 @@ BETWEEN_REALMS: Final = frozenset(
     }
 )
 """Kinds that are accepted from nodes of another realm.  The rest is an affair of one realm: which nodes are in it,
-which it has expelled, and how its publishers and subscribers settle losses."""
+which it has expelled, and what its subscribers confirm."""
 
 
 OF_CLIENTS: Final = frozenset(

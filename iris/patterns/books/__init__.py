@@ -6,13 +6,14 @@ small message for each sender and 100 ms, and nothing for each message.
 """
 
 from iris.patterns.books.bookkeeper import Bookkeeper
-from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
+from iris.patterns.books.columns import BROADCAST, EVENT, GROUP_EVENT, OTHER, RELAYED_EVENT, UNCOUNTED, Account
 from iris.patterns.books.counters import PatternStatistics, Tally
-from iris.patterns.books.ledger import NOBODY, ReceiverSet, LedgerRow, SendLedger
+from iris.patterns.books.ledger import NOBODY, EventPattern, ReceiverSet, LedgerRow, SendLedger
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch, WaitGuard, compare_losses, matching
 
 __all__ = (
-    "BROADCAST", "EVENT", "NOBODY", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "LedgerRow", "Loss",
-    "LossWatch", "PatternStatistics", "ReceiverSet", "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
+    "BROADCAST", "EVENT", "GROUP_EVENT", "NOBODY", "OTHER", "RELAYED_EVENT", "UNCOUNTED", "Account", "BookRow",
+    "Bookkeeper", "Books", "EventPattern", "LedgerRow", "Loss", "LossWatch", "PatternStatistics", "ReceiverSet",
+    "SendLedger", "Tally", "WaitGuard", "compare_losses", "matching",
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Bookkeeper: the trio shell of the books.  Reports what this node has received, asks what others have, compares.
 
 As a receiver it reports every ``_PAUSE`` seconds while anything changes, one message for each sender and 64 names, on
-links that carry other things meanwhile.  As a sender it asks when a program wants to know, and never by itself.
+links that carry other things meanwhile.  As a sender it asks when a program wants to know; by itself only when events
+for groups may have been lost on their way.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import trio
 
 from iris.cluster.mesh import Mesh, Peer, PeerObserver
 from iris.kernel import wire
-from iris.kernel.errors import NotSent
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
+from iris.patterns.books.columns import RELAYED_EVENT
 from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
 from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
 from iris.patterns.books.shown import BookRow, Books
@@ -76,7 +78,11 @@ class Bookkeeper(PeerObserver):
         self.account: Final = self._receipts.account
         """``Receipts.account``: returns the account of messages that have just come."""
         self.due_of: Final = self._receipts.due_of
+        self.report_soon: Final = self._due.wake
+        """Report, within ``_PAUSE``, what is due already and would else wait for up to ``_LONGEST``."""
         self._marks = 0
+        self._unasked: set[NodeId] = set()
+        """Nodes that are to be asked about events for groups, and whose links had no room."""
         self._wanted: dict[NodeId, int] = {}
         """Mark of the last question by node, of the frame that is being dealt with."""
         self._news = trio.lowlevel.ParkingLot()
@@ -109,9 +115,14 @@ class Bookkeeper(PeerObserver):
             while True:
                 sent = self._report_all(trio.current_time())
                 pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
-                if not self._receipts.reporting:
+                for node in tuple(self._unasked):
+                    self._ask_of_groups(node)
+                if not self._receipts.reporting and not self._unasked:
                     break
-                await trio.sleep(pause)
+                least = pause if sent else _PAUSE
+                await trio.sleep(least)
+                with trio.move_on_after(pause - least):
+                    await self._due.wait()
             earliest = trio.current_time() + (pause if sent else 0.0)
 
     def flush(self) -> None:
@@ -152,6 +163,8 @@ class Bookkeeper(PeerObserver):
     # -- as a sender ----------------------------------------------------------------------------------------
 
     def _receive(self, peer: Peer, report: kinds.Received) -> None:
+        if report.pattern == RELAYED_EVENT and peer.other_realm:
+            raise RemoteProtocolError("nodes of another realm hand on no events of this one")
         self.ledger.receive(peer.node, report)
         self._news.unpark_all()
 
@@ -189,12 +202,24 @@ class Bookkeeper(PeerObserver):
 
     def _ask(self, rows: Iterable[LedgerRow]) -> None:
         for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):
-            self._marks += 1
-            try:
-                self._mesh.post(node, kinds.ReceivedWanted(self._marks), 16, CONTROL_RESERVE)
-            except NotSent:
-                continue  # it is asked again
-            self.ledger.ask(node, self._marks)
+            self._ask_node(node)  # again later, where it is not asked now
+
+    def _ask_node(self, node: NodeId) -> bool:
+        """Ask a receiver for its report; return whether its link has room for that."""
+        self._marks += 1
+        try:
+            self._mesh.post(node, kinds.ReceivedWanted(self._marks), 16, CONTROL_RESERVE)
+        except NotSent:
+            return False
+        self.ledger.ask(node, self._marks)
+        return True
+
+    def _ask_of_groups(self, node: NodeId) -> None:
+        """Ask a member of groups what has come of the events without an outcome: the others are lost."""
+        self._unasked.discard(node)
+        if self.is_linked(node) and self.ledger.is_open(node) and not self._ask_node(node):
+            self._unasked.add(node)
+            self._due.wake()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -202,10 +227,12 @@ class Bookkeeper(PeerObserver):
         """Go on with the books that the node had."""
         self.ledger.receiver_back(peer.node)
         self._receipts.sender_back(peer.node)
+        self._ask_of_groups(peer.node)
 
     def frames_lost(self, peer: Peer) -> None:
-        """Report everything to the peer again: reports may be lost."""
+        """Report everything to the peer again: reports may be lost.  So may be events for groups."""
         self._receipts.repeat(peer.node)
+        self._ask_of_groups(peer.node)
 
     def peer_removed(self, peer: Peer, _reason: str) -> None:
         """Leave in doubt what the node has not accounted for."""

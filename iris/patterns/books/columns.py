@@ -9,7 +9,12 @@ from typing import Final, NamedTuple, final
 
 BROADCAST: Final = 0
 EVENT: Final = 1
-"""The patterns in which nobody answers, so that receivers report; as they stand on the wire."""
+GROUP_EVENT: Final = 2
+"""An event that one subscriber of a group was chosen for."""
+RELAYED_EVENT: Final = 3
+"""An event that this node was to hand on to others, and could not: it has arrived and was dropped."""
+REPORTED: Final = (BROADCAST, EVENT, GROUP_EVENT, RELAYED_EVENT)
+"""What nobody answers, so that receivers report; as it stands on the wire."""
 
 OTHER: Final = "(other)"
 """Name of the row of all names that have none of their own; neither a cluster nor a topic can be called so."""
@@ -38,6 +43,11 @@ class Columns(NamedTuple):
     def settled(self) -> int:
         """Messages that have an outcome."""
         return self.received + self.expired + self.refused + self.dropped + self.ended
+
+    @property
+    def turned_away(self) -> int:
+        """Messages that a subscription dropped or refused."""
+        return self.dropped + self.refused
 
     def moved(self, before: Columns, after: Columns) -> Columns:
         """Return the sums of several names after the columns of one changed.  Written out: half the time of a loop."""

@@ -9,19 +9,21 @@ Rules of this file:
   with it in hand.  That is looked up and not noted, so nothing has to be put right when the receiver comes back.
 - A receiver that answers a question has had all that its link still brings of what was sent before it.  What is missing
   from its answer is *lost in flight*, unless it goes by another route (a tree, a sealed copy): then it is asked again.
+- Of events, what was lost is in a row and in the running sums (``EventSums``), which ``lose`` and ``receive`` write.
 - What goes to the same nodes again and again (*crowd*) has numbers: nothing else counts it, and they are read when the
   crowd changes or is looked at.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol, final
+from typing import Final, Literal, Protocol, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.books.columns import NOTHING, OTHER, Columns
+from iris.patterns.books.event_sums import LOST_IN_FLIGHT, LOST_WITH_MEMBER, EventSums, GroupSums, TurnedAway
 from iris.patterns.books.shown import BookRow
 from iris.patterns.observer import Pattern
 
@@ -31,7 +33,7 @@ NAMES: Final = 1024
 ROWS: Final = 65_536
 """Rows of all receivers together: some 30 MB.  When there are as many, each receiver gets the rows ``OTHER`` only."""
 
-FORMER: Final = 256
+FORMER: Final = 1024
 """Receivers that are gone of which the rows are kept.  Those of further ones are added up, as of no receiver."""
 
 NOBODY: Final = NodeId("")
@@ -44,7 +46,17 @@ ENDED: Final = "receiver left"
 _LARGEST: Final = 2**48
 """A receiver can claim no more of one name: sums of what is claimed still have a form on the wire."""
 
-_REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
+EventPattern = Literal["event", "group event", "relayed event"]
+"""Events for everybody, for one of a group, and those that a node on the way did not hand on.
+
+Programs see the first two as one, and the last one in the rows of those who did not get them.
+"""
+
+RowPattern = Pattern | EventPattern
+
+_OF_EVENTS: Final[tuple[RowPattern, ...]] = ("event", "group event")
+
+_REPORTED: Final[tuple[RowPattern, ...]] = ("broadcast", "event", "group event", "relayed event")
 """Patterns that receivers report on, by their number on the wire."""
 
 
@@ -69,7 +81,7 @@ class LedgerRow:
         "posted", "received", "refused", "relayed", "reported",
     )  # fmt: skip
 
-    def __init__(self, pattern: Pattern, name: str, node: NodeId) -> None:
+    def __init__(self, pattern: RowPattern, name: str, node: NodeId) -> None:
         self.pattern: Final = pattern
         self.name: Final = name
         self.node: Final = node
@@ -81,11 +93,6 @@ class LedgerRow:
 
     def lose(self, reason: str, count: int = 1) -> None:
         """Count copies that did not leave, and were not posted."""
-        self.lost[reason] += count
-
-    def lose_posted(self, reason: str, count: int) -> None:
-        """Count copies that did not leave, and were posted."""
-        self.posted -= count
         self.lost[reason] += count
 
     def add(self, other: LedgerRow) -> None:
@@ -123,7 +130,7 @@ class LedgerRow:
         lost.update({IN_FLIGHT: missing, DROPPED: columns.dropped, ENDED: columns.ended})
         known = self.received + self.expired + self.refused + self.in_doubt + self.lost.total()
         return BookRow(
-            pattern=self.pattern,
+            pattern=_shown(self.pattern),
             name=self.name,
             receiver=self.node or None,
             sent=known + self.posted + columns.copied,
@@ -168,17 +175,21 @@ class _Receiver:
 
     Attributes:
         rows: rows by pattern and name.
+        group: events for groups that it was sent.
+        turned_away: events that it has dropped or refused, by pattern.
         totals: columns of all names together, by pattern, as reported.
         full: patterns of which the receiver has some names in the total only.
         mark: number of the last question that it was asked.
     """
 
-    __slots__ = ("full", "mark", "rows", "totals")
+    __slots__ = ("full", "group", "mark", "rows", "totals", "turned_away")
 
     def __init__(self) -> None:
-        self.rows: dict[Pattern, dict[str, LedgerRow]] = {}
-        self.totals: dict[Pattern, Columns] = {}
-        self.full: set[Pattern] = set()
+        self.rows: dict[RowPattern, dict[str, LedgerRow]] = {}
+        self.group: Final = GroupSums()
+        self.turned_away: defaultdict[RowPattern, TurnedAway] = defaultdict(TurnedAway)
+        self.totals: dict[RowPattern, Columns] = {}
+        self.full: set[RowPattern] = set()
         self.mark = 0
 
 
@@ -196,9 +207,13 @@ class SendLedger:
 
     Args:
         links: table of the nodes that are linked, this one among them.
+
+    Attributes:
+        events: running sums of the rows of events.
     """
 
     def __init__(self, links: LinkTable) -> None:
+        self.events: Final = EventSums()
         self._links = links
         self._receivers: dict[NodeId, _Receiver] = {}
         self._former: OrderedDict[NodeId, None] = OrderedDict()
@@ -210,7 +225,7 @@ class SendLedger:
 
     # -- what is sent ---------------------------------------------------------------------------------------
 
-    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> LedgerRow:
+    def row(self, pattern: RowPattern, name: str, node: NodeId = NOBODY) -> LedgerRow:
         """Return the row of a pattern, name and receiver."""
         receiver = self._receivers.get(node)
         if receiver is None:
@@ -229,6 +244,72 @@ class SendLedger:
             row = rows[name] = LedgerRow(pattern, name, node)
             self._count += 1
         return row
+
+    def post(self, pattern: EventPattern, topic: str, node: NodeId, count: int, *, relayed: bool) -> None:
+        """Count copies of events that are posted to one node now, and that no set of receivers counts."""
+        row = self.row(pattern, topic, node)
+        row.posted += count
+        row.relayed |= relayed
+        if pattern == "group event":
+            self._receivers[node].group.sent += count
+
+    def lose(
+        self,
+        pattern: EventPattern,
+        topic: str,
+        reason: str,
+        node: NodeId = NOBODY,
+        count: int = 1,
+        *,
+        posted: bool = False,
+        strict: bool = True,
+    ) -> None:
+        """Count copies of events that did not leave.
+
+        Args:
+            pattern: pattern of the events.
+            topic: topic of the events.
+            reason: reason of the loss.
+            node: node that should have received them.
+            count: copies.
+            posted: True if they were counted as posted.
+            strict: True if strict publishers are to learn of it.
+        """
+        row = self.row(pattern, topic, node)
+        row.lose(reason, count)
+        if posted:
+            row.posted -= count
+            if pattern == "group event":
+                self._receivers[node].group.sent -= count
+        self.events.lost[reason] += count
+        if strict:
+            self.events.add(topic, count)
+
+    def lose_handed_over(self, topic: str, reason: str, count: int) -> None:
+        """Count copies of events as lost that a tree did not take; their rows learn of them from the receivers."""
+        self.events.lost[reason] += count
+        self.events.add(topic, count)
+
+    def outstanding(self, node: NodeId) -> int:
+        """Return how many events for groups a node was sent that have no outcome yet."""
+        receiver = self._receivers.get(node)
+        return 0 if receiver is None else receiver.group.outstanding
+
+    def is_open(self, node: NodeId) -> bool:
+        """Return whether events for groups have no outcome yet at a node, or count as lost with it."""
+        receiver = self._receivers.get(node)
+        return receiver is not None and receiver.group.is_open
+
+    def shares_row(self, topic: str, node: NodeId) -> bool:
+        """Return whether the losses of a topic's events at a node are known together with those of others only."""
+        receiver = self._receivers.get(node)
+        if receiver is None:
+            return False
+        rows = {pattern: receiver.rows.get(pattern, {}) for pattern in _OF_EVENTS}
+        own = {pattern: names[topic] for pattern, names in rows.items() if topic in names}
+        if not own:
+            return any(OTHER in names for names in rows.values())
+        return any(pattern in receiver.full and not row.answered for pattern, row in own.items())
 
     def open_receiver_set(
         self,
@@ -268,6 +349,7 @@ class SendLedger:
         self._share_out()
         receiver = self._receivers[node]
         receiver.mark = mark
+        receiver.group.ask()
         for pattern in _REPORTED:
             for row in receiver.rows.get(pattern, {}).values():
                 row.asked = row.posted
@@ -278,19 +360,32 @@ class SendLedger:
         if receiver is None:
             return
         pattern = _REPORTED[report.pattern]
+        if pattern == "relayed event":  # nothing was posted to it, so there are no rows yet
+            for entry in report.names:
+                if self.events.follows(entry.name):
+                    self.row(pattern, entry.name, node)
         rows = receiver.rows.get(pattern, {})
-        if report.total != NOTHING:
-            receiver.totals[pattern] = _credible(report.total)
+        turned_away = None if pattern == "broadcast" else receiver.turned_away[pattern]
         if report.full:
             receiver.full.add(pattern)
-        for name, *columns in report.names:
+        for name, *counts in report.names:
             row = rows.get(name)
             if row is not None and name != OTHER:
-                row.reported, row.answered = _credible(columns), True
+                columns = _credible(counts)
+                if turned_away is not None:
+                    turned_away.add_named(self.events, name, row.reported, columns)
+                row.reported, row.answered = columns, True
+        if report.total != NOTHING:
+            total = receiver.totals[pattern] = _credible(report.total)
+            if turned_away is not None:
+                turned_away.add_total(self.events, total)
+            if pattern == "group event":
+                receiver.group.receive(total)
         if report.mark and report.mark == receiver.mark:
             for each in _REPORTED:
                 for row in receiver.rows.get(each, {}).values():
                     row.due = row.asked
+            self._lose_of_groups(LOST_IN_FLIGHT, receiver.group.answered())
 
     def confirm(self, node: NodeId) -> None:
         """Note that what is missing at a receiver does not come any more: the time to settle is over."""
@@ -304,8 +399,10 @@ class SendLedger:
 
     def receiver_gone(self, node: NodeId) -> None:
         """Note that a node is given up.  Its rows are kept for a while: it may come back."""
-        if node not in self._receivers:
+        receiver = self._receivers.get(node)
+        if receiver is None:
             return
+        self._lose_of_groups(LOST_WITH_MEMBER, receiver.group.give_up())
         self._former[node] = None
         if len(self._former) > FORMER:
             oldest, _ = self._former.popitem(last=False)
@@ -314,6 +411,10 @@ class SendLedger:
     def receiver_back(self, node: NodeId) -> None:
         """Note that a node is linked, perhaps again."""
         self._former.pop(node, None)
+
+    def _lose_of_groups(self, reason: str, count: int) -> None:
+        if count:
+            self.events.lost[reason] += count
 
     def _add_up_former(self, node: NodeId) -> None:
         self._share_out()
@@ -345,6 +446,15 @@ class SendLedger:
                     yield row
 
 
+def _shown(pattern: RowPattern) -> Pattern:
+    """Return the pattern that a program sees."""
+    match pattern:
+        case "group event" | "relayed event":
+            return "event"
+        case _:
+            return pattern
+
+
 def _credible(columns: Sequence[int]) -> Columns:
     if max(columns) > _LARGEST:
         columns = [min(count, _LARGEST) for count in columns]
@@ -354,6 +464,8 @@ def _credible(columns: Sequence[int]) -> Columns:
 def _seen(receiver: _Receiver) -> Iterator[LedgerRow]:
     """Yield the rows of a receiver; those that cannot be compared with its own as one."""
     for pattern, rows in receiver.rows.items():
+        if pattern == "relayed event":
+            continue
         full = pattern in receiver.full
         apart = [row for row in rows.values() if row.name == OTHER or (full and not row.answered)]
         own = [row for row in rows.values() if row not in apart] if apart else list(rows.values())

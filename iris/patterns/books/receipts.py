@@ -15,7 +15,7 @@ from typing import Final, Protocol, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.books.columns import BROADCAST, EVENT, NOTHING, OTHER, Account, Columns
+from iris.patterns.books.columns import BROADCAST, NOTHING, OTHER, REPORTED, Account, Columns
 
 NAMES: Final = 1024
 """Names of one sender and pattern that have accounts of their own."""
@@ -23,7 +23,7 @@ NAMES: Final = 1024
 ACCOUNTS: Final = 65_536
 """Accounts of all senders together: some 20 MB."""
 
-FORMER: Final = 256
+FORMER: Final = 1024
 """Senders that are gone and may come back, of which the accounts are kept."""
 
 _AT_ONCE: Final = 64
@@ -40,16 +40,16 @@ class _Sender:
     __slots__ = ("accounts", "due", "others", "totals")
 
     def __init__(self) -> None:
-        self.accounts: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
-        self.others: list[Account | None] = [None, None]
-        self.totals = [NOTHING, NOTHING]
+        self.accounts: tuple[dict[str, Account], ...] = tuple({} for _ in REPORTED)
+        self.others: list[Account | None] = [None for _ in REPORTED]
+        self.totals = [NOTHING for _ in REPORTED]
         """Columns of all names together as reported so far, by pattern."""
-        self.due: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
+        self.due: tuple[dict[str, Account], ...] = tuple({} for _ in REPORTED)
         """Accounts with something to report now, or later: with messages that wait.  All names that have no account of
         their own are due together, as ``OTHER``."""
 
     def __len__(self) -> int:
-        return len(self.accounts[BROADCAST]) + len(self.accounts[EVENT])
+        return sum(map(len, self.accounts))
 
 
 class Reporter(Protocol):
@@ -141,7 +141,7 @@ class Receipts:
         sender = self._reporting.get(node)
         messages: list[kinds.Received] = []
         if sender is not None:
-            for pattern in (BROADCAST, EVENT):
+            for pattern in REPORTED:
                 messages += self._report(sender, pattern, sender.due[pattern], now)
             if not any(sender.due):
                 del self._reporting[node]
@@ -187,7 +187,7 @@ class Receipts:
         sender = self._senders.get(node)
         if sender is None:
             return
-        for pattern in (BROADCAST, EVENT):
+        for pattern in REPORTED:
             other = sender.others[pattern]
             for account in (*sender.accounts[pattern].values(), *(() if other is None else (other,))):
                 account.reported, account.quiet_until = NOTHING, 0.0

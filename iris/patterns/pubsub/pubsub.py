@@ -23,7 +23,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId, check_name, qualified
 from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
-from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
+from iris.patterns.books import EVENT, GROUP_EVENT, RELAYED_EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import (
@@ -45,11 +45,8 @@ from iris.patterns.pubsub.publish import (
     REPEATED,
     Acknowledgements,
     EventAccounts,
-    GroupReports,
-    LossReports,
     Publisher,
     PublishStatistics,
-    ReportedLosses,
     RetainedPublishing,
     Rotation,
     check_retained_untrusted,
@@ -130,6 +127,7 @@ class PubSub(PeerObserver):
         sites = None if elsewhere is None else elsewhere.sites
         self._mesh = mesh
         self._config = config
+        self._books = books
         self._account = books.account
         self._due_of = books.due_of
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
@@ -151,8 +149,6 @@ class PubSub(PeerObserver):
         )
         self.retention: Final = self.publishing.retention
         self._retaining = RetainedPublishing(self.publishing, self.confirming, config)
-        self.losses: Final = ReportedLosses(mesh, self.publishing)
-        self._reports = LossReports(mesh)
         self._relays = EventRelays(mesh, relayed, self._table, self)
         self.ended: SubscriptionStatistics | None = None
         """Sum of the counters of all subscriptions that have ended.  None if there was none."""
@@ -166,9 +162,8 @@ class PubSub(PeerObserver):
         self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
         """Rotations by the subscriptions of this node that are in one group and want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
-        self._groups = GroupReports(mesh)
-        self._senders: dict[NodeId, tuple[Sender, Mapping[str, Account]]] = {}
-        """Publishers, and the accounts of their topics that are due in the books."""
+        self._senders: dict[NodeId, tuple[Sender, Mapping[str, Account], Mapping[str, Account]]] = {}
+        """Publishers, and the accounts of their topics that are due in the books: of events, of those for groups."""
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
@@ -203,8 +198,6 @@ class PubSub(PeerObserver):
         """Look after what needs the time, until cancelled."""
         async with trio.open_nursery() as nursery:
             for part in (
-                self._reports,
-                self._groups,
                 self._relays,
                 self.publishing.trees,
                 self.retention,
@@ -245,20 +238,7 @@ class PubSub(PeerObserver):
 
     def statistics(self) -> PublishStatistics:
         """Return a snapshot of the counters of what this node publishes."""
-        sent = self.publishing.tally.statistics()
-        return PublishStatistics(
-            published=self.publishing.published,
-            without_subscriber=self.publishing.without_subscriber,
-            sent=sent.sent,
-            handed_over=sent.handed_over,
-            lost=sent.lost,
-            dropped=self.losses.dropped,
-            refused=self.losses.refused,
-            retained=len(self.retention.events),
-            retained_bytes=self.retention.events.bytes,
-            posted=len(self.publishing.posted),
-            posted_bytes=self.publishing.posted.bytes,
-        )
+        return self.publishing.statistics()
 
     def refusals(self) -> dict[str, int]:
         """Return the frames of events that did not leave for other sites, by reason."""
@@ -361,8 +341,7 @@ class PubSub(PeerObserver):
                 subscription._count_moved(run)
                 taker._deliver(run)
         # Now, because the node may be about to leave: publishers would presume lost what is not reported.
-        self._reports.flush()
-        self._groups.flush()
+        self._books.flush()
 
     def end_subscriptions(self) -> None:
         """End all subscriptions: consumers receive what is queued, and then their iterations end."""
@@ -516,8 +495,7 @@ class PubSub(PeerObserver):
         if size > self._arriving.max_payload and not self._fits(payloads):
             self._accept_those_that_fit(peer, message, plain=plain, relayed=relayed)
             return
-        if group:
-            self._groups.received(peer.node, len(payloads))
+        pattern = GROUP_EVENT if group else EVENT
         realm = peer.identity.other_realm
         if realm is None:
             if "/" in topic:
@@ -527,9 +505,10 @@ class PubSub(PeerObserver):
         local = topic if realm is None else qualified(realm.alias, topic)
         wanted = (self._subscriptions if realm is None else self._other_realms).match(local)
         if not wanted:
-            self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             if group:
                 self._count_no_members(peer.node, topic, len(payloads))
+            else:
+                self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             return
         rights = peer.identity.certificate.rights
         if rights.publishes is not None and not rights.may_publish(topic):
@@ -539,12 +518,13 @@ class PubSub(PeerObserver):
         known = self._senders.get(peer.node)
         if known is None:
             found = Sender(peer.identity.caller, peer.node)
-            known = self._senders[peer.node] = found, self._due_of(peer.node, EVENT)
-        sender, due = known
+            dues = self._due_of(peer.node, EVENT), self._due_of(peer.node, GROUP_EVENT)
+            known = self._senders[peer.node] = (found, *dues)
+        sender, due, due_of_groups = known
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
-            self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
-            self._refuse_events(peer, local, group, excess, len(payloads), message.confirm)
+            self._count_refused(peer.node, pattern, topic, len(payloads), relayed=relayed)
+            self._refuse_events(peer, local, excess, len(payloads), message.confirm)
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
@@ -560,11 +540,12 @@ class PubSub(PeerObserver):
             members = [subscription for subscription in wanted if subscription.group == group]
             taker = self._taker(members, peer.node, topic, key, durable=message.confirm > 0)
             if taker is None:
-                self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
                 self._count_no_members(peer.node, topic, len(payloads))
                 return
             takers = [taker]
-        account = due.get(topic) or self._account(peer.node, EVENT, topic, relayed=relayed)
+        if group:
+            due = due_of_groups
+        account = due.get(topic) or self._account(peer.node, pattern, topic, relayed=relayed)
         account.arrived += len(payloads)
         if len(takers) != 1:
             _count_copies(account, len(payloads), len(takers))
@@ -581,8 +562,8 @@ class PubSub(PeerObserver):
         _count_copies(account, count, takers)
         return account
 
-    def _count_refused(self, publisher: NodeId, topic: str, count: int, *, relayed: bool) -> None:
-        account = self._account(publisher, EVENT, topic, relayed=relayed)
+    def _count_refused(self, publisher: NodeId, pattern: int, topic: str, count: int, *, relayed: bool) -> None:
+        account = self._account(publisher, pattern, topic, relayed=relayed)
         account.arrived += count
         account.refused += count
 
@@ -609,12 +590,13 @@ class PubSub(PeerObserver):
     def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
         """Count events that were in flight to a group when its last member left."""
         self._mesh.refusals[_NO_MEMBERS] += count
-        self._count_dropped(publisher, topic, count, 0)
+        self._count_dropped(publisher, GROUP_EVENT, topic, count)
 
-    def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """Count events for groups without a receiver."""
-        self.report(publisher, topic, dropped, refused)
-        self.settled(publisher, dropped + refused)
+    def _count_dropped(self, publisher: NodeId, pattern: int, topic: str, count: int) -> None:
+        account = self._account(publisher, pattern, topic)
+        account.arrived += count
+        account.dropped += count
+        self._books.report_soon()
 
     def _fits(self, payloads: Sequence[wire.Payload]) -> bool:
         """Return whether none of the payloads is too large for this node."""
@@ -635,21 +617,15 @@ class PubSub(PeerObserver):
                 self._accept_events(peer, part, sum(sizes_here), plain=plain, relayed=relayed)
             else:
                 excess = self._arriving.payload_excess(max(sizes_here))
-                if message.group:
-                    self._groups.received(peer.node, len(sizes_here))
-                self._count_refused(peer.node, message.topic, len(sizes_here), relayed=relayed)
-                self._refuse_events(peer, message.topic, message.group, excess, len(sizes_here), confirm)
+                pattern = GROUP_EVENT if message.group else EVENT
+                self._count_refused(peer.node, pattern, message.topic, len(sizes_here), relayed=relayed)
+                self._refuse_events(peer, message.topic, excess, len(sizes_here), confirm)
             begin = end
 
-    def _refuse_events(
-        self, peer: Peer, topic: str, group: str | None, excess: Excess, count: int, confirm: int
-    ) -> None:
-        """Count events that are too large for this node, and report them to their publisher."""
+    def _refuse_events(self, peer: Peer, topic: str, excess: Excess, count: int, confirm: int) -> None:
+        """Count events that are too large for this node; the report to their publisher says so too."""
         self._arriving.refused("event", excess, peer.node, peer.identity.caller, topic, count=count)
-        if group:
-            self._count_dropped(peer.node, topic, 0, count)
-        else:
-            self.report(peer.node, topic, 0, count)
+        self._books.report_soon()
         if confirm:
             self.delay((peer.node,), excess.text)
 
@@ -680,8 +656,8 @@ class PubSub(PeerObserver):
             raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
         excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
-            self._count_refused(peer.node, topic, 1, relayed=False)
-            self._refuse_events(peer, topic, None, excess, 1, 0)
+            self._count_refused(peer.node, EVENT, topic, 1, relayed=False)
+            self._refuse_events(peer, topic, excess, 1, 0)
             return
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
@@ -696,13 +672,13 @@ class PubSub(PeerObserver):
 
     # -- Upstream -------------------------------------------------------------------------------------------
 
-    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """See ``Upstream``, and ``RelayReceiver``."""
-        self._reports.note(publisher, topic, dropped, refused)
-
-    def settled(self, publisher: NodeId, count: int) -> None:
+    def report_soon(self) -> None:
         """See ``Upstream``."""
-        self._groups.settled(publisher, count)
+        self._books.report_soon()
+
+    def count_not_handed_on(self, publisher: NodeId, topic: str, copies: int) -> None:
+        """See ``RelayReceiver``."""
+        self._count_dropped(publisher, RELAYED_EVENT, topic, copies)
 
     def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
         """See ``Upstream``."""
@@ -759,7 +735,6 @@ class PubSub(PeerObserver):
             self._send_changed(peer)
             self.publishing.routes_changed()
         self.publishing.frames_lost(peer.node)
-        self._groups.frames_lost(peer.node)
         if not peer.other_realm:
             self.retention.frames_lost(peer)
         self._send_all_interest(peer)
@@ -791,7 +766,6 @@ class PubSub(PeerObserver):
         if self.sealed_receiver is not None:
             self.sealed_receiver.peer_removed(node)
         self.publishing.peer_gone(node)
-        self._groups.forget(node)
         self.confirming.lost(node)
         self.confirming.durable_changed(gone)
         self.confirming.look_for_absent()

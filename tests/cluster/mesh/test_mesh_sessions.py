@@ -360,8 +360,6 @@ PLAUSIBLE: dict[type[wire.Message], tuple[st.SearchStrategy[Any], ...]] = {
     kinds.Broadcast: (names, headers, payloads, st.integers(0, 2**64 - 1) | small),
     kinds.BroadcastCredit: (names, *(st.integers(0, 2**64 - 1) | small for _ in range(4))),
     kinds.BroadcastCreditWanted: (names, st.integers(0, 2**64 - 1) | small),
-    kinds.GroupSent: (small, st.integers(0, 2**64 - 1) | small),
-    kinds.GroupSettled: (small, *(st.integers(0, 2**64 - 1) | small for _ in range(2))),
     kinds.Received: (small, small, st.booleans(), st.tuples(*(small,) * 7), st.just(())),
     kinds.ReceivedWanted: (small,),
     kinds.Interest: (small, st.booleans(), terms, terms),

@@ -154,6 +154,9 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
             link.post(message, 64)
         assert await shop.request("acme/databases", 2) == 2, "the rest goes on"
         assert member.statistics().refusals["message of a kind that is not taken"] == len(forbidden)
+        link.post(kinds.Received(3, 0, False, (5, 0, 0, 0, 0, 5, 0), ()), 64)  # it hands nothing on for us
+        assert await shop.request("acme/databases", 3) == 3
+        assert member.statistics().refusals["message of kind Received"] == 1
 
 
 async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_own_or_hold_back_our_events(

@@ -11,8 +11,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.publish.group_ledger import LOST_IN_FLIGHT, LOST_WITH_MEMBER
-from tests.support.messages import raw
+from iris.patterns.books.event_sums import LOST_IN_FLIGHT, LOST_WITH_MEMBER
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
 
 REPORTED = 0.2
@@ -201,7 +200,7 @@ async def test_what_waits_at_a_member_that_leaves_in_order_is_in_the_publishers_
         assert sum(map(len, taken)) + published.dropped == 700
         with pytest.raises(iris.EventsLost, match=f"{published.dropped} of the events"):
             writer.raise_for_losses("work")
-        assert stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(workers[1].id) == 0
+        assert stage.parts[writer.id].patterns.pubsub.publishing.outstanding(workers[1].id) == 0
 
 
 async def test_a_node_that_leaves_after_its_work_is_done_leaves_nothing_in_the_books(
@@ -267,23 +266,63 @@ async def test_events_for_a_group_that_are_lost_on_the_way_are_in_the_publishers
             lost = 1010 - len(taken)
             assert lost > 5
             assert dict(writer.statistics().publishing.lost) == {LOST_IN_FLIGHT: lost}
-            assert stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(worker.id) == 0
+            assert stage.parts[writer.id].patterns.pubsub.publishing.outstanding(worker.id) == 0
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("counts", [(0, 0, 0), (1, 2**62, 2**62), (1, 0, 2**62), (1, 2**62, 0), (7, 5, 5)])
+async def test_a_member_that_was_cut_off_and_comes_back_is_lost_once(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        stage.harmless = ("",)
+        workers, writer = await open_workers(stage, 2)
+        taken: list[list[object]] = [[], []]
+        async with (
+            workers[0].subscribe("work", group="workers") as one,
+            workers[1].subscribe("work", group="workers") as two,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(take, one, taken[0])
+            for number in range(100):
+                await writer.publish("work", number)
+            await trio.sleep(1)
+            stage.parts[writer.id].mesh.drop(workers[1].id, "test")
+            lost = writer.statistics().publishing.lost
+            assert dict(lost) == {LOST_WITH_MEMBER: 50}
+            await trio.sleep(30)
+            outstanding = stage.parts[writer.id].patterns.pubsub.publishing.outstanding
+            assert outstanding(workers[1].id) == 0, "they are given up"
+            nursery.start_soon(take, two, taken[1])
+            await trio.sleep(1)
+            for number in range(100, 200):
+                await writer.publish("work", number)
+            await trio.sleep(5)
+            assert dict(writer.statistics().publishing.lost) == {LOST_WITH_MEMBER: 50}
+            assert [outstanding(worker.id) for worker in workers] == [0, 0]
+            assert len(taken[0]) + len(taken[1]) == 200, "nothing was lost after all"
+            nursery.cancel_scope.cancel()
+
+
+MANY = 2**62
+
+
+@pytest.mark.parametrize(
+    "total", [(0, 0, 0), (MANY, MANY, MANY), (0, MANY, 0), (MANY, 0, 0), (5, 5, 0), (0, 0, MANY), (3, 9, 9)]
+)
 async def test_a_member_that_lies_about_what_it_has_taken_leaves_the_books_in_order(
-    autojump_clock: MockClock, counts: tuple[int, int, int]
+    autojump_clock: MockClock, total: tuple[int, int, int]
 ) -> None:
+    arrived, received, dropped = total
+    lie = (arrived, 0, received, 0, 0, dropped, 0)
     async with open_stage() as stage:
         (worker,), writer = await open_workers(stage, 1)
         async with worker.subscribe("work", group="workers") as events:
             for number in range(10):
                 await writer.publish("work", number)
-            for _ in range(3):
-                stage.parts[worker.id].mesh.post(writer.id, raw(kinds.GroupSettled, *counts), 0)
+            for mark in range(3):
+                message = kinds.Received(2, mark, False, lie, (kinds.ReceivedEntry("work", *lie),))
+                stage.parts[worker.id].mesh.post(writer.id, message, 0)
             await trio.sleep(IN_FLIGHT)
             published = writer.statistics().publishing
             assert published.sent == 10 == published.handed_over + sum(published.lost.values())
-            assert 0 <= stage.parts[writer.id].patterns.pubsub.publishing.groups.outstanding(worker.id) <= 10
+            assert 0 <= stage.parts[writer.id].patterns.pubsub.publishing.outstanding(worker.id) <= 10
             assert events.statistics().waiting == 10
+        stage.forget_accounts()

@@ -1,26 +1,48 @@
-"""Accounts of a publisher: the events that it has published, and what became of their copies.
+"""Accounts of a publisher: the events that it has published, and how many copies went out.
 
-A lost event is counted here and nowhere else: in the topic, for strict publishers; in the tally, for statistics; in the
-ledger, for the books.
+What became of the copies is written in the ledger of the books and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, Protocol, final
+from collections.abc import Mapping
+from typing import Final, final
 
 from iris.kernel import wire
 from iris.kernel.link import OpenRun
-from iris.kernel.names import NodeId
-from iris.patterns.books import NOBODY, SendLedger, Tally
-
-EVENT: Final = "event"
+from iris.kernel.statistics import Statistics
+from iris.patterns.books import SendLedger
 
 
-class LossCount(Protocol):
-    """State of a topic, as far as losses are counted there."""
+@final
+class PublishStatistics(Statistics, frozen=True, kw_only=True):
+    """Counters of the events that this node has published, as far as a publisher can know.
 
-    lost: int
+    ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.
+    Of events for groups it is known later what was lost: they count as handed over until then.
+    """
+
+    published: int
+    """Events."""
+    without_subscriber: int
+    """Events that nobody subscribed to."""
+    sent: int
+    """Copies: one for each event and node that it goes to; so are the next two."""
+    handed_over: int
+    """Copies that the link has accepted."""
+    lost: Mapping[str, int]
+    """Copies that the link has not accepted, and those of events for groups that were lost after that, by reason."""
+    dropped: int
+    """Copies thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
+    refused: int
+    """Copies refused by the ``allow`` of a subscription, or by its node as too large or malformed, counted likewise."""
+    retained: int
+    """Last values that this node keeps."""
+    retained_bytes: int
+    posted: int
+    """Events of threads that are not published yet: ``publish`` of ``iris.sync`` does not wait for that."""
+    posted_bytes: int
+    """Bytes of their payloads."""
 
 
 class TopicRun(OpenRun):
@@ -44,19 +66,19 @@ class EventAccounts:
     """Accounts of the events of one publisher.
 
     Attributes:
+        ledger: the books, which have what was lost.
         run: run that was published last: an older one must not grow, or its events would overtake others.
-        tally: counters, one for each event and node that it goes to; without what the run has grown by.
         count: events published; without what the run has grown by.
+        sent: copies, one for each event and node that it goes to; without what the run has grown by.
     """
 
-    __slots__ = ("count", "ledger", "run", "tally")
+    __slots__ = ("count", "ledger", "run", "sent")
 
     def __init__(self, ledger: SendLedger) -> None:
         self.ledger: Final = ledger
         self.run = TopicRun(self, "", [], 0)
         self.run.is_open = False
-        self.tally: Final = Tally()
-        self.count = 0
+        self.count = self.sent = 0
 
     @property
     def published(self) -> int:
@@ -69,43 +91,3 @@ class EventAccounts:
         if self.run.is_open:
             self.run.end()
         self.count += count
-
-    def lose(
-        self, state: LossCount | None, topic: str, reason: str, nodes: Collection[NodeId] = (NOBODY,), count: int = 1
-    ) -> None:
-        """Count ``count`` events as lost for each of some nodes, which no link was asked to accept.
-
-        Args:
-            state: state of the topic.  None if it is forgotten, or strict publishers are not to learn of it.
-            topic: topic of the events.
-            reason: reason of the loss.
-            nodes: nodes that should have received them.
-            count: events.
-        """
-        self.tally.sent += count * len(nodes)
-        self._lose(state, reason, count * len(nodes))
-        for node in nodes:
-            self.ledger.row(EVENT, topic, node).lose(reason, count)
-
-    def lose_posted(
-        self, state: LossCount | None, topic: str, reason: str, nodes: Collection[NodeId], count: int
-    ) -> None:
-        """Count events as lost that were counted as posted to some nodes, and that their links did not accept."""
-        self._lose(state, reason, count * len(nodes))
-        for node in nodes:
-            self.ledger.row(EVENT, topic, node).lose_posted(reason, count)
-
-    def lose_handed_over(self, state: LossCount | None, reason: str, copies: int) -> None:
-        """Count copies as lost that were counted as handed over; the books learn of them from the receivers."""
-        self.tally.handed_over -= copies
-        self._lose(state, reason, copies)
-
-    def _lose(self, state: LossCount | None, reason: str, copies: int) -> None:
-        if state is not None:
-            note_lost(state, copies)
-        self.tally.lost[reason] += copies
-
-
-def note_lost(state: LossCount, copies: int) -> None:
-    """Count copies of a topic that did not reach a subscriber."""
-    state.lost = wire.saturated(state.lost + copies)

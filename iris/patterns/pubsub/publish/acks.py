@@ -300,7 +300,7 @@ class Acknowledgements:
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
                 self._expect(run, subscriber.members[0])
-        for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
+        for node, group in state.choose(run.key, publishing.is_fit, publishing.outstanding):
             if group not in groups:
                 publishing.post_to_one(state, node, run.message(group[1]), run.size, count)
         self._ask(run, subscribers)

@@ -29,12 +29,12 @@ import trio
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB
-from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
+from iris.kernel.errors import EventsLost, NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
-from iris.patterns.books import ReceiverSet, Tally
+from iris.patterns.books import NOBODY, OTHER, EventPattern, ReceiverSet, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberHealth
 from iris.patterns.pubsub.interest import (
@@ -48,8 +48,7 @@ from iris.patterns.pubsub.interest import (
     check_topic,
     stable_hash,
 )
-from iris.patterns.pubsub.publish.accounts import EventAccounts, TopicRun, note_lost
-from iris.patterns.pubsub.publish.group_ledger import GroupBooks
+from iris.patterns.pubsub.publish.accounts import EventAccounts, PublishStatistics, TopicRun
 from iris.patterns.pubsub.publish.posted import PostedEvents
 from iris.patterns.pubsub.publish.retained import RetainedSender, envelope_size
 from iris.patterns.pubsub.publish.rotation import MAX_ROTATIONS, Rotation
@@ -119,8 +118,7 @@ class Topic:
             durable subscriber knows.
         away: durable subscribers that were away when this was last looked up.
         patient: links to nodes that want publishers to wait, however slow they are.
-        lost: events that links did not accept, or that subscribers have reported as dropped or refused.
-        raised: losses of these that were raised to a strict publisher.
+        raised: losses that were raised to a strict publisher; the books have how many there are.
         had_durable: True once a durable subscriber without a name has been there.
         milestones: starts of the topic and of its last receivers; see ``iris.patterns.pubsub.interest.start_offsets``.
     """
@@ -134,7 +132,6 @@ class Topic:
         "held",
         "linked_past",
         "links",
-        "lost",
         "milestones",
         "past",
         "patience",
@@ -165,7 +162,7 @@ class Topic:
         self.linked_past: tuple[Link, ...] = ()
         self.patience: tuple[Patience, ...] = ()
         self.patient: frozenset[Route] = _NOBODY
-        self.lost = self.raised = 0
+        self.raised = 0
         self.had_durable = False
         self.unconfirmed: OrderedDict[int, None] | None = None
         self.withdrawn: tuple[tuple[int, int], ...] = ()
@@ -302,8 +299,9 @@ class Publisher:
     ) -> None:
         config = mesh.config
         self.accounts: Final = accounts
-        self._tally = accounts.tally
         self._ledger = accounts.ledger
+        self._raised_of_others = 0
+        """Losses on topics without a row of their own that were raised to a strict publisher."""
         self.without_subscriber = 0
         """Events without a subscriber."""
         self.posted: Final = PostedEvents()
@@ -339,7 +337,6 @@ class Publisher:
         self.routes_version = 0
         """Number of times that the interest, the peers or the pauses have changed.  Read only."""
         self.trees: Final = EventTrees(mesh, interest, health, self)
-        self.groups: Final = GroupBooks(mesh, self)
         self.retention: Final = RetainedSender(mesh, interest, self)
         """This node's own retained values."""
         self.remote_sites: Final = sealed
@@ -348,9 +345,30 @@ class Publisher:
 
     @property
     def tally(self) -> Tally:
-        """Counters, one for each event and node that it goes to."""
+        """Counters, one for each event and node that it goes to, as they are now."""
         self.accounts.run.end()
-        return self._tally
+        tally = Tally()
+        tally.sent = self.accounts.sent
+        tally.lost.update(self._ledger.events.lost)
+        tally.handed_over = tally.sent - tally.lost.total()
+        return tally
+
+    def statistics(self) -> PublishStatistics:
+        """Return a snapshot of the counters."""
+        tally, events = self.tally, self._ledger.events
+        return PublishStatistics(
+            published=self.published,
+            without_subscriber=self.without_subscriber,
+            sent=tally.sent,
+            handed_over=tally.handed_over,
+            lost=dict(tally.lost),
+            dropped=wire.saturated(events.dropped),
+            refused=wire.saturated(events.refused),
+            retained=len(self.retention.events),
+            retained_bytes=self.retention.events.bytes,
+            posted=len(self.posted),
+            posted_bytes=self.posted.bytes,
+        )
 
     @property
     def published(self) -> int:
@@ -373,24 +391,25 @@ class Publisher:
         """Yield each topic that is not forgotten, with its number of published events and of lost copies."""
         self.accounts.run.end()
         for topic, state in self._topics.items():
-            yield topic, state.sequence - state.milestones[0], state.lost
+            yield topic, state.sequence - state.milestones[0], wire.saturated(self._ledger.events.lost_on(topic))
 
-    def count_lost(self, topic: str, copies: int) -> bool:
-        """Count events that did not reach a subscriber, one for each; return whether the topic is known."""
-        state = self._topics.get(topic)
-        if state is not None:
-            note_lost(state, copies)
-        return state is not None
+    def raise_for_losses(self, topic: str) -> None:
+        """Raise EventsLost if events of a topic were lost since this was last called, one for each subscriber.
 
-    def pop_losses(self, topic: str) -> int:
-        """Return how many events of a topic were lost since this was last asked, one for each subscriber."""
+        Topics without a row of their own in the books share what their subscribers report: it is raised on the first.
+        """
         self.accounts.run.end()
         state = self._topics.get(topic)
         if state is None:
-            return 0
-        news = state.lost - state.raised
-        state.raised = state.lost
-        return news
+            return
+        lost, others = self._ledger.events.lost_on(topic), self._ledger.events.lost_on(OTHER)
+        news, state.raised = lost - state.raised, lost
+        if others > self._raised_of_others and any(
+            self._ledger.shares_row(topic, node) for route in state.every for node in _nodes_of(route)
+        ):
+            news, self._raised_of_others = news + others - self._raised_of_others, others
+        if news:
+            raise EventsLost(f"subscribers of {topic!r} did not get {news} of the events published on it", count=news)
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -489,7 +508,7 @@ class Publisher:
 
     def lose_unsent(self, topic: str) -> None:
         """Count an event as lost that was given to this node and never published."""
-        self.accounts.lose(self._topics.get(topic), topic, _UNSENT)
+        self._lose_unposted(topic, _UNSENT)
 
     def _waits_for_room(self, state: Topic) -> bool:
         """Return whether an event waits for links, as one before it was posted to a link that had no room.
@@ -542,14 +561,14 @@ class Publisher:
             run.taken, run.skipped, run.missed = taken, skipped, missed
             if not taken:
                 run.end()
-        for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
+        for node, (_, group) in state.choose(key, self.is_fit, self.outstanding) if state.grouped else ():
             self.post_to_one(state, node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
         for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
                 self.post_to_one(state, owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
-                self.accounts.lose(state, topic, "nobody has the shard")
+                self._lose_unposted(topic, "nobody has the shard")
         if not (state.every or state.linked_past):
             self.without_subscriber += 1
 
@@ -575,15 +594,21 @@ class Publisher:
         if more:
             self.accounts.add(more)
         self._since_yield += run.grown
-        self._tally.sent += more * (run.taken + run.skipped)
-        self._tally.handed_over += more * run.taken
+        self.accounts.sent += more * (run.taken + run.skipped)
         for route in run.missed:
-            self._lose(route, run.topic, "subscriber stalled", more)
+            self._lose(route, "event", run.topic, "subscriber stalled", more)
         self.note_patient(run.state, run.topic, more)
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
-        self.accounts.lose(None, topic, "no link to another site yet", count=nodes)
+        self._lose_unposted(topic, "no link to another site yet", count=nodes, strict=False)
+
+    def _lose_unposted(
+        self, topic: str, reason: str, node: NodeId = NOBODY, count: int = 1, *, strict: bool = True
+    ) -> None:
+        """Count events as lost that no link was asked to accept; see ``SendLedger.lose``."""
+        self.accounts.sent += count
+        self._ledger.lose("event", topic, reason, node, count, strict=strict)
 
     def note_patient(self, state: Topic, topic: str, count: int = 1) -> None:
         """Count events for patient subscribers: those that get them, and those that they are published past."""
@@ -601,27 +626,21 @@ class Publisher:
 
     def _pass(self, topic: str, node: NodeId, count: int) -> None:
         """Count events that were published past a subscriber which asks for a pause."""
-        self.accounts.lose(self._topics.get(topic), topic, _PAST, (node,), count)
+        self._lose_unposted(topic, _PAST, node, count)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; return whether its link accepted it."""
         peer = self._mesh.peer(node)
-        if peer is None:
-            return False
-        if not message.group:  # not for one of a group
-            return self.post_apart(peer.link, message, size, count)
-        ledger = self.groups.ledger(node)
-        if not self.post_apart(peer.link, message, size, count):
-            return False
-        ledger.sent += count
-        return True
+        return peer is not None and self.post_apart(peer.link, message, size, count)
+
+    def outstanding(self, node: NodeId) -> int:
+        """Return how many events for groups a node was sent that it has not settled."""
+        return self._ledger.outstanding(node)
 
     def post_apart(self, route: Route, message: kinds.Events | kinds.Retained, size: int, count: int = 1) -> bool:
         """Post events for which no number was given just now, counted; return whether the route accepted them."""
         for node in _nodes_of(route):
-            row = self._ledger.row("event", message.topic, node)
-            row.posted += count
-            row.relayed |= not isinstance(route, Link)
+            self._ledger.post(_pattern_of(message), message.topic, node, count, relayed=not isinstance(route, Link))
         return self.post(route, message, size, count)
 
     def post(
@@ -637,13 +656,13 @@ class Publisher:
         In the books their number counts them.
         """
         copies = count * link.copies
-        self._tally.sent += copies
+        self.accounts.sent += copies
         if not link.has_room():
             state = self._topics.get(message.topic)  # a repeat or a last value may be of a topic that is forgotten
             # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
             # shows as a gap in the numbers.
             if link.is_stalled(STALLED) and (state is None or link not in state.patient or link.node in self._still):
-                self._lose(link, message.topic, "subscriber stalled", count)
+                self._lose(link, _pattern_of(message), message.topic, "subscriber stalled", count)
                 return False
             self._crowded = state or self._crowded
         elif self._still:
@@ -651,16 +670,16 @@ class Publisher:
         try:
             link.post(message, size, growing=growing)
         except NotSent:
-            self._lose(link, message.topic, "link full", count)
+            self._lose(link, _pattern_of(message), message.topic, "link full", count)
             return False
         # From here the event is handed over: the link sends it once, or its loss shows as a gap. Nothing sends it again
         # unless it waits for confirmation.
-        self._tally.handed_over += copies
         return True
 
-    def _lose(self, route: Route, topic: str, reason: str, count: int) -> None:
-        """Count events that a route did not accept."""
-        self.accounts.lose_posted(self._topics.get(topic), topic, reason, _nodes_of(route), count)
+    def _lose(self, route: Route, pattern: EventPattern, topic: str, reason: str, count: int) -> None:
+        """Count events that were posted to a route, which did not accept them."""
+        for node in _nodes_of(route):
+            self._ledger.lose(pattern, topic, reason, node, count, posted=True)
 
     def _book(self, state: Topic, topic: str) -> None:
         """Count in the books what the links of a topic accept, for the nodes that they lead to."""
@@ -677,11 +696,7 @@ class Publisher:
 
     def count_tree_lost(self, topic: str, copies: int) -> None:
         """See ``TreeSender``."""
-        self.accounts.lose_handed_over(self._topics.get(topic), "link full", copies)
-
-    def count_group_lost(self, reason: str, copies: int) -> None:
-        """See ``GroupSender``."""
-        self.accounts.lose_handed_over(None, reason, copies)
+        self._ledger.lose_handed_over(topic, "link full", copies)
 
     def send_retained(self, peer: Peer) -> None:
         """See ``TreeSender``."""
@@ -747,6 +762,7 @@ class Publisher:
             if len(self._topics) >= self._config.published_topics:
                 self._forget_one()
             state = self._topics[topic] = Topic(self.published)
+            self._ledger.events.follow(topic)
         links: dict[NodeId, Link] = {}
         every: dict[Route, None] = {}
         patient: set[Route] = set()
@@ -833,7 +849,8 @@ class Publisher:
             if not state.unconfirmed:
                 break
             self._topics.move_to_end(topic)
-        _, forgotten = self._topics.popitem(last=False)
+        topic, forgotten = self._topics.popitem(last=False)
+        self._ledger.events.forget(topic)
         self._close_book(forgotten)
 
     def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
@@ -930,7 +947,6 @@ class Publisher:
         """End the pauses of a node, as their end may be lost: it asks again if it needs one.  So may a key."""
         if self.remote_sites is not None:
             self.remote_sites.frames_lost(node)
-        self.groups.frames_lost(node)
         self.release_all(node)
         self.trees.frames_lost(node)
 
@@ -938,7 +954,6 @@ class Publisher:
         """Forget a node that is gone: it gets nothing any more, and delays nobody."""
         if self.remote_sites is not None:
             self.remote_sites.peer_gone(node)
-        self.groups.peer_gone(node)
         self._still.discard(node)
         self.release_all(node)
         self._resumed.discard(node)
@@ -960,6 +975,10 @@ def group_id(peer: Peer, group: str, owned: Collection[GroupId]) -> GroupId:
 def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
     """Return the node of a group that events with a key go to."""
     return max(nodes, key=lambda node: stable_hash(f"{key}\0{node}"))
+
+
+def _pattern_of(message: kinds.Events | kinds.Retained) -> EventPattern:
+    return "group event" if isinstance(message, kinds.Events) and message.group else "event"
 
 
 def _nodes_of(route: Route) -> tuple[NodeId, ...]:

@@ -25,7 +25,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.statistics import Statistics
 from iris.kernel.tasks import Wakeup
-from iris.patterns.books import UNCOUNTED
+from iris.patterns.books import UNCOUNTED, Account
 from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import owed_from
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
@@ -187,12 +187,8 @@ class Upstream(Protocol):
         """Ask the publishers of a pattern for a pause, or end one.  Called in turns, with ``paused=True`` first."""
         ...
 
-    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """Report events that were dropped for want of room, or refused."""
-        ...
-
-    def settled(self, publisher: NodeId, count: int) -> None:
-        """Report events for a group that were received by their consumer, or dropped."""
+    def report_soon(self) -> None:
+        """Report to publishers within 100 ms: events were dropped or refused, or those for a group received."""
         ...
 
     def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
@@ -254,7 +250,6 @@ class Subscription:
         "_payloads",
         "_received",
         "_refused",
-        "_run_left",
         "_runs",
         "_settling",
         "_skipped",
@@ -290,8 +285,8 @@ class Subscription:
         self._max_events = limits.events
         self._max_bytes = limits.bytes
         self._upstream = upstream
-        self._settling: dict[NodeId, int] = {}
-        """Events that this member of a group has received, and may still be at, by publisher."""
+        self._settling: dict[Account, int] = {}
+        """Events that this member of a group has received, and may still be at, by account."""
         self._observer = observer
         self.version = version
         """Version of the node's interest from which on publishers know of this subscription.  None if it is unknown."""
@@ -305,7 +300,6 @@ class Subscription:
         self._gaps: Iterator[int] = itertools.repeat(0)
         """Numbers of the events that are missing before each of them."""
         self._untaken = 0  # how many of them there were when ``_note_taken`` last looked
-        self._run_left = 0  # how many there were when the run began
         self._waiting = 0
         self._waiting_bytes = 0
         self._refused = self._received = self._delivered = self._dropped = self._missed = self._malformed = 0
@@ -523,15 +517,10 @@ class Subscription:
         self._lose(run, dropped=count)
 
     def _lose(self, run: EventRun, *, dropped: int = 0, refused: int = 0) -> None:
-        """Count events of a run as lost in the books, and report them to their publisher."""
+        """Count events of a run as lost in the books, which are reported to their publisher."""
         run.account.dropped += dropped
         run.account.refused += refused
-        self._report(run, dropped, refused)
-
-    def _report(self, run: EventRun, dropped: int, refused: int) -> None:
-        self._upstream.report(run.publisher, run.topic, dropped, refused)
-        if self.group is not None:
-            self._upstream.settled(run.publisher, dropped + refused)
+        self._upstream.report_soon()
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -650,23 +639,25 @@ class Subscription:
         self._malformed += self._skipped
         current = self._current
         if current is not None:
-            current.account.received += taken - self._skipped
+            self._count_taken(current.account, taken - self._skipped)
             if not untaken:
                 self._waiting_bytes -= current.size
-                if self.group is not None:
-                    self._count_taken(current.publisher, self._run_left)
                 self._current = None
                 self._go_on()
         self._skipped = 0
 
-    def _count_taken(self, publisher: NodeId, count: int) -> None:
-        self._settling[publisher] = self._settling.get(publisher, 0) + count
+    def _count_taken(self, account: Account, count: int) -> None:
+        if self.group is None:
+            account.received += count
+        elif count:  # its publisher is to know which events die with this member
+            self._settling[account] = self._settling.get(account, 0) + count
 
     def _settle(self) -> None:
-        """Settle the events that were received: the consumer has come back for the next one."""
+        """Count the events that this member of a group has received: the consumer has come back for the next one."""
         settling, self._settling = self._settling, {}
-        for publisher, count in settling.items():
-            self._upstream.settled(publisher, count)
+        for account, count in settling.items():
+            account.received += count
+        self._upstream.report_soon()
 
     def _next_run(self) -> EventRun:
         run = self._runs.popleft()
@@ -682,7 +673,7 @@ class Subscription:
             self._skip_expired(run)
             return
         self._current = run
-        self._untaken = self._run_left = run.left
+        self._untaken = run.left
         self._turn_events += run.left
         self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
         self._make_events(run, run.missed, run.next)
@@ -703,8 +694,6 @@ class Subscription:
         numberings = self._numberings.get(run.sender.node)
         if run.missed and numberings is not None and run.topic in numberings.expected:
             numberings.expected[run.topic] -= run.missed
-        if self.group is not None:
-            self._count_taken(run.publisher, run.left)
         self._go_on()
 
     def _skip_malformed(self, error: RemoteProtocolError) -> None:
@@ -712,7 +701,6 @@ class Subscription:
         run = self._current
         assert run is not None
         self._skipped += 1
-        self._run_left -= 1  # what is reported is settled with that
         missed = next(self._gaps) + (self.group is None)  # where decoding failed, it has not been asked yet
         left = operator.length_hint(self._payloads)
         self._make_events(run, missed, len(run.payloads) - left)
@@ -783,10 +771,8 @@ class Subscription:
             run.cut()
             runs.append(run)
             count += len(run.payloads)
-            run.account.received += len(run.payloads)
             self._waiting_bytes -= run.size
-            if self.group is not None:
-                self._count_taken(run.publisher, len(run.payloads))
+            self._count_taken(run.account, len(run.payloads))
         self._waiting -= count
         self._delivered += count
         self._go_on()
@@ -840,7 +826,6 @@ class Subscription:
             rest = copy.copy(self._current)  # not the run itself: the events that were taken have their numbers from it
             rest.next = len(rest.payloads) - self._untaken
             runs.insert(0, rest)
-            self._count_taken(self._current.publisher, self._run_left - self._untaken)
         self._settle()
         for run in runs:
             run.cut()
@@ -853,11 +838,10 @@ class Subscription:
     def _count_abandoned(self, run: EventRun) -> None:
         """Count a run that nobody receives any more.  What waits for confirmation is sent to another member."""
         self._dropped += len(run.payloads)
-        run.account.ended += len(run.payloads)
         if run.confirm:
-            self._upstream.settled(run.publisher, len(run.payloads))
+            run.account.ended += len(run.payloads)
         else:
-            self._report(run, len(run.payloads), 0)
+            run.account.dropped += len(run.payloads)
 
     def _end_books(self) -> None:
         """Count what waits as ended, though it may still be received: the block of the subscription was left."""

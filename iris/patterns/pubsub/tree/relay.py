@@ -45,8 +45,8 @@ class RelayReceiver(Protocol):
         """
         ...
 
-    def report(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """Report copies of a publisher's events that could not be forwarded."""
+    def count_not_handed_on(self, publisher: NodeId, topic: str, copies: int) -> None:
+        """Count copies of a publisher's events that could not be forwarded; it is told."""
         ...
 
 
@@ -221,7 +221,7 @@ class EventRelays:
             return  # its receivers would have refused it
         for message in messages:
             if isinstance(message, kinds.Events):
-                self._receiver.report(relayed.publisher, message.topic, copies * len(message.payloads), 0)
+                self._receiver.count_not_handed_on(relayed.publisher, message.topic, copies * len(message.payloads))
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
         """Ask a publisher to pause until a link has room again."""

@@ -11,7 +11,8 @@ from iris.kernel.config import Config
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.publish.loss_reports import LossReports
+from iris.patterns.books import ledger, receipts
+from iris.patterns.books.columns import NOTHING
 from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.events import collect, publish
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -22,6 +23,7 @@ def started(fleet: Fleet, nursery: trio.Nursery) -> None:
     """Let the nodes look after what needs the time, as whole nodes do."""
     for node in fleet.nodes.values():
         nursery.start_soon(node.pubsub.run)
+        nursery.start_soon(node.books.run)
 
 
 def told(node: MeshNode) -> tuple[int, int]:
@@ -29,24 +31,20 @@ def told(node: MeshNode) -> tuple[int, int]:
     return statistics.dropped, statistics.refused
 
 
-async def test_losses_are_reported_together_and_only_when_there_are_some(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: list[float] = []
-
-    def flush(_reports: LossReports) -> None:
-        flushed.append(trio.current_time())
-
-    monkeypatch.setattr(LossReports, "flush", flush)
-    async with open_meshes("a") as fleet, trio.open_nursery() as nursery:
-        reports = LossReports(fleet["a"].mesh)
-        nursery.start_soon(reports.run)
-        await trio.sleep(60)
-        assert flushed == []
-        for _ in range(3):
-            reports.note(NodeId("b" * 32), "t", 1, 0)
-        await trio.sleep(60)
-        assert 1 <= len(flushed) <= 2, "once more where a wake-up was on its way"
+async def test_losses_are_reported_together_and_within_100_ms(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
+        started(fleet, nursery)
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("t", max_events=2):
+            await publish(a, "t", 1, 2)  # which wait, so that reports come ever more seldom
+            await trio.sleep(60)
+            posted = b.peer(a).link.statistics().posted
+            for number in range(3, 23):
+                await publish(a, "t", number)
+                await trio.sleep(0.005)
+            await trio.sleep(0.11)
+            assert told(a) == (20, 0)
+            assert b.peer(a).link.statistics().posted - posted <= 4
         nursery.cancel_scope.cancel()
 
 
@@ -69,20 +67,10 @@ async def test_a_publisher_learns_exactly_how_many_events_were_dropped(
             assert told(a)[0] + told(c)[0] == dropped == (107 - 5) + (107 - 50)
             assert told(a)[0] > 100
             assert told(b) == (0, 0)
-            assert a.pubsub.publishing.pop_losses("t") == told(a)[0]
+            with pytest.raises(EventsLost) as caught:
+                a.pubsub.publishing.raise_for_losses("t")
+            assert caught.value.count == told(a)[0]
             assert len(await collect(roomy)) == 107
-        nursery.cancel_scope.cancel()
-
-
-async def test_nothing_is_said_while_nothing_is_lost(autojump_clock: MockClock) -> None:
-    async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
-        started(fleet, nursery)
-        a, b = fleet["a"], fleet["b"]
-        async with b.pubsub.subscribe("t") as events:
-            posted = b.peer(a).link.statistics().posted
-            await publish(a, "t", *range(1000))
-            assert len(await collect(events)) == 1000
-            assert b.peer(a).link.statistics().posted == posted
         nursery.cancel_scope.cancel()
 
 
@@ -102,20 +90,20 @@ async def test_a_strict_publisher_is_told_once_of_what_was_lost_on_its_topic(aut
     async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
         started(fleet, nursery)
         a, b = fleet["a"], fleet["b"]
-        losses = a.pubsub.losses
+        check = a.pubsub.publishing.raise_for_losses
         async with b.pubsub.subscribe(">", max_events=5):
             await publish(a, "t", *range(9))
-            losses.check("t")  # nobody has said anything yet
+            check("t")  # nobody has said anything yet
             await trio.sleep(1)
-            losses.check("other")
+            check("other")
             with pytest.raises(EventsLost, match="'t' did not get 4 of the events") as caught:
-                losses.check("t")
+                check("t")
             assert caught.value.count == 4
-            losses.check("t")
+            check("t")
             await publish(a, "t", 10)
             await trio.sleep(1)
             with pytest.raises(EventsLost) as caught:
-                losses.check("t")
+                check("t")
             assert caught.value.count == 1
         nursery.cancel_scope.cancel()
 
@@ -129,11 +117,11 @@ async def test_what_a_link_did_not_take_is_known_at_once(autojump_clock: MockClo
             await publish(a, "u", b"unheard")
             statistics = a.pubsub.statistics()
             with pytest.raises(EventsLost) as caught:
-                a.pubsub.losses.check("t")
+                a.pubsub.publishing.raise_for_losses("t")
             assert caught.value.count == statistics.lost["subscriber stalled"] > 1000
             assert statistics.sent == statistics.handed_over + sum(statistics.lost.values()) == 20_000
             assert (statistics.published, statistics.without_subscriber) == (20_001, 1)
-            a.pubsub.losses.check("u")
+            a.pubsub.publishing.raise_for_losses("u")
             b.transport.resume()
             assert len(await collect(stalled)) == statistics.handed_over
 
@@ -148,7 +136,7 @@ async def test_a_report_that_finds_no_room_is_made_later_and_is_complete(
         post = b.mesh.post
 
         def post_unless_full(node: NodeId, message: wire.Message, size: int, reserve: int = 0) -> None:
-            if full and isinstance(message, kinds.EventsLost):
+            if full and isinstance(message, kinds.Received):
                 raise NotSent("full")
             post(node, message, size, reserve)
 
@@ -159,38 +147,70 @@ async def test_a_report_that_finds_no_room_is_made_later_and_is_complete(
             await trio.sleep(1)
             assert told(a) == (0, 0)
             full = False
-            await trio.sleep(1)
+            await trio.sleep(3)  # 64 topics every 100 ms
             assert told(a) == (999, 0)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_publisher_that_is_gone_is_not_told(autojump_clock: MockClock) -> None:
+async def test_topics_without_a_row_of_their_own_raise_what_they_share_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "NAMES", 3)
+    monkeypatch.setattr(receipts, "NAMES", 3)
     async with open_meshes("a", "b") as fleet, trio.open_nursery() as nursery:
         started(fleet, nursery)
         a, b = fleet["a"], fleet["b"]
+        check = a.pubsub.publishing.raise_for_losses
         async with b.pubsub.subscribe(">", max_events=1):
-            await publish(a, "t", *range(10))
-            await trio.sleep(0.01)
-            b.mesh.drop(a.id, "test")
+            for topic in range(10):
+                await publish(a, f"t.{topic}", 1)
             await trio.sleep(1)
-            assert not b.pubsub._reports._gathered
+            assert told(a) == (9, 0)
+            counts = []
+            for topic in range(4):
+                with pytest.raises(EventsLost) as caught:
+                    check(f"t.{topic}")
+                counts.append(caught.value.count)
+            assert counts == [1, 1, 1, 6]
+            for topic in range(10):
+                check(f"t.{topic}")
         nursery.cancel_scope.cancel()
 
 
-async def test_losses_on_topics_that_were_never_published_are_nothing(autojump_clock: MockClock) -> None:
+async def test_losses_on_topics_that_were_never_published_raise_nothing(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
-        await publish(a, "known", 1)
-        b.mesh.post(a.id, kinds.EventsLost((("made up", 5, 5), ("known", 1, 2))), 0)
-        await trio.sleep(1)
-        assert told(a) == (1, 2)
-        assert [a.pubsub.publishing.pop_losses(topic) for topic in ("made up", "known")] == [0, 3]
+        async with b.pubsub.subscribe("known"):
+            await publish(a, "known", 1)
+            names = (
+                kinds.ReceivedEntry("made up", 5, 0, 0, 0, 0, 5, 0),
+                kinds.ReceivedEntry("known", 3, 0, 0, 0, 2, 1, 0),
+            )
+            for _ in range(3):  # a report that is repeated says nothing new
+                b.mesh.post(a.id, kinds.Received(1, 0, False, (8, 0, 0, 0, 2, 6, 0), names), 0)
+            await trio.sleep(1)
+            a.pubsub.publishing.raise_for_losses("made up")
+            with pytest.raises(EventsLost) as caught:
+                a.pubsub.publishing.raise_for_losses("known")
+            assert caught.value.count == 3
+            a.pubsub.publishing.raise_for_losses("known")
 
 
 @pytest.mark.parametrize(
-    "field",
-    [None, 7, "tt", (("t",),), (("t", 1),), (("t", 1, -1),), (("t", True, 1),), ((1, 1, 1),), (("t", 2**62 + 1, 0),)],
+    "fields",
+    [
+        (),
+        (4, 0, False, NOTHING, ()),
+        (1, -1, False, NOTHING, ()),
+        (1, 0, 1, NOTHING, ()),
+        (1, 0, False, (0,) * 6, ()),
+        (1, 0, False, (-1,) * 7, ()),
+        (1, 0, False, NOTHING, (("t", *(0,) * 6),)),
+        (1, 0, False, NOTHING, ((1, *(0,) * 7),)),
+        (1, 0, False, NOTHING, (("t", *(2**62 + 1,) * 7),)),
+        (1, 0, False, NOTHING, (("t", *(0,) * 7),) * 65),
+    ],
 )
-def test_malformed_losses_are_the_peers_error(field: object) -> None:
+def test_malformed_reports_are_the_peers_error(fields: tuple[object, ...]) -> None:
     with pytest.raises(RemoteProtocolError):
-        arrived(kinds.EventsLost, field)
+        arrived(kinds.Received, *fields)

@@ -149,7 +149,7 @@ def test_a_payload_that_a_peer_made_up_is_left_out_counted_and_told() -> None:
     (event,) = desk.take()
     assert (event.payload, event.missed, event.sequence) == (b"x", 1, 8)
     assert desk.subscription.statistics().malformed == 1
-    assert desk.reported == {"dropped": 0, "refused": 1}
+    assert (desk.counted("dropped"), desk.counted("refused")) == (0, 1)
     assert desk.delayed == [(SENDER.node, f"the payload cannot be read: {desk.malformed[0]}")]
     check_subscription(desk.subscription)
 
