@@ -79,7 +79,7 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
     """Raise ConfigError if a pattern of a right is malformed, or they are too many."""
     for realm, _ in map(_parts, patterns):
         if realm and right == "serve":
-            raise ConfigError(f"client {client}: a door serves clusters of its own realm, and none of {realm[:-1]!r}")
+            raise ConfigError(f"client {client} serves a cluster of the door's own realm: leave {realm!r} out of serve")
         if realm:
             check_name(realm[:-1], "realm")
     check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)

@@ -78,11 +78,23 @@ def test_a_time_that_is_none_is_a_file_that_is_malformed(tmp_path: Path, expires
 def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokens"
     grant(file, "web")
-    monkeypatch.setattr(tokens_module, "MAX_FILE", 300)
-    with pytest.raises(iris.ConfigError, match=r"2 clients take [0-9]+ bytes, and 300 are the limit: withdraw some"):
+    monkeypatch.setattr(tokens_module, "MAX_FILE", 200)
+    with pytest.raises(iris.ConfigError, match=r"2 clients take [0-9]+ bytes, and 200 are the limit: withdraw some"):
         grant(file, "other")
     assert [*load_tokens(file)] == ["web"]
     withdraw(file, "web")
+
+
+def test_a_right_to_serve_is_one_in_the_own_realm_and_stands_in_the_file_only_if_there_is_one(tmp_path: Path) -> None:
+    """An earlier version takes no file with a right that it does not know."""
+    file = tmp_path / "tokens"
+    grant(file, "web", call=("greeters",))
+    assert "serve" not in file.read_text()
+    grant(file, "shop", serve=("orders.*",))
+    assert load_tokens(file)["shop"].may("serve", "orders.tea")
+    assert not load_tokens(file)["web"].may("serve", "greeters")
+    with pytest.raises(iris.ConfigError, match="leave 'acme/' out of serve"):
+        grant(file, "shop", serve=("acme/orders",))
 
 
 def test_a_second_token_of_a_client_takes_the_place_of_the_first(tmp_path: Path) -> None:
