@@ -164,8 +164,9 @@ def grant(
     given = {"rate": rate, "rate_bytes": rate_bytes}
     rates = {name: check_rate(value, name) for name, value in given.items() if value is not None}
     secret = _PREFIX + secrets.token_urlsafe(32)
-    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
-    token = Token(digest=digest_of(secret), expires=expires, **rights, **rates)
+    token = Token(
+        digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, serve=serve, expires=expires, **rates
+    )
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):

@@ -34,7 +34,7 @@ class Program:
         """Return the next message, a payload of bytes in it as such."""
         message = await self.socket.recv()
         if isinstance(message, str):
-            return json.loads(message)
+            return dict(json.loads(message))
         head, _, payload = message.partition(b"\n")
         return {**json.loads(head), "payload": payload}
 
@@ -197,9 +197,9 @@ def test_a_program_that_is_not_done_with_broadcasts_misses_some(run: Run) -> Non
                 await quick.send("done", id=told["id"])
             while place.door.statistics().unheard < 6:
                 await asyncio.sleep(0.01)
-            told = [await slow.next() for _ in range(64)]
-            assert [one["payload"] for one in told] == list(range(64))
-            for one in told:
+            waited = [await slow.next() for _ in range(64)]
+            assert [one["payload"] for one in waited] == list(range(64))
+            for one in waited:
                 await slow.send("done", id=one["id"])
             while place.clients.named("web").statistics().bytes:
                 await asyncio.sleep(0.01)
@@ -451,7 +451,7 @@ def test_one_that_answers_nothing_gets_one_request_at_a_time(run: Run) -> None:
 
     async def asked(place: Place, number: int) -> bool:
         try:
-            return await place.member.request("orders", number, timeout=3) == number
+            return bool(await place.member.request("orders", number, timeout=3) == number)
         except iris.RequestTimeout:
             return False
 

@@ -50,6 +50,9 @@ class Host:
     def forget(self, job: PendingRequest) -> None:
         pass
 
+    def weight_changed(self, cluster: str, weight: int) -> None:
+        pass
+
     def report_credit(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
         return True
 

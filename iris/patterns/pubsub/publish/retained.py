@@ -36,7 +36,7 @@ from iris.patterns.pubsub.interest import (
     is_topic,
     milestones_untrusted,
 )
-from iris.patterns.pubsub.subscribe.expiry import MAX_EXPIRES, with_expiry
+from iris.patterns.pubsub.subscribe import MAX_EXPIRES, with_expiry
 from iris.patterns.pubsub.tree import Route
 
 

@@ -17,7 +17,7 @@ from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements
 from iris.patterns.pubsub.publish.publisher import Publisher
 from iris.patterns.pubsub.publish.retained import RetainedEvent, envelope_size
-from iris.patterns.pubsub.subscribe.expiry import expires_after
+from iris.patterns.pubsub.subscribe import expires_after
 
 
 @final

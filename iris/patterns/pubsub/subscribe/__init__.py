@@ -7,7 +7,7 @@ reported to the publisher.  Not here: which subscriptions match (iris.patterns.p
 from iris.patterns.pubsub.subscribe.events import (
     Event, EventRun, check_run_untrusted, labels_size, most_sharing, single_run,
 )  # fmt: skip
-from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after, with_expiry
+from iris.patterns.pubsub.subscribe.expiry import EXPIRES, MAX_EXPIRES, expires_after, with_expiry
 from iris.patterns.pubsub.subscribe.losses import AnnouncedLosses
 from iris.patterns.pubsub.subscribe.open_subscriptions import OpenSubscriptions
 from iris.patterns.pubsub.subscribe.subscription import (
@@ -16,7 +16,7 @@ from iris.patterns.pubsub.subscribe.subscription import (
 )  # fmt: skip
 
 __all__ = (
-    "EXPIRES", "Event", "EventRun", "OpenSubscriptions", "Overflow", "QueueLimits", "Subscription",
+    "EXPIRES", "MAX_EXPIRES", "Event", "EventRun", "OpenSubscriptions", "Overflow", "QueueLimits", "Subscription",
     "SubscriptionLimits", "SubscriptionOptions", "SubscriptionStatistics", "AnnouncedLosses", "Upstream",
     "batch_size", "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "single_run", "with_expiry",
 )  # fmt: skip

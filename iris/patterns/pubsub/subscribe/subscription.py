@@ -639,7 +639,10 @@ class Subscription:
         self._malformed += self._skipped
         current = self._current
         if current is not None:
-            self._count_taken(current.account, taken - self._skipped)
+            if self.group is None:
+                current.account.received += taken - self._skipped
+            else:
+                self._count_taken(current.account, taken - self._skipped)
             if not untaken:
                 self._waiting_bytes -= current.size
                 self._current = None
