@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.tasks import run_in_thread
-from iris.patterns.bridge_protocol import Name, Number, Offset, read_reply
+from iris.patterns.bridge_protocol import Name, Number, Offset, as_fields, read_reply
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
 
@@ -201,7 +201,7 @@ async def receive_change(tunnel: Tunnel, announced: AnnouncedChange) -> LogChang
 
 async def send_message(tunnel: Tunnel, message: Struct) -> None:
     """Send one of the messages above."""
-    await tunnel._send_message(message)
+    await tunnel.send(as_fields(message))  # numbers of shards are keys, which travel as texts
 
 
 async def receive_message(tunnel: Tunnel, kind: type[T]) -> T:

@@ -50,6 +50,10 @@ _ROUND: Final = 8192
 _LOOK: Final = 5.0
 """Seconds between two looks whether the topic is still the same, where no records come."""
 
+_STALE: Final = 10.0
+"""Seconds for which a partition may end before what was copied of it, by a broker that does not know yet that it leads
+no more."""
+
 _AGAIN: Final = 1.0
 """Seconds after which bridge or brokers that are away are tried again."""
 
@@ -112,7 +116,13 @@ class CopyIn:
             )
         at = {number: await self._place(epoch, number) for number in range(partitions)}
         starts = dict(at)
-        for number, span in (await run_in_thread(self._log.spans, range(partitions))).items():
+        deadline = trio.current_time() + _STALE
+        while True:
+            spans = await run_in_thread(self._log.spans, range(partitions))
+            if all(at[number] <= span.next for number, span in spans.items()) or trio.current_time() > deadline:
+                break
+            await trio.sleep(_AGAIN)
+        for number, span in spans.items():
             if at[number] > span.next:
                 if await run_in_thread(self._log.identity) != (epoch, partitions):
                     raise _Changed

@@ -375,14 +375,16 @@ class OpenQueue:
         return rows_of(chunks, self._topic, start, state.next), min(chunks[-1].end, state.next)
 
     def _job(self, shard: _Shard, number: int, row: JobRow) -> QueuedJob:
-        # Without headers nothing counts from when it was stored: it is due.
-        stored = self._member.moment(row.timestamp) if row.headers else -math.inf
+        due, expires = -math.inf, math.inf
+        if row.headers:  # else nothing counts from when it was stored
+            stored = self._member.moment(row.timestamp)
+            due, expires = stored + row.delay, stored + row.expires
         retry = shard.record.retries.get(row.offset)
         return QueuedJob(
             Place(number, row.offset),
             row,
-            due=stored + row.delay if retry is None else self._member.moment(retry.due),
-            expires=stored + row.expires,
+            due=due if retry is None else self._member.moment(retry.due),
+            expires=expires,
             attempts=0 if retry is None else retry.attempts,
             error="" if retry is None else retry.error,
         )

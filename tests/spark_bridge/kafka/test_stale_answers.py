@@ -127,3 +127,25 @@ async def test_a_topic_that_is_made_again_while_a_connector_begins_is_another_to
             nursery.start_soon(copying_in(desk, kafka, topic).run)
             found = await wait_until(desk, lambda found: len(found) >= 15)
     assert found == [str(number) for number in range(15)]
+
+
+async def test_an_end_that_a_former_leader_tells_is_no_loss(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(kafka, topic, range(10))
+    ask = KafkaLog.spans
+
+    def spans(log: KafkaLog, partitions: Collection[int]) -> dict[int, Span]:
+        monkeypatch.setattr(KafkaLog, "spans", ask)
+        return {number: Span(earliest=0, next=0) for number in partitions}
+
+    async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
+        async with open_background() as nursery:
+            nursery.start_soon(copying_in(desk, kafka, topic).run)
+            await wait_until(desk, lambda found: len(found) >= 10)
+        monkeypatch.setattr(KafkaLog, "spans", spans)
+        produce(kafka, topic, range(10, 15))
+        async with open_background() as nursery:
+            nursery.start_soon(copying_in(desk, kafka, topic).run)
+            found = await wait_until(desk, lambda found: len(found) >= 15)
+    assert found == [str(number) for number in range(15)]

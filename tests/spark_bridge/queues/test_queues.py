@@ -374,6 +374,7 @@ async def test_peeking_shows_the_jobs_in_the_order_of_the_log(desk: tuple[Networ
         (b"2", 0, ""),
     ]
     assert math.isclose(shown[2]["due_in"], 3600, abs_tol=60)
+    assert [job["expires_in"] for job in shown] == [None] * 3
 
 
 async def test_a_queue_belongs_to_the_cluster_that_takes_from_it_first(desk: tuple[Network, Node]) -> None:
