@@ -166,6 +166,7 @@ class BridgeCopy:
             next={shard.number: shard.next for shard in held},
             problem=self._problem,
             followed=self._followed,
+            emptied=self._state.emptied and not self._position.whole,
             granted=granted,
         )
 
@@ -274,7 +275,7 @@ class BridgeCopy:
                 raise RemoteProtocolError(f"a primary of term {term}, which was promised not to be followed any more")
             self._followed = term
             self._notify()
-            await self._learn(answer.state, term)
+            await self._learn(answer.state, term, begins=True)
             self._pending.clear()
             self._size = 0
             try:
@@ -293,7 +294,7 @@ class BridgeCopy:
             while True:  # a tunnel that is left loses what is on its way
                 await tunnel.receive()
 
-    async def _learn(self, state: bytes, term: int) -> None:
+    async def _learn(self, state: bytes, term: int, *, begins: bool = False) -> None:
         learned = decode_state_untrusted(state)
         if self._shard != min(learned.settings.shards):
             raise ConfigError(
@@ -303,7 +304,11 @@ class BridgeCopy:
         async with self._turn:
             if self._state.promised > term:
                 return
-            await self._put(msgspec.structs.replace(learned, role="copy", term=self._state.term, promised=term))
+            # Only of the first one: a copy that is new counts as soon as the others know of it.
+            emptied = begins and not self._position.number and self._name in learned.counted
+            emptied = not self._position.whole and (emptied or self._state.emptied)
+            own = {"role": "copy", "term": self._state.term, "promised": term, "emptied": emptied}
+            await self._put(msgspec.structs.replace(learned, **own))
 
     async def _receive(self, tunnel: Tunnel, term: int) -> None:
         while True:

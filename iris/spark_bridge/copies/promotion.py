@@ -140,8 +140,8 @@ def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
         if other.place > chosen.place:
             found.append(f"copy {other.copy!r} has more than {chosen.copy!r}: {more} events would be lost")
     needed = needed_promises(len(newest.copies), newest.min_copies)
-    # One that counted and has no change now has lost what it confirmed: its promise says nothing.
-    emptied = {state.copy for state in states if not state.number and state.copy in newest.counted}
+    # One that counted and began anew has lost what it confirmed, until it is whole: its promise says nothing.
+    emptied = {state.copy for state in states if state.emptied or (not state.number and state.copy in newest.counted)}
     away = sorted(set(newest.copies) - {state.copy for state in states} | emptied)
     if away and len(newest.copies) - len(away) < needed:
         names = ", ".join(f"{name} (empty now)" if name in emptied else name for name in away)

@@ -66,6 +66,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     copies: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     counted: Sequence[str] = ()
     settings: Settings = Settings()
+    emptied: bool = False
+    """True of a copy that counted, and began anew with nothing: what it confirmed before is lost until it is whole."""
 
     def forks(self, term: int) -> dict[int, int]:
         """Return, by shard, the offset up to which a log of an earlier term has the same history; empty: all of it.

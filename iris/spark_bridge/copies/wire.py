@@ -111,6 +111,8 @@ class CopyState(Struct, kw_only=True):
     problem: str = ""
     followed: Number = 0
     """Term of the primary that it follows now; 0: none."""
+    emptied: bool = False
+    """True if it counted, began anew with nothing, and is catching up."""
     granted: bool = False
     """True if it has made the promise that it was asked for."""
 

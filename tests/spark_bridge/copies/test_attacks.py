@@ -213,6 +213,32 @@ async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -
             assert (await promote(operator, "bridge", 0)).copy == "a"
 
 
+async def test_a_copy_that_lost_its_disk_counts_for_no_promotion_until_it_has_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("publisher") as publisher,
+        network.open_node("bridge") as operator,
+        open_follower(network, tmp_path / "b", "b") as behind,
+        AsyncExitStack() as stack,
+    ):
+        client = BridgeClient(publisher, "bridge", patience=5)
+        await stack.enter_async_context(open_primary(network, tmp_path / "primary"))
+        async with open_follower(network, tmp_path / "a", "a"):
+            await wait_copies(client, a="in step", b="in step")
+            await publisher.publish_confirmed("a", b"1", timeout=60)
+        monkeypatch.setattr(primary, "_CLOSE", -1)  # it catches up for ever
+        async with open_follower(network, tmp_path / "another disk", "a") as emptied:
+            with trio.fail_after(60):
+                while not (await emptied._describe()).number:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+            await stack.aclose()
+            assert behind.whole
+            with pytest.raises(ConfigError, match=r"2 have to be there, and a \(empty now\) is not"):
+                await promote(operator, "bridge", 0, patience=1)
+
+
 async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_said(tmp_path: Path) -> None:
     async with (
         open_network() as network,
