@@ -112,11 +112,8 @@ class Tunnel:
         await self._send_encoded(data, packed=packed)
 
     async def _send_message(self, message: object) -> None:
-        """Send a message of Iris's own as ``send`` does, whatever it consists of: it is packed in C.
-
-        Numbers that are keys travel as text: a payload's keys are.
-        """
-        data = _MESSAGES.encode(msgspec.to_builtins(message, builtin_types=(bytes,), str_keys=True))
+        """Send a message of Iris's own as ``send`` does, whatever it consists of but for keys: texts.  C packs it."""
+        data = _MESSAGES.encode(message)
         if len(data) > self._limit:
             raise self._too_large()
         await self._send_encoded(data, packed=True)

@@ -221,10 +221,17 @@ async def test_a_copy_that_lost_its_disk_counts_for_no_promotion_until_it_has_ca
         network.open_node("publisher") as publisher,
         network.open_node("bridge") as operator,
         open_follower(network, tmp_path / "b", "b") as behind,
-        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
     ):
+        gone = trio.Event()
+
+        async def serve(task_status: trio.TaskStatus[None]) -> None:
+            async with open_primary(network, tmp_path / "primary"):
+                task_status.started()
+                await gone.wait()
+
         client = BridgeClient(publisher, "bridge", patience=5)
-        await stack.enter_async_context(open_primary(network, tmp_path / "primary"))
+        await nursery.start(serve)
         async with open_follower(network, tmp_path / "a", "a"):
             await wait_copies(client, a="in step", b="in step")
             await publisher.publish_confirmed("a", b"1", timeout=60)
@@ -233,7 +240,7 @@ async def test_a_copy_that_lost_its_disk_counts_for_no_promotion_until_it_has_ca
             with trio.fail_after(60):
                 while not (await emptied._describe()).number:  # noqa: ASYNC110 -- there is no event
                     await trio.sleep(0.02)
-            await stack.aclose()
+            gone.set()
             assert behind.whole
             with pytest.raises(ConfigError, match=r"2 have to be there, and a \(empty now\) is not"):
                 await promote(operator, "bridge", 0, patience=1)
