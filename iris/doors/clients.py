@@ -7,7 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,6 +145,7 @@ class Client:
         self._retained = clients.retained
         self._streams: set[asyncio.Timeout] = set()
         self._rates = Rates(token.rate, token.rate_bytes, monotonic())
+        self._withdrawn = asyncio.Event()
 
     def check(self, right: Right, wanted: str) -> None:
         """Raise ``Problem`` unless it may do this with a cluster, topic or pattern, and its token still counts."""
@@ -197,11 +198,15 @@ class Client:
         self._rates.owe(0, size)
 
     async def pace(self, size: int, messages: int = 1) -> bool:
-        """Wait until its token lets it send more, and count messages and bytes; return whether it had to wait."""
+        """Wait until its token lets it send more, and count messages and bytes; return whether it had to wait.
+
+        It waits no more when its token is taken away: its name may have another one, with other rates.
+        """
         paused = False
-        while delay := self._rates.delay(monotonic()):
+        while not self._ended and (delay := self._rates.delay(monotonic())):
             paused = True
-            await asyncio.sleep(delay)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._withdrawn.wait(), delay)
         self._rates.owe(messages, size)
         return paused
 
@@ -379,6 +384,7 @@ class Client:
     def withdraw(self) -> None:
         """End what is open for it, and begin nothing any more: its token has been taken away."""
         self._ended = True
+        self._withdrawn.set()
         self.end_streams()
 
     def end_streams(self) -> None:

@@ -109,6 +109,8 @@ class ServedCluster:
         self._places: list[_Place] = []
         self._membership: iris.aio.ClusterMembership | None = None
         self._left = asyncio.Event()
+        self._is_drained = False
+        """True while all programs that are there drain: callers are to ask other members."""
         self._changed = asyncio.Event()
 
     @property
@@ -130,13 +132,13 @@ class ServedCluster:
 
     async def run(self) -> None:
         """Be a member until ``leave``, and until what is in progress then is over."""
-        service = stand_in(self._cluster, self._request, self._broadcast, self._tunnel)
         try:
+            service = stand_in(self._cluster, self._request, self._broadcast, self._tunnel)
             async with self._node.join(self._cluster, service, limits=Limits(concurrency=1)) as self._membership:
                 self._resize()
                 self.joined.set()
                 await self._left.wait()
-        except (IrisError, trio.ClosedResourceError) as error:  # it may not be one, or the node is closed
+        except (IrisError, trio.ClosedResourceError) as error:  # not allowed, no name, or the node is closed
             self.error = error
         finally:
             self._membership = None
@@ -150,6 +152,7 @@ class ServedCluster:
     def having(self, program: Program) -> Generator[None]:
         """Give a program its part of the work for the length of the block, or until ``drop``."""
         self._places = [*self._places, _Place(program)]
+        self._set_drained(drained=False)
         self._resize()
         try:
             yield
@@ -159,7 +162,15 @@ class ServedCluster:
     def drop(self, program: Program) -> None:
         """Give a program no new work."""
         self._places = [place for place in self._places if place.program is not program]
+        self._set_drained(drained=not self._places)
         self._resize()
+
+    def _set_drained(self, *, drained: bool) -> None:
+        if drained == self._is_drained or self._left.is_set() or self._membership is None:
+            return
+        self._is_drained = drained
+        joined = self._node._inner._joined
+        joined.drain(self._cluster, draining=drained or self._cluster in joined.drained)
 
     def _resize(self) -> None:
         if self._membership is not None:
@@ -207,7 +218,7 @@ class ServedCluster:
         """Wait for a program that has room, and return it: of two, the one that has more of it."""
         while True:
             places = self._places
-            if not places and self._left.is_set():
+            if not places and (self._is_drained or self._left.is_set()):
                 raise Unserved(DRAINING)
             if places:
                 found = min(random.sample(places, min(2, len(places))), key=_Place.load)
@@ -280,6 +291,8 @@ class ServedClusters:
             await served.joined.wait()
             if served.error is not None:
                 raise Problem(403, "not_allowed", f"the door may not serve {cluster!r:.300}: {served.error}")
+            if served.is_leaving:
+                raise Problem(401, "ended", "the token has ended, or the door closes")
             yield served
         finally:
             served.holders -= 1

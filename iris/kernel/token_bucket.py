@@ -28,8 +28,9 @@ class TokenBucket:
 
     def level(self, now: float) -> float:
         """Return how many tokens there are; below 0, so many are owed."""
-        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._rate)
-        self._at = now
+        if now > self._at:  # the arrival of a message may be before the last look: no time counts twice
+            self._left = min(self._most, self._left + (now - self._at) * self._rate)
+            self._at = now
         return self._left
 
     def spend(self, now: float, count: float = 1.0) -> bool:

@@ -138,3 +138,22 @@ def test_req_and_surveyor_of_nng_are_refused_and_push_waits(tmp_path: Path, monk
             assert (place.door.statistics().paused, place.door.statistics().refused[429]) == (1, 2)
 
     run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_who_waits_for_the_rate_of_a_token_that_is_replaced_waits_no_more(tmp_path: Path) -> None:
+    """As PUSH of nng does: its socket is the client's also under another token."""
+
+    async def main() -> None:
+        tokens = tmp_path / "tokens"
+        grant(tokens, "slow", rate=0.001)
+        clients = Clients(tokens, lambda: NOW)
+        client = clients.named("slow")
+        assert not await client.pace(0)
+        waiting = asyncio.create_task(client.pace(0))
+        await asyncio.sleep(0)
+        grant(tokens, "slow", rate=100)
+        clients.reload()
+        async with asyncio.timeout(5):
+            assert await waiting
+
+    asyncio.run(main())

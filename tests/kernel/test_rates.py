@@ -67,3 +67,19 @@ def test_without_rates_nothing_waits() -> None:
 def test_what_is_no_rate_is_refused(rate: object) -> None:
     with pytest.raises(ConfigError, match=r"rate is .*: use 0\.001 to 1e\+12 a second"):
         check_rate(rate, "rate")
+
+
+def test_no_time_counts_twice_as_messages_arrive_before_the_last_look() -> None:
+    """A frame of many is looked at after it arrived: each refusal looks at this moment, the next one at the arrival."""
+    rates = Rates(10, None, 0.0)
+    rates.owe(10, 0)
+    gone = 0
+    for step in range(1, 101):
+        arrived = step / 100
+        for _ in range(16):
+            if rates.delay(arrived):
+                rates.delay(arrived + 0.05)
+            else:
+                rates.owe(1, 0)
+                gone += 1
+    assert gone in (10, 11)

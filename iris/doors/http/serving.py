@@ -320,26 +320,35 @@ class _Program:
         head: dict[str, Any] = {"type": "tunnel", "id": number, "credit": LENT, **_origin(tunnel)}
         if tunnel.operation is not None:
             head["operation"] = tunnel.operation
-        talk = _Talk(self, number, tunnel)
+        talk, opening = _Talk(self, number, tunnel), _Outgoing(_encoded(head))
         try:
-            async with self.client.streaming():
-                self._tunnels[number] = talk
-                self._post(head)
-                await talk.run()
+            with self.client.holding() as hold:
+                hold(_size(opening.data))
+                async with self.client.streaming():
+                    self._tunnels[number] = talk
+                    self._put(opening)
+                    await talk.run()
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error
             if not talk.closed.done():
-                self._post({"type": "close", "id": number, "code": problem.code, "detail": problem.detail})
+                self._close(number, opening, problem.code, problem.detail)
             if isinstance(error, IrisError):
                 raise
             tunnel.abort(f"{problem.code}: {problem.detail}")
             raise TunnelBroken(problem.detail) from None
         except asyncio.CancelledError:
-            self._post({"type": "close", "id": number, "code": "ended", "detail": "the member has left"})
+            self._close(number, opening, "ended", "the member has left")
             raise
         finally:
             self._tunnels.pop(number, None)
             self._look()
+
+    def _close(self, number: int, opening: _Outgoing, code: str, detail: str) -> None:
+        """Tell it that a tunnel broke, if it has been sent that it was opened."""
+        if opening in self._out:
+            self._out.remove(opening)
+        elif number in self._tunnels:
+            self._post({"type": "close", "id": number, "code": code, "detail": detail})
 
     def drain(self) -> None:
         """See ``Program``."""
@@ -387,7 +396,7 @@ class _Program:
             except BaseException as error:
                 if asked is not None:
                     asked.began = False
-                if isinstance(error, WebSocketDisconnect):
+                if isinstance(error, WebSocketDisconnect | RuntimeError):  # the latter once its end has begun
                     return  # as the task that receives sees, too
                 raise
             if outgoing.written is not None:

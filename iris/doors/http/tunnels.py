@@ -68,7 +68,8 @@ async def until_closed(socket: WebSocket, protocol: str, work: Callable[[], Awai
             problem = problem_of(error) if isinstance(error, IrisError) else error
             status = problem.status
             reason = f"{problem.code}: {problem.detail}".encode()[:_MAX_REASON].decode(errors="ignore")
-        await socket.close(4000 + status if status else 1000, reason)
+        with suppress(RuntimeError):  # raised for one of which a write has found that it is gone
+            await socket.close(4000 + status if status else 1000, reason)
     return status
 
 

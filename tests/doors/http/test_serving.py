@@ -341,6 +341,68 @@ def test_what_a_program_had_is_answered_when_it_is_gone(run: Run) -> None:
     run(work, rights=RIGHTS)
 
 
+def test_where_all_programs_drain_requests_go_to_other_members(run: Run) -> None:
+    async def work(place: Place) -> None:
+        service = iris.Service("orders")
+
+        @service.request
+        async def serve(_: iris.Request) -> object:
+            return "member"
+
+        async with serving(place) as program, iris.aio.open_node("orders") as other:
+            mine = asyncio.create_task(place.member.request("orders", 1, timeout=60))
+            first = await program.next()
+            await program.send("drain")
+            async with other.join("orders", service):
+                while len(place.member.members("orders")) < 2:
+                    await asyncio.sleep(0.01)
+                replies = await asyncio.gather(*(place.member.request("orders", n, timeout=60) for n in range(20)))
+                assert replies == ["member"] * 20
+            async with serving(place) as second:
+                asking = asyncio.create_task(place.member.request("orders", 3, timeout=60))
+                asked = await second.next()
+                await second.send("reply", id=asked["id"], payload="second")
+                assert await asking == "second"
+            await program.send("reply", id=first["id"], payload="finished")
+            assert await mine == "finished"
+
+    run(work, rights=RIGHTS)
+
+
+def test_tunnels_to_one_that_does_not_read_leave_nothing(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial(SO_RCVBUF=4096) as (reader, writer):
+            writer.write(
+                place.head(
+                    "GET", "/serve/orders", "connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13",
+                    "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+                )
+            )  # fmt: skip
+            await reader.readuntil(b"\r\n\r\n")
+            await place.member.wait_for("orders")
+            most = 0
+            for _ in range(200):
+                async with place.member.open_tunnel("orders", headers={"a": "x" * 8000}) as tunnel:
+                    tunnel.abort()
+                most = max(most, place.clients.named("web").statistics().bytes)
+            assert 0 < most < 40 * 16 * 8200, "what waits to be written is counted, and forgotten with its tunnel"
+            program = next(iter(place.door._clusters._clusters["orders"]._places)).program
+            assert sum(len(one.data) for one in program._out) < 40 * 8200  # type: ignore[attr-defined]
+        await place.until_held(0)
+
+    run(work, rights=RIGHTS, send_buffer=4096)
+
+
+@pytest.mark.parametrize("name", ["*", ">", "a%20b", "x" * 129])
+def test_what_is_no_name_is_refused(run: Run, name: str) -> None:
+    async def work(place: Place) -> None:
+        async with dialled(place, name) as program:
+            code, reason = await program.ending()
+            assert (code, "not a cluster name" in reason or "may not serve" in reason) == (4403, True), (code, reason)
+
+    run(work, rights={"serve": (">",)})
+
+
 async def until_queued(place: Place, count: int) -> None:
     while service_of(place).queued != count:
         await asyncio.sleep(0.005)

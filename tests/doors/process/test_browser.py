@@ -142,7 +142,7 @@ def test_the_program_of_the_page_prints_what_stands_below_it(tmp_path: Path) -> 
     """Its service, the file that the door hands out, and the program, as the page has them."""
     shown = list(blocks(ROOT / "docs" / "howto" / "doors" / "web.md"))
     serve, save, run = (block.code.removeprefix("$ ") for block in shown if block.language == "console")
-    (program,) = (block.code for block in shown if block.language == "js")
+    program, *_ = (block.code for block in shown if block.language == "js")
     with open_terminal() as terminal:
         (terminal.directory / "examples").symlink_to(ROOT / "examples")
         secret = token(terminal, "web", "--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>")
