@@ -71,6 +71,9 @@ class Desk:
     def report_soon(self) -> None:
         pass
 
+    def too_slow(self, subscription: Subscription) -> None:
+        pass
+
     def counted(self, column: str) -> int:
         """Return what the books have in a column, of all publishers and topics."""
         return sum(getattr(account, column) for account in self.accounts.values())

@@ -54,7 +54,7 @@ class EventSums:
 class TurnedAway:
     """What one receiver has reported of one pattern as dropped or refused: each the most so far.
 
-    A report that repeats an earlier one, or a part of it, so adds nothing.
+    A report that repeats an earlier one, or a part of it, so adds nothing; nor does one that goes back to it.
     """
 
     __slots__ = ("_dropped", "_named", "_others", "_refused")
@@ -62,12 +62,14 @@ class TurnedAway:
     def __init__(self) -> None:
         self._dropped = self._refused = self._named = self._others = 0
 
-    def add_named(self, sums: EventSums, name: str, before: Columns, after: Columns) -> None:
-        """Add what is new in the columns of a name that has a row."""
-        more = after.turned_away - before.turned_away
-        if more > 0:
-            self._named += more
-            sums.add(name, more)
+    def add_named(self, sums: EventSums, name: str, most: int, columns: Columns) -> int:
+        """Add what is new in the columns of a name that has a row; return the most that was reported of it, so far."""
+        more = columns.turned_away - most
+        if more <= 0:
+            return most
+        self._named += more
+        sums.add(name, more)
+        return columns.turned_away
 
     def add_total(self, sums: EventSums, total: Columns) -> None:
         """Add what is new in the columns of all names together; what none of the rows has is of the others."""

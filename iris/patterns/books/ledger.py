@@ -68,6 +68,7 @@ class LedgerRow:
         posted: copies that were handed to a link, or to another node on the way; the receiver reports of them.
         received, expired, refused, in_doubt, lost: copies whose outcome this node knows by itself.
         reported: columns that the receiver has reported.
+        turned_away: the most copies that it has reported as dropped or refused.
         answered: True once the receiver has reported this name.
         asked: value of ``posted`` when the receiver was asked last.
         due: value of ``posted`` at the last question that the receiver has answered.
@@ -78,7 +79,7 @@ class LedgerRow:
 
     __slots__ = (
         "answered", "asked", "confirmed", "due", "expired", "in_doubt", "is_former", "lost", "name", "node", "pattern",
-        "posted", "received", "refused", "relayed", "reported",
+        "posted", "received", "refused", "relayed", "reported", "turned_away",
     )  # fmt: skip
 
     def __init__(self, pattern: RowPattern, name: str, node: NodeId) -> None:
@@ -89,7 +90,7 @@ class LedgerRow:
         self.lost: Counter[str] = Counter()
         self.reported = NOTHING
         self.answered = self.relayed = self.is_former = False
-        self.asked = self.due = self.confirmed = 0
+        self.asked = self.due = self.confirmed = self.turned_away = 0
 
     def lose(self, reason: str, count: int = 1) -> None:
         """Count copies that did not leave, and were not posted."""
@@ -373,7 +374,7 @@ class SendLedger:
             if row is not None and name != OTHER:
                 columns = _credible(counts)
                 if turned_away is not None:
-                    turned_away.add_named(self.events, name, row.reported, columns)
+                    row.turned_away = turned_away.add_named(self.events, name, row.turned_away, columns)
                 row.reported, row.answered = columns, True
         if report.total != NOTHING:
             total = receiver.totals[pattern] = _credible(report.total)

@@ -159,6 +159,8 @@ class PubSub(PeerObserver):
         """Subscriptions to topics of other realms, each with the alias of its realm before it."""
         self._every: Final = subscriptions
         self._holding: Counter[str] = Counter()
+        self._withdrawn: set[Subscription] = set()
+        """Subscriptions of groups that have failed, and whose blocks were not left yet."""
         self._turns: dict[tuple[Subscription, ...], Rotation[Subscription]] = {}
         """Rotations by the subscriptions of this node that are in one group and want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
@@ -300,8 +302,7 @@ class PubSub(PeerObserver):
             mark = self._own.mark() if change is None and realm is None and group is None else None
             subscription = Subscription(pattern, options, limits, self, self._every.observer, self._own.version)
             self._every[subscription] = terms
-            matcher = self._subscriptions if realm is None else self._other_realms
-            matcher.add(pattern, subscription)
+            self._matcher(realm).add(pattern, subscription)
             self._turns.clear()
             try:
                 if change is not None:
@@ -315,13 +316,9 @@ class PubSub(PeerObserver):
                 yield subscription
             finally:
                 subscription._close()
-                matcher.remove(pattern, subscription)
-                ended_terms = self._every.pop(subscription)
-                self._turns.clear()
-                change = self._own.remove(ended_terms)
-                if change is not None:
-                    self._send_to_all(change)
-                    self._send_to_realm(realm)
+                self._withdraw(subscription, realm)
+                del self._every[subscription]
+                self._withdrawn.discard(subscription)
                 subscription._release()
                 if group is not None:
                     self._leave_group(subscription)
@@ -329,6 +326,21 @@ class PubSub(PeerObserver):
                     subscription._end_books()
                 ended = subscription.statistics()
                 self.ended = ended if self.ended is None else self.ended + ended
+
+    def _matcher(self, realm: OtherRealm | None) -> Matcher[Subscription]:
+        return self._subscriptions if realm is None else self._other_realms
+
+    def _withdraw(self, subscription: Subscription, realm: OtherRealm | None = None) -> None:
+        """Have no more events come for a subscription, unless that was done before."""
+        if subscription in self._withdrawn:
+            return
+        self._withdrawn.add(subscription)
+        self._matcher(realm).remove(subscription.pattern, subscription)
+        self._turns.clear()
+        change = self._own.remove(self._every[subscription])
+        if change is not None:
+            self._send_to_all(change)
+            self._send_to_realm(realm)
 
     def _leave_group(self, subscription: Subscription) -> None:
         """Pass the queue of a subscription that has ended to another one of its group here, or report it as lost."""
@@ -675,6 +687,11 @@ class PubSub(PeerObserver):
     def report_soon(self) -> None:
         """See ``Upstream``."""
         self._books.report_soon()
+
+    def too_slow(self, subscription: Subscription) -> None:
+        """See ``Upstream``."""
+        if subscription.group is not None:
+            self._mesh.work.once(("too slow", subscription), partial(self._withdraw, subscription))
 
     def count_not_handed_on(self, publisher: NodeId, topic: str, copies: int) -> None:
         """See ``RelayReceiver``."""

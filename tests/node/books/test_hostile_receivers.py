@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+import iris
 from iris.kernel.wire import kinds
 from iris.node.operators import ask_books
 from iris.node.realm.checks import fault_of_books
@@ -121,3 +122,22 @@ async def test_who_asks_again_and_again_gets_one_answer_a_frame(autojump_clock: 
             posted = stage.parts[member.id].mesh.peers[shop.id].link.statistics().posted - before
             assert posted < 20
             assert (await shop.books("news.a")).balanced
+
+
+async def test_numbers_that_go_back_and_forth_are_losses_once(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        liar, shop = await stage.node("liar"), await stage.node("shop")
+        async with liar.subscribe("news.a"):
+            for number in range(4):
+                await shop.publish("news.a", number)
+            await trio.sleep(1)
+            for dropped in (3, 0) * 50:
+                counts = (4, 0, 0, 0, 0, dropped, 0)
+                report = kinds.Received(1, 0, False, counts, (kinds.ReceivedEntry("news.a", *counts),))
+                stage.parts[liar.id].mesh.post(shop.id, report, 4096)
+                await trio.sleep(0.01)
+            with pytest.raises(iris.EventsLost) as caught:
+                shop.raise_for_losses("news.a")
+            assert caught.value.count == shop.statistics().publishing.dropped == 3
+            shop.raise_for_losses("news.b")
+        stage.forget_accounts()

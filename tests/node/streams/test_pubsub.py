@@ -138,6 +138,56 @@ async def test_what_waits_for_a_failed_member_of_a_group_goes_to_another_one(aut
             assert len(await take_waiting(other)) == 60 - lost
 
 
+@pytest.mark.parametrize("hosts", [("one", "one"), ("one", "two")])
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_failed_member_of_a_group_gets_no_turn_before_its_consumer_knows(
+    autojump_clock: MockClock, hosts: tuple[str, str], key: str | None
+) -> None:
+    async with open_stage() as stage:
+        nodes = {host: await stage.node("reader", host) for host in sorted({*hosts})}
+        writer = await stage.node("writer")
+        limits = iris.SubscriptionLimits(events=5)
+        staying, failing = (nodes[host] for host in hosts)
+        async with failing.subscribe("t", group="g", overflow="fail", limits=limits) as busy:
+            for number in range(6):
+                await writer.publish("t", number)
+            await trio.sleep(IN_FLIGHT)
+            async with staying.subscribe("t", group="g") as other:
+                await trio.sleep(IN_FLIGHT)
+                before = writer.statistics().publishing.dropped
+                for number in range(100):
+                    await writer.publish("t", number, key=key)
+                await trio.sleep(1)
+                assert len(await take_waiting(other)) == 100
+                assert writer.statistics().publishing.dropped == before == 1
+                assert busy.statistics().too_slow == 1
+                with pytest.raises(iris.SubscriberTooSlow):
+                    await anext(busy)
+        await trio.sleep(1)
+        assert writer.statistics().publishing.dropped == 6, "nobody else was left of the group"
+
+
+async def test_a_member_of_a_group_on_the_publishers_own_node_can_fail(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node = await stage.node("shop")
+        limits = iris.SubscriptionLimits(events=5)
+        async with (
+            node.subscribe("t", group="g", overflow="fail", limits=limits) as one,
+            node.subscribe("t", group="g", overflow="fail", limits=limits) as two,
+        ):
+            for number in range(40):
+                await node.publish("t", number)
+                await trio.sleep(0.001)
+            await trio.sleep(1)
+            for events in (one, two):
+                with pytest.raises(iris.SubscriberTooSlow):
+                    await anext(events)
+        await trio.sleep(1)
+        published = node.statistics().publishing
+        assert (published.published, published.dropped) == (40, published.sent)
+        assert published.without_subscriber == 40 - published.sent > 0
+
+
 async def test_a_limit_in_bytes_holds_as_well(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         reader, writer = await stage.node("reader"), await stage.node("writer")

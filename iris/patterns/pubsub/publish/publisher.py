@@ -484,15 +484,19 @@ class Publisher:
     ) -> None:
         """Publish an event once nothing has to be waited for before it.  If it is cancelled, the event is unsent."""
         while not self.publish_at_once(topic, payload, key, headers):
-            if self._crowded is not None and self._waits_for_room(state := self.resolve(topic)):
-                await self._wait_crowded(state)
-            elif self._since_yield >= _YIELD_BYTES:
-                # Before this event, and not after it: it would go alone, while the flusher now sends a full batch.
-                self._since_yield = 0
-                await trio.lowlevel.checkpoint()
-                await self._wait_room(self.resolve(topic))
-            else:
-                await self.wait_released(topic, key)
+            await self.wait_turn(topic, key)
+
+    async def wait_turn(self, topic: str, key: str | None) -> None:
+        """Wait for what ``publish_at_once`` found to be waited for before an event; others may come first again."""
+        if self._crowded is not None and self._waits_for_room(state := self.resolve(topic)):
+            await self._wait_crowded(state)
+        elif self._since_yield >= _YIELD_BYTES:
+            # Before this event, and not after it: it would go alone, while the flusher now sends a full batch.
+            self._since_yield = 0
+            await trio.lowlevel.checkpoint()
+            await self._wait_room(self.resolve(topic))
+        else:
+            await self.wait_released(topic, key)
 
     def begin_turn(self) -> bool:
         """Return whether others are to have a turn before the next event.  The caller gives it to them."""

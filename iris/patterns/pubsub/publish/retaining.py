@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import final
@@ -39,21 +38,23 @@ class RetainedPublishing:
         within: float | None,
     ) -> None:
         """See ``Node.retain``; ``within`` is the timeout of a confirmed event."""
-        body, flat = self._checked(payload, key, headers)
         publishing = self._publishing
-        deadline = math.inf if within is None else trio.current_time() + within
-        confirm = within is not None
-        if publishing.resolve(topic).waits_for(key, confirm=confirm):
+        if within is None:
+            # It is kept when it is published, and not while it waits: others may be published first.
+            while not self.publish_at_once(topic, payload, key, headers):
+                await publishing.wait_turn(topic, key)
+            await publishing.wait_crowded(topic)
+            return
+        body, flat = self._checked(payload, key, headers)
+        deadline = trio.current_time() + within
+        if publishing.resolve(topic).waits_for(key, confirm=True):
             with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic, key, confirm=confirm)
+                await publishing.wait_released(topic, key, confirm=True)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
         with self._kept(topic, body, flat, key, expires_after(headers or {})):
-            if within is None:
-                await publishing.publish(topic, payload, key=key, headers=headers)
-            else:
-                left = deadline - trio.current_time()
-                await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
+            left = deadline - trio.current_time()
+            await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
 
     def publish_at_once(self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None) -> bool:
         """Publish as ``publish`` does, unconfirmed, if nothing has to be waited for; return whether it is published."""
@@ -92,4 +93,4 @@ class RetainedPublishing:
                 if former is None:
                     retained.forget(topic)
                 else:
-                    retained.keep(former)
+                    publishing.retention.keep(former)  # which may expire

@@ -191,6 +191,10 @@ class Upstream(Protocol):
         """Report to publishers within 100 ms: events were dropped or refused, or those for a group received."""
         ...
 
+    def too_slow(self, subscription: Subscription) -> None:
+        """Have what comes for the group of a subscription go to its other members: this one has failed."""
+        ...
+
     def unreadable(self, run: EventRun, error: RemoteProtocolError) -> None:
         """Count an event whose payload cannot be decoded."""
         ...
@@ -515,6 +519,7 @@ class Subscription:
         self._events = iter(())  # what is left of the current run waits, too
         self._dropped += count
         self._lose(run, dropped=count)
+        self._upstream.too_slow(self)
 
     def _lose(self, run: EventRun, *, dropped: int = 0, refused: int = 0) -> None:
         """Count events of a run as lost in the books, which are reported to their publisher."""

@@ -322,3 +322,20 @@ async def test_values_that_were_asked_for_too_often_are_not_kept_for_who_has_gon
             assert a.pubsub.retention.behind == 0
             await trio.sleep(1)
         nursery.cancel_scope.cancel()
+
+
+async def test_of_two_values_at_the_same_time_the_one_that_was_published_last_is_kept(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("state.x") as early:
+            while a.pubsub.publishing.publish_at_once("state.y", bytes(100_000)):
+                pass  # until others are to have a turn before the next event
+            async with trio.open_nursery() as nursery:
+                for value in range(2):
+                    nursery.start_soon(retain, a, "state.x", value)
+            values = [event.payload for event in await collect(early)]
+        assert sorted(values) == [0, 1]
+        async with b.pubsub.subscribe("state.x") as late:
+            assert seen(await collect(late)) == [("state.x", values[-1], True)]
