@@ -15,7 +15,7 @@ class Thumbnails(iris.Service, cluster="thumbnails"):
 
 if __name__ == "__main__":
     with iris.sync.open_node("worker") as worker, iris.sync.open_node("site") as site:
-        limits = iris.Limits(concurrency=4, queue=1000)  # in production: iris run thumbnails:service
+        limits = iris.Limits(concurrency=4, queue=1000)
         with worker.join("thumbnails", Thumbnails(), limits=limits), ThreadPoolExecutor() as threads:
             again = iris.RequestOptions(idempotent=True)  # asks again if a worker is lost
             thumbnails = Thumbnails.client(site, timeout=10, wait=5, options=again)
