@@ -109,8 +109,6 @@ class ServedCluster:
         self._places: list[_Place] = []
         self._membership: iris.aio.ClusterMembership | None = None
         self._left = asyncio.Event()
-        self._is_drained = False
-        """True while all programs that are there drain: callers are to ask other members."""
         self._changed = asyncio.Event()
 
     @property
@@ -152,7 +150,6 @@ class ServedCluster:
     def having(self, program: Program) -> Generator[None]:
         """Give a program its part of the work for the length of the block, or until ``drop``."""
         self._places = [*self._places, _Place(program)]
-        self._set_drained(drained=False)
         self._resize()
         try:
             yield
@@ -162,15 +159,7 @@ class ServedCluster:
     def drop(self, program: Program) -> None:
         """Give a program no new work."""
         self._places = [place for place in self._places if place.program is not program]
-        self._set_drained(drained=not self._places)
         self._resize()
-
-    def _set_drained(self, *, drained: bool) -> None:
-        if drained == self._is_drained or self._left.is_set() or self._membership is None:
-            return
-        self._is_drained = drained
-        joined = self._node._inner._joined
-        joined.drain(self._cluster, draining=drained or self._cluster in joined.drained)
 
     def _resize(self) -> None:
         if self._membership is not None:
@@ -218,14 +207,13 @@ class ServedCluster:
         """Wait for a program that has room, and return it: of two, the one that has more of it."""
         while True:
             places = self._places
-            if not places and (self._is_drained or self._left.is_set()):
+            if not places:  # the last one drains, or is gone: callers are to ask other members
                 raise Unserved(DRAINING)
-            if places:
-                found = min(random.sample(places, min(2, len(places))), key=_Place.load)
-                if found.load() >= 1:
-                    found = min(places, key=_Place.load)
-                if found.load() < 1:
-                    return found
+            found = min(random.sample(places, min(2, len(places))), key=_Place.load)
+            if found.load() >= 1:
+                found = min(places, key=_Place.load)
+            if found.load() < 1:
+                return found
             await self._changed.wait()
 
     async def _broadcast(self, message: Message) -> None:

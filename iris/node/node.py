@@ -700,10 +700,9 @@ class Node(OwnNode):
             ConfigError: the name is malformed.
         """
         self._guard.check()
-        bridge = self._bridges.get(name)
+        bridge = self._bridges.get(check_name(name, "cluster"))
         if bridge is None:
-            bridge = Bridge(check_name(name, "cluster"), self, self._calls, self._environment.random, self._guard)
-            self._bridges[name] = bridge
+            bridge = self._bridges[name] = Bridge(name, self, self._calls, self._environment.random, self._guard)
         return bridge
 
     # -- tunnels --------------------------------------------------------------------------------------------

@@ -341,34 +341,6 @@ def test_what_a_program_had_is_answered_when_it_is_gone(run: Run) -> None:
     run(work, rights=RIGHTS)
 
 
-def test_where_all_programs_drain_requests_go_to_other_members(run: Run) -> None:
-    async def work(place: Place) -> None:
-        service = iris.Service("orders")
-
-        @service.request
-        async def serve(_: iris.Request) -> object:
-            return "member"
-
-        async with serving(place) as program, iris.aio.open_node("orders") as other:
-            mine = asyncio.create_task(place.member.request("orders", 1, timeout=60))
-            first = await program.next()
-            await program.send("drain")
-            async with other.join("orders", service):
-                while len(place.member.members("orders")) < 2:
-                    await asyncio.sleep(0.01)
-                replies = await asyncio.gather(*(place.member.request("orders", n, timeout=60) for n in range(20)))
-                assert replies == ["member"] * 20
-            async with serving(place) as second:
-                asking = asyncio.create_task(place.member.request("orders", 3, timeout=60))
-                asked = await second.next()
-                await second.send("reply", id=asked["id"], payload="second")
-                assert await asking == "second"
-            await program.send("reply", id=first["id"], payload="finished")
-            assert await mine == "finished"
-
-    run(work, rights=RIGHTS)
-
-
 def test_tunnels_to_one_that_does_not_read_leave_nothing(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.dial(SO_RCVBUF=4096) as (reader, writer):

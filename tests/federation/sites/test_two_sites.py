@@ -61,6 +61,7 @@ async def test_a_broadcast_and_a_survey_reach_members_of_all_sites(autojump_cloc
     heard: list[str] = []
     async with open_federation() as federation:
         await federation.ring("eu", "us", "ap")
+        await federation.wait_for_sites("eu", "us", "ap")
         for site in ("eu", "us", "ap"):
             for number in range(2):
                 await federation.member(site, hearing("store", f"{site}{number}", heard), f"store{number}")

@@ -91,3 +91,7 @@ class EventAccounts:
         if self.run.is_open:
             self.run.end()
         self.count += count
+
+    def count_sent(self, copies: int) -> None:
+        """Count copies of events that nodes were to get."""
+        self.sent += copies

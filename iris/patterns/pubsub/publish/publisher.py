@@ -598,7 +598,7 @@ class Publisher:
         if more:
             self.accounts.add(more)
         self._since_yield += run.grown
-        self.accounts.sent += more * (run.taken + run.skipped)
+        self.accounts.count_sent(more * (run.taken + run.skipped))
         for route in run.missed:
             self._lose(route, "event", run.topic, "subscriber stalled", more)
         self.note_patient(run.state, run.topic, more)
@@ -611,7 +611,7 @@ class Publisher:
         self, topic: str, reason: str, node: NodeId = NOBODY, count: int = 1, *, strict: bool = True
     ) -> None:
         """Count events as lost that no link was asked to accept; see ``SendLedger.lose``."""
-        self.accounts.sent += count
+        self.accounts.count_sent(count)
         self._ledger.lose("event", topic, reason, node, count, strict=strict)
 
     def note_patient(self, state: Topic, topic: str, count: int = 1) -> None:
@@ -660,7 +660,7 @@ class Publisher:
         In the books their number counts them.
         """
         copies = count * link.copies
-        self.accounts.sent += copies
+        self.accounts.count_sent(copies)
         if not link.has_room():
             state = self._topics.get(message.topic)  # a repeat or a last value may be of a topic that is forgotten
             # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
