@@ -107,6 +107,8 @@ class ServedCluster:
         self._node = node
         self._cluster = cluster
         self._places: list[_Place] = []
+        self._running = 0
+        """Requests that programs are at, with those that get no new work."""
         self._membership: iris.aio.ClusterMembership | None = None
         self._left = asyncio.Event()
         self._changed = asyncio.Event()
@@ -163,8 +165,10 @@ class ServedCluster:
 
     def _resize(self) -> None:
         if self._membership is not None:
-            most = sum(place.capacity for place in self._places)
-            self._membership._inner._serving.resize(max(1, most), max(1, len(self._places)))
+            most = max(1, sum(place.capacity for place in self._places))
+            # What programs that drain are at takes no place: a request finds another program, or is refused at once.
+            drained = self._running - sum(place.running for place in self._places)
+            self._membership._inner._serving.resize(most + drained, max(1, len(self._places)))
         self._wake()
 
     def _wake(self) -> None:
@@ -183,6 +187,7 @@ class ServedCluster:
     async def _ask(self, place: _Place, request: Request) -> object:
         before, began = place.capacity, trio.current_time()
         place.running += 1
+        self._running += 1
         try:
             reply = await place.program.ask(request)
         except asyncio.CancelledError:
@@ -198,7 +203,8 @@ class ServedCluster:
             return reply
         finally:
             place.running -= 1
-            if place.capacity == before:
+            self._running -= 1
+            if place.capacity == before and place in self._places:
                 self._wake()
             else:
                 self._resize()

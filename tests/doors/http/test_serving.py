@@ -275,6 +275,8 @@ def test_a_program_drains_and_is_let_go(run: Run) -> None:
             asking = [tasks.create_task(place.member.request("orders", n, timeout=60)) for n in range(2)]
             mine, theirs = await program.next(), await other.next()
             await program.send("drain")
+            while place.door.statistics().programs != 1:
+                await asyncio.sleep(0.01)
             more = tasks.create_task(place.member.request("orders", 3, timeout=60))
             third = await other.next()
             for one in (theirs, third):
@@ -337,6 +339,31 @@ def test_what_a_program_had_is_answered_when_it_is_gone(run: Run) -> None:
                     asked = await third.next()
                     await third.send("reply", id=asked["id"], payload=3)
                     assert await safe == 3
+
+    run(work, rights=RIGHTS)
+
+
+def test_where_all_programs_drain_requests_go_to_other_members(run: Run) -> None:
+    async def work(place: Place) -> None:
+        service = iris.Service("orders")
+
+        @service.request
+        async def serve(_: iris.Request) -> object:
+            return "member"
+
+        async with serving(place) as program, iris.aio.open_node("orders") as other:
+            mine = asyncio.create_task(place.member.request("orders", 1, timeout=60))
+            first = await program.next()
+            await program.send("drain")
+            while place.door.statistics().programs:
+                await asyncio.sleep(0.01)
+            async with other.join("orders", service):
+                while len(place.member.members("orders")) < 2:
+                    await asyncio.sleep(0.01)
+                replies = await asyncio.gather(*(place.member.request("orders", n, timeout=20) for n in range(20)))
+            assert replies == ["member"] * 20
+            await program.send("reply", id=first["id"], payload="finished")
+            assert await mine == "finished"
 
     run(work, rights=RIGHTS)
 
