@@ -86,7 +86,7 @@ def lay_foundation(
         client: the node is no member.
     """
     own, peers, pools = record.node, PeerTable(), WorkerPools()
-    links = LinkStates(own, peers)
+    links = LinkStates(own, peers, everybody=client)
     make_view = ClientView if client else Swim
     view = make_view(
         record=record,

@@ -1,12 +1,15 @@
-"""Link states: which nodes are linked, and which are being linked for the first time.
+"""Link states: which nodes are linked, are to be, and are being linked for the first time.
 
 The membership machine asks; linking and the mesh know.  The table is made before all three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from random import Random
 from typing import Final, final
 
+from iris.cluster.membership.partners import Partners
 from iris.cluster.mesh import PeerTable
 from iris.kernel.names import NodeId
 
@@ -18,13 +21,16 @@ class LinkStates:
     Args:
         own: the node.
         peers: the peers of its mesh.
+        everybody: all members that the machine tells of are kept linked, as those are that a client has looked up.
     """
 
-    def __init__(self, own: NodeId, peers: PeerTable) -> None:
+    def __init__(self, own: NodeId, peers: PeerTable, *, everybody: bool = False) -> None:
         self._own = own
         self._peers = peers
         self.new: Final[set[NodeId]] = set()
         """Nodes that are being linked for the first time, as linking notes them."""
+        self.kept: Final = Partners(Random(own), everybody=everybody)  # it decides about nothing but links
+        """Members that are kept linked whether they are used or not."""
 
     def __repr__(self) -> str:
         return f"<LinkStates: {len(self._peers)} nodes linked, {len(self.new)} new>"
@@ -41,5 +47,8 @@ class LinkStates:
         """See ``LinkedNodes.contacts``."""
         return [peer.node for peer in self._peers if peer.link.is_up]
 
-    def partners(self) -> None:
-        """See ``LinkedNodes.partners``: a link is kept to every member."""
+    def partners(self) -> Collection[NodeId] | None:
+        """See ``LinkedNodes.partners``: those that were drawn, here or there, and whoever else is linked."""
+        if self.kept.missing > 0:
+            return None
+        return dict.fromkeys((*(peer.node for peer in self._peers), *self.kept)).keys()

@@ -1,6 +1,6 @@
-"""Full-mesh linking: who dials whom, what waits for a link, and for how long a dead member keeps one.
+"""Linking: who dials whom, what waits for a link, and for how long a dead member keeps one.
 
-Of two nodes that learn of each other one dials, as their ids say; the other one waits a moment for it, unless it has
+Of two nodes that both want a link one dials, as their ids say; the other one waits a moment for it, unless it has
 something to send.  Where processors are short it waits longer, for a second handshake makes them shorter yet.
 
 A member that is declared dead but was heard since it fell under suspicion is most likely slow: it will refute, and a
@@ -64,15 +64,17 @@ class _Wait:
 
     Attributes:
         messages: messages of the machine, for when it is linked.
+        alone: True if the other end does not dial: it does not know that there is to be a link.
         failed: True once an attempt has failed.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """
 
-    __slots__ = ("failed", "hurry", "linked", "messages")
+    __slots__ = ("alone", "failed", "hurry", "linked", "messages")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.alone = False
         self.failed = False
         self.hurry = trio.Event()
         self.linked = trio.Event()
@@ -87,6 +89,10 @@ class LinkingHost(Protocol):
 
     def knows(self, node: NodeId) -> bool:
         """Return whether a node is held alive, or only suspected."""
+        ...
+
+    def wants(self, node: NodeId) -> bool:
+        """Return whether a link to a node is to be kept, and not only made for what is sent now."""
         ...
 
     def peer_refused(self, node: NodeId) -> None:
@@ -104,7 +110,7 @@ class LinkingHost(Protocol):
 
 @final
 class Linking:
-    """Keeps a link to each node that is alive.
+    """Makes the links to members, and ends those to the dead.
 
     Args:
         mesh: the links.
@@ -128,9 +134,18 @@ class Linking:
     def __len__(self) -> int:
         return len(self._waits)
 
-    def begin(self, node: NodeId, *, new: bool = False) -> None:
-        """Link to a node, unless that is in progress; ``new``: it was not linked before."""
-        self._wait(node, new=new)
+    def begin(self, node: NodeId, *, new: bool = False, alone: bool = False) -> None:
+        """Link to a node, unless that is in progress.
+
+        Args:
+            node: it.
+            new: it was not linked before.
+            alone: the other end does not dial by itself.
+        """
+        wait = self._wait(node, new=new)
+        if alone:
+            wait.alone = True
+            wait.hurry.set()
 
     def straighten(self, node: NodeId) -> None:
         """Link to a node directly that is linked through another one, and listens by now.  Tried twice."""
@@ -289,7 +304,7 @@ class Linking:
                 if not wait.failed:
                     wait.failed = True
                     self._host.news()
-                if not self._host.knows(node):
+                if not (self._host.knows(node) and self._host.wants(node)):
                     return
                 if unreached is None:
                     unreached = record.name
@@ -313,6 +328,8 @@ class Linking:
         if dials and any(map(is_two_way, self._mesh.advertised)):
             with trio.move_on_after(_COURTESY_TO_DIALLERS):
                 await wait.linked.wait()
+        elif wait.alone:
+            return
         elif dials_second(self._mesh.node, node) if dials == self._mesh.dial_only else dials:
             late = self._mesh.turns.lateness()
             with trio.move_on_after(_COURTESY + _LATER * late):

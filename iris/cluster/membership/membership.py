@@ -1,9 +1,10 @@
-"""Membership: the trio shell of SWIM.  It feeds the machine, performs its effects, links to every node, informs users.
+"""Membership: the trio shell of SWIM.  It feeds the machine, performs its effects, links members, informs users.
 
 The machine (``iris.cluster.swim.swim``) decides who is alive; the mesh holds the links; the roster knows who serves
 what; a balancer for each cluster chooses whom to ask.  This file only joins them.
 
 A member can be asked when it is seen alive *and* linked: every balancer holds the linked members and nobody else.
+Which are linked before they are asked ``Partners`` decides; the others are by ``request_link``.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ _TOGETHER: Final = 32
 
 _HELD_BACK_SIZE: Final = 4096
 """Size in bytes assumed of a message that was held back for a node: most are smaller."""
+
+_SETTLED: Final = 10.0
+"""Seconds after its start within which a node takes no newcomer in the place of another partner."""
 
 _LOOK: Final = 0.25
 """Share of ``Config.probe_timeout`` after which it is checked again which members owe an answer, while any does."""
@@ -131,6 +135,7 @@ class Membership(PeerObserver):
         self._closed_routes: set[NodeId] = set()
         self._silent: set[NodeId] = set()
         """Those of them to which no connection broke: they have said nothing for a while."""
+        self._links = ports.links
         self._linking = Linking(mesh, nursery, self, ports.links)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
         self._placed_listeners: list[Callable[[NodeId], None]] = []
@@ -141,6 +146,10 @@ class Membership(PeerObserver):
         self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._synchronized = False
+        self._introducing = 0
+        """Introductions in progress: until one has told who is here, no partners are drawn."""
+        self._version = 0
+        self._began = trio.current_time()
         self._progress = -math.inf
         """Time at which a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
@@ -186,6 +195,52 @@ class Membership(PeerObserver):
     def is_settled(self, node: NodeId) -> bool:
         """Return whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
         return node in self._mesh.peers or node not in self._records or self._linking.is_unreached(node)
+
+    def wants(self, node: NodeId) -> bool:
+        """Return whether a link to a node is to be kept, used or not.
+
+        A node that others cannot dial is to be linked with all, because it alone can see to that.
+        """
+        return node in self._links.kept or self._mesh.dial_only
+
+    @property
+    def version(self) -> int:
+        """Number that grows when who is a member, or is linked, has changed."""
+        return self._version
+
+    def unlinked(self, address: str) -> list[NodeId]:
+        """Return the members of a cluster that can be linked and are not yet, in no order; at other sites there are
+        others."""
+        name, _, site = address.partition("@")
+        balancer = self._balancers.get(name)
+        linked: Collection[NodeId] = () if balancer is None else balancer.nodes
+        return [
+            member.node
+            for member in self._roster.members(name)
+            if member.node not in linked
+            and member.status == "alive"
+            and (not site or member.site == site)
+            and not self.is_settled(member.node)
+        ]
+
+    def request_link(self, node: NodeId) -> None:
+        """Begin to link to a member that is to be asked; nothing happens if it is linked, or being linked."""
+        if node in self._records and self._mesh.peer(node) is None:
+            self._linking.begin(node, alone=not self.wants(node))
+
+    def link_everybody(self) -> None:
+        """Keep a link to every member from now on; begin with those that are not linked."""
+        if not self._links.kept.everybody:
+            self._links.kept.everybody = True
+            self._link_wanted()
+
+    def lacks_links(self) -> bool:
+        """Return whether a member that is to be kept linked is not linked yet, and may be soon."""
+        return any(
+            other not in self._mesh.peers and other not in self._closed_routes and not self._linking.is_unreached(other)
+            for other in self._records
+            if other != self._mesh.node and self.wants(other)
+        )
 
     def is_gone(self, node: NodeId) -> bool:
         """Return whether a node is known to have died or left."""
@@ -281,6 +336,7 @@ class Membership(PeerObserver):
         """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""
         listed = () if self._remote is None else self._remote.ids(cluster)
         members = {*self.member_ids(cluster), *listed}
+        members.update(node for node in self.unlinked(cluster) if not self.wants(node))
         return 0 if members <= self._closed_routes else len(members)
 
     async def wait_for(self, cluster: str, count: int) -> None:
@@ -351,29 +407,30 @@ class Membership(PeerObserver):
     # -- joining and leaving --------------------------------------------------------------------------------
 
     async def introduce(self, node: NodeId) -> None:
-        """Exchange all that is known with a linked node, and link to everybody it tells of who can be reached.
+        """Exchange all that is known with a linked node, and link to the partners that are drawn of those it tells of.
 
         Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
         Not waited for is who could not be reached at the first attempt; nor are those of whom none answers for
         ``DialLimiter.silence``: a firewall between here and there says nothing.  It is tried further to link to them.
         """
         self._progress = trio.current_time()
-        self._perform(self._swim.join([node], trio.current_time()))
-        self._wakeup.wake()
+        self._introducing += 1
+        try:
+            self._perform(self._swim.join([node], trio.current_time()))
+            self._wakeup.wake()
+            await self._wait_introduced()
+        finally:
+            self._introducing -= 1
+            self._draw()
+
+    async def _wait_introduced(self) -> None:
         with trio.move_on_after(self._config.subscribe_timeout):
-            while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
+            while self._mesh.expelled() is None and (not self._synchronized or self.lacks_links()):
                 silent = self._progress + self._mesh.turns.silence() if self._synchronized else math.inf
                 if trio.current_time() >= silent:
                     return
                 with trio.move_on_at(silent):
                     await self._changed.park()
-
-    def _lacks_links(self) -> bool:
-        return any(
-            other not in self._mesh.peers and other not in self._closed_routes and not self._linking.is_unreached(other)
-            for other in self._records
-            if other != self._mesh.node
-        )
 
     @property
     def settled(self) -> bool:
@@ -501,6 +558,7 @@ class Membership(PeerObserver):
                 case Synchronized():
                     self._synchronized = True
                     self._progress = trio.current_time()
+                    self._draw()
                     self._changed.unpark_all()
                 case Rejected():
                     self._offences.report(effect, self._mesh.peers.get(effect.sender), trio.current_time())
@@ -539,8 +597,11 @@ class Membership(PeerObserver):
                 )
             )
         self._report(self._roster.apply(changed))
+        self._version += 1
         if gone:
             self._records.pop(node, None)
+            self._links.kept.forget(node)
+            self._draw()
             self._closed_routes.discard(node)
             self._silent.discard(node)
             self._remove(node)
@@ -552,20 +613,48 @@ class Membership(PeerObserver):
             else:
                 self._linking.cleared(node)
         else:
+            new = node not in self._records and node != self._mesh.node
             self._records[node] = changed.record
+            if new and self._draws:
+                settled = trio.current_time() >= self._began + _SETTLED
+                self._links.kept.meet(node, len(self._records), settled=settled)
             if changed.state is MemberState.SUSPECT:
                 self._linking.suspected(node)
             else:
                 self._linking.cleared(node)
-            if self._mesh.peer(node) is None:
-                self._linking.begin(node, new=True)
-            else:
+            if self._mesh.peer(node) is not None:
                 self._linking.straighten(node)
                 self._place(node)
+            elif self.wants(node):
+                self._linking.begin(node, new=True, alone=self._dials_alone)
         for listener in self._placed_listeners:
             with self._mesh.survive("what a member serves"):
                 listener(node)
         self._changed.unpark_all()
+
+    @property
+    def _draws(self) -> bool:
+        return self._synchronized or not self._introducing
+
+    def _draw(self) -> None:
+        """Draw partners in the place of those that are gone, or that were not known yet."""
+        if self._draws and self._links.kept.missing > 0 and self._links.kept.fill(self._others()):
+            self._link_wanted()
+
+    def _others(self) -> list[NodeId]:
+        return [node for node in self._records if node != self._mesh.node]
+
+    def _link_wanted(self) -> None:
+        alone = self._dials_alone
+        for node in self._others():
+            if self._mesh.peer(node) is None and self.wants(node):
+                self._linking.begin(node, new=True, alone=alone)
+
+    @property
+    def _dials_alone(self) -> bool:
+        """Whether the other end of a link that is to be kept may want none: in a small realm it does."""
+        kept = self._links.kept
+        return not (kept.everybody or self._mesh.dial_only or len(self._records) <= len(kept) + 1)
 
     def _report(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -643,6 +732,7 @@ class Membership(PeerObserver):
             self._send(peer.node, message, _HELD_BACK_SIZE)
         if peer.node in self._records:
             self._place(peer.node)
+        self._version += 1
         self._changed.unpark_all()
 
     def frames_lost(self, peer: Peer) -> None:
@@ -673,6 +763,7 @@ class Membership(PeerObserver):
         self._remove(peer.node)
         if self._remote_members.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)
-        if peer.node in self._records and not self._mesh.closing:
-            self._linking.begin(peer.node)
+        self._version += 1
+        if peer.node in self._records and not self._mesh.closing and self.wants(peer.node):
+            self._linking.begin(peer.node, alone=self._dials_alone)
         self._changed.unpark_all()

@@ -212,7 +212,10 @@ class LinkedNodes(Protocol):
         ...
 
     def partners(self) -> Collection[NodeId] | None:
-        """Return the members that probes and gossip travel to, and that a link is kept to.  None: all that live."""
+        """Return the members that probes and gossip travel to.
+
+        None: all that live, and likewise at each of these, because they are few.
+        """
         ...
 
 

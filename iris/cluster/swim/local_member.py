@@ -99,7 +99,8 @@ class LocalMember:
         if linked and len(linked) <= _SENT_AT_ONCE:
             for node in linked:
                 context.send_updates(node, kinds.State, False, updates=[context.view.own])
-            context.sent_directly(context.view.own.node)
+            if len(linked) == len(context.view.live):
+                context.sent_directly(context.view.own.node)
 
     def leave(self) -> None:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""

@@ -102,10 +102,12 @@ class StateExchange:
     def note_own_updates(self, sender: NodeId, updates: tuple[kinds.AnyUpdate, ...], *, new: bool) -> None:
         """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
 
-        Not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
+        Not so where a node is not linked to all; and not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
         """
         member = self._context.view.find(sender)
         match updates:
+            case _ if self._context.links.partners() is not None:
+                pass
             case (kinds.RecordUpdate(node=node, incarnation=incarnation),) if member is not None:
                 if (node_of(node), incarnation) == (sender, member.record.incarnation):
                     self._context.sent_directly(sender, new=new)
