@@ -296,7 +296,7 @@ class FailureDetector:
         for _ in range(2):
             while (node := self._order.pop()) is not None:
                 member = view.find(node)
-                if member is not None and member.live:
+                if member is not None and member.live and self._context.is_partner(node):
                     return member
             self._order.refill(self._context.partners())
         return None
