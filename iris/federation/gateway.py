@@ -180,6 +180,7 @@ class Gateway:
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(parts.policy.exports, parts.policy.export_topics, parts.policy.import_topics)
         sites.border.receive_untrusted(self._site_mesh.node, self._allowed)
+        self._membership.link_everybody()  # it tells each of the other sites, and hears what each subscribes to
         for member in self._membership.nodes():
             self.place(member.node)
         self._membership.on_placed(self.place)

@@ -24,7 +24,7 @@ from iris.cluster.membership import (
 )
 from iris.cluster.mesh import Mesh, MeshPorts, PeerObserver, PeerTable
 from iris.cluster.routes import Carriers
-from iris.cluster.sites import Reach, RemoteMembers, SiteNetwork, Sites
+from iris.cluster.sites import MemberReach, Reach, RemoteMembers, SiteNetwork, Sites
 from iris.cluster.swim import ClientView, NodeRecord, Swim, SwimPorts
 from iris.kernel.config import Config
 from iris.node.blocked import BlockedHandlers
@@ -114,6 +114,7 @@ class Cluster(NamedTuple):
 
     Attributes:
         lookups: search for members.  None if the node is no client.
+        reach: links to members that are not linked before they are asked.
         sites: other sites as the node reaches them.  None if it is at no named site, or a client.
         elsewhere: the same, for publish/subscribe.
     """
@@ -121,6 +122,7 @@ class Cluster(NamedTuple):
     forwarder: Forwarder
     membership: Membership
     lookups: Lookups | None
+    reach: Reach
     sites: Sites | None
     elsewhere: Elsewhere | None
 
@@ -148,7 +150,8 @@ def build_cluster(
         sites = Sites(mesh, membership, nursery, network, remote, receiver)
         elsewhere = Elsewhere(sites, receiver, environment.entropy)
     lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
-    return Cluster(Forwarder(mesh, base.relayed), membership, lookups, sites, elsewhere)
+    reach = lookups or MemberReach(mesh, membership, sites)
+    return Cluster(Forwarder(mesh, base.relayed), membership, lookups, reach, sites, elsewhere)
 
 
 @final
@@ -197,7 +200,7 @@ def build_patterns(
     membership: Membership,
     memberships: WorkerPools,
     *,
-    reach: Reach | None,
+    reach: Reach,
     elsewhere: Elsewhere | None,
     lookups: Lookups | None,
     environment: Environment,

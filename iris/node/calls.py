@@ -131,7 +131,7 @@ class Calls:
     """The requests of one node.
 
     Args:
-        reach: links members before they are asked.  None for a node at no site: all its members are linked.
+        reach: links members before they are asked.
         tracing: joins calls to traces.  None if the program traces nothing.
         entropy: source of the names of claims and holders at bridges.
     """
@@ -140,7 +140,7 @@ class Calls:
         self,
         requests: Requests,
         first: FirstMembers,
-        reach: Reach | None,
+        reach: Reach,
         guard: RunGuard,
         tracing: Tracing | None,
         entropy: Entropy,
@@ -181,9 +181,10 @@ class Calls:
         try:
             if wait != 0.0:
                 await self._first.wait(cluster, check_wait(wait))
-            if self._reach is not None and (options.prefer_site or self._reach.matters(cluster)):
+            keyed = key is not None or options.prefer is not None
+            if options.prefer_site or self._reach.matters(cluster, keyed=keyed):
                 with self._guard.waiting():
-                    timeout = await reach_one(self._reach, cluster, options.prefer_site, timeout)
+                    timeout = await reach_one(self._reach, cluster, options.prefer_site, timeout, keyed=keyed)
             call = self._requests.call(
                 cluster,
                 payload,
@@ -236,7 +237,7 @@ class Calls:
         options = PLAIN if options is None else check_is(options, RequestOptions, "options")
         if options is not PLAIN and (options.hedge is not None or options.prefer_site is not None):
             return None
-        if self._reach is not None and self._reach.matters(cluster):
+        if self._reach.matters(cluster, keyed=key is not None or options.prefer is not None):
             return None
         span: OpenSpan | None = None
         if self._tracing is not None:

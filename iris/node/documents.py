@@ -40,7 +40,7 @@ class Documents(dict[str, "state.SharedState"]):
             patterns.broadcasts,
             patterns.surveys,
             patterns.tunnels,
-            parts.sites,
+            parts.reach,
             others,
         )
         return state.SharedState(members, settings, self)

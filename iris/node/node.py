@@ -38,6 +38,7 @@ from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
+from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 from iris.patterns.request import RequestOptions, check_preference, preference_of
 from iris.patterns.service import Limits, Role, Service, callers, provided
 from iris.patterns.tunnel import Tunnel
@@ -88,13 +89,13 @@ class Node(OwnNode):
         "_pubsub",
         "_reach",
         "_relays",
-        "_remote_subscribers",
         "_reports",
         "_requests",
         "_revoking",
         "_serving",
         "_sites",
         "_states",
+        "_subscriber_links",
         "_surveys",
         "_tracing",
         "_tunnels",
@@ -128,7 +129,9 @@ class Node(OwnNode):
         self._requests, self._first, self._calls = patterns.requests, patterns.first, patterns.calls
         self._relays, self._broadcasts, self._surveys = patterns.relays, patterns.broadcasts, patterns.surveys
         self._pubsub, self._serving, self._tunnels = patterns.pubsub, patterns.serving, patterns.tunnels
-        self._remote_subscribers, self._publishing = patterns.pubsub.remote_subscribers, patterns.pubsub.publishing
+        self._subscriber_links: SubscriberLinks | None = patterns.pubsub.subscriber_links
+        """None once all who may hear are linked, and will be."""
+        self._publishing = patterns.pubsub.publishing
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -241,7 +244,7 @@ class Node(OwnNode):
             within = check_wait(wait)
             if within:
                 await self._first.wait(cluster, within)
-            if self._reach is not None and self._reach.lists(cluster):
+            if self._reach.lists(cluster):
                 await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
             try:
                 await self._broadcasts.broadcast(cluster, payload, headers=headers)
@@ -257,7 +260,7 @@ class Node(OwnNode):
         if (
             get_ident() != self._guard.thread
             or (self._tracing is not None and self._tracing.is_within)
-            or (self._reach is not None and self._reach.lists(check_address(cluster)))
+            or self._reach.lists(check_address(cluster))
         ):
             return False
         return self._broadcasts.broadcast_at_once(check_address(cluster), payload, headers)
@@ -362,9 +365,8 @@ class Node(OwnNode):
             if span is not None:
                 with span:  # once more, with the trace in its headers
                     return await self.publish(topic, payload, key=key, headers=headers)
-        if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
-            with self._guard.waiting():
-                await self._remote_subscribers.reach(topic, within=None)
+        if self._subscriber_links is not None and self._subscriber_links.pending(topic):
+            await self._reach_subscribers(self._subscriber_links, topic)
         publishing = self._publishing
         # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
         plain = type(payload) is bytes and key is None and not headers
@@ -476,12 +478,18 @@ class Node(OwnNode):
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
         with nullcontext() if span is None else span:
-            if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
-                with self._guard.waiting():
-                    left = await self._remote_subscribers.reach(topic, within=within)
-                within = None if within is None else left
+            if self._subscriber_links is not None and self._subscriber_links.pending(topic):
+                within = await self._reach_subscribers(self._subscriber_links, topic, within)
             with nullcontext() if within is None else self._guard.waiting():
                 await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+
+    async def _reach_subscribers(self, links: SubscriberLinks, topic: str, within: float | None = None) -> float | None:
+        """Link to those who may hear an event; return what is left of the time in which it is to be confirmed."""
+        with self._guard.waiting():
+            left = await links.reach(topic, within=within)
+        if links.is_complete:
+            self._subscriber_links = None
+        return None if within is None else left
 
     def raise_for_losses(self, topic: str) -> None:
         """Raise an error if subscribers did not get events that this node has published on a topic.
@@ -512,7 +520,7 @@ class Node(OwnNode):
             get_ident() != self._guard.thread
             or self._lookups is not None
             or (self._tracing is not None and self._tracing.is_within)
-            or (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
+            or (self._subscriber_links is not None and self._subscriber_links.pending(topic))
         ):
             return False
         if expires is not None:
@@ -524,9 +532,8 @@ class Node(OwnNode):
     async def _publish_posted(self, topic: str, payload: bytes) -> None:
         """Publish as ``publish`` does, but wait for no room after the event: if this raises anything, it is unsent."""
         self._guard.check()
-        if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
-            with self._guard.waiting():
-                await self._remote_subscribers.reach(topic, within=None)
+        if self._subscriber_links is not None and self._subscriber_links.pending(topic):
+            await self._reach_subscribers(self._subscriber_links, topic)
         await self._publishing.publish_in_turn(topic, payload)
 
     def _surely_publishes(self, topic: str, size: int) -> bool:
@@ -556,7 +563,7 @@ class Node(OwnNode):
             self._pubsub.confirming,
             self._config,
             timeout,
-            self._remote_subscribers,
+            self._pubsub.subscriber_links,
             observer=self._tracing,
             guard=self._guard,
         )
@@ -759,7 +766,8 @@ class Node(OwnNode):
             tunnel = partial(
                 self._tunnels.open, cluster, operation=operation, headers=headers, key=key, prefer=preferred
             )
-            with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
+            keyed = key is not None or prefer is not None
+            with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout, keyed=keyed)
             return self._first.entering_tunnel(cluster, within, with_one)
 
         tracing = self._tracing

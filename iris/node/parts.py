@@ -25,6 +25,7 @@ class NodeParts(NamedTuple):
         view: members as they are seen.
         sites: other sites as the node reaches them.  None if it is at no named site.
         lookups: search for members.  None if the node is no client.
+        reach: links to members that are not linked before they are asked.
         seeds: where the user says that other nodes are.
         reception: where the node listens, and has it listen before it serves.
     """
@@ -35,6 +36,7 @@ class NodeParts(NamedTuple):
     membership: Membership
     sites: Sites | None
     lookups: Lookups | None
+    reach: Reach
     revoking: RevocationExchange
     seeds: Seeds
     reception: ReturnAddress
@@ -42,8 +44,3 @@ class NodeParts(NamedTuple):
     patterns: Patterns
     environment: Environment
     config: Config
-
-    @property
-    def reach(self) -> Reach | None:
-        """Links to members that are not linked before they are asked.  None if all are."""
-        return self.lookups or self.sites

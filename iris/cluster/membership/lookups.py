@@ -40,7 +40,7 @@ class Lookups:
     def __repr__(self) -> str:
         return f"<Lookups: {len(self._followed)} clusters followed>"
 
-    def matters(self, address: str) -> bool:
+    def matters(self, address: str, *, keyed: bool = False) -> bool:  # noqa: ARG002 -- all are linked that were found
         """Return whether members have to be looked up before a cluster is asked."""
         return trio.current_time() - self._view.answered(_cluster(address)) >= _OLD
 
@@ -48,7 +48,14 @@ class Lookups:
         """Return whether members have to be looked up before all of a cluster are asked: there may be new ones."""
         return True
 
-    async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
+    async def reach(
+        self,
+        address: str,
+        timeout: float,
+        *,
+        everybody: bool,
+        keyed: bool = False,  # noqa: ARG002 -- see ``matters``
+    ) -> float:
         """Find the members of a cluster and link to them, as far as that is needed to ask one of them, or each.
 
         Returns what is left of ``timeout``, when it has come to something or to nothing, at the latest when a handshake

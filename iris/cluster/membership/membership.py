@@ -149,6 +149,8 @@ class Membership(PeerObserver):
         self._introducing = 0
         """Introductions in progress: until one has told who is here, no partners are drawn."""
         self._version = 0
+        self._lacking: set[NodeId] = set()
+        """Members that are being linked because everybody is to be."""
         self._began = trio.current_time()
         self._progress = -math.inf
         """Time at which a node was linked for the last time."""
@@ -209,8 +211,7 @@ class Membership(PeerObserver):
         return self._version
 
     def unlinked(self, address: str) -> list[NodeId]:
-        """Return the members of a cluster that can be linked and are not yet, in no order; at other sites there are
-        others."""
+        """Return the members of a cluster at this site that can be linked and are not yet, by id."""
         name, _, site = address.partition("@")
         balancer = self._balancers.get(name)
         linked: Collection[NodeId] = () if balancer is None else balancer.nodes
@@ -231,15 +232,20 @@ class Membership(PeerObserver):
     def link_everybody(self) -> None:
         """Keep a link to every member from now on; begin with those that are not linked."""
         if not self._links.kept.everybody:
+            self._lacking.update(node for node in self._others() if not self.wants(node))
             self._links.kept.everybody = True
             self._link_wanted()
 
     def lacks_links(self) -> bool:
-        """Return whether a member that is to be kept linked is not linked yet, and may be soon."""
+        """Return whether a member that ``link_everybody`` began to link is not linked yet, and may be soon."""
+        self._lacking.difference_update([*filter(self.is_settled, self._lacking)])
+        return not self._closed_routes.issuperset(self._lacking)
+
+    def _lacks_partners(self) -> bool:
         return any(
-            other not in self._mesh.peers and other not in self._closed_routes and not self._linking.is_unreached(other)
-            for other in self._records
-            if other != self._mesh.node and self.wants(other)
+            not self.is_settled(other) and other not in self._closed_routes
+            for other in self._others()
+            if self.wants(other)
         )
 
     def is_gone(self, node: NodeId) -> bool:
@@ -425,7 +431,7 @@ class Membership(PeerObserver):
 
     async def _wait_introduced(self) -> None:
         with trio.move_on_after(self._config.subscribe_timeout):
-            while self._mesh.expelled() is None and (not self._synchronized or self.lacks_links()):
+            while self._mesh.expelled() is None and (not self._synchronized or self._lacks_partners()):
                 silent = self._progress + self._mesh.turns.silence() if self._synchronized else math.inf
                 if trio.current_time() >= silent:
                     return

@@ -1,9 +1,8 @@
 """Partners: the members that a node keeps a link to, whether it talks to them or not.
 
 Records and probes travel over these links.  In a small realm all are partners.  In a larger one each node draws a few,
-and is drawn by as many: a random graph of so many links stays in one piece when half of its nodes go (benchmarks/
-membership/overlays.py has it simulated beside rings, fingers and hubs).  Who publishes or subscribes has everybody for a
-partner, for what it says has to be heard by each node at once.
+and is drawn by as many: a random graph of so many links stays in one piece when half of its nodes go.  Who publishes or
+subscribes has everybody for a partner, for what it says has to be heard by each node at once.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ class StateExchange:
     def note_own_updates(self, sender: NodeId, updates: tuple[kinds.AnyUpdate, ...], *, new: bool) -> None:
         """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
 
-        Not so where a node is not linked to all; and not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
+        Not so where nodes are not linked to all; nor of refutations, which have to be everywhere soon: they are gossip.
+        ``new``: it was not known before.
         """
         member = self._context.view.find(sender)
         match updates:
@@ -361,7 +362,7 @@ class StateExchange:
         pause = context.config.synchronize_interval * (0.75 + 0.5 * context.random.random())
         context.timers.at(context.now + pause, self._synchronize_regularly)
         self._forget_left()
-        for node in context.view.pick(context.random, 1):
+        for node in context.pick_partners(1):
             self.synchronize(node)
 
     def _forget_left(self) -> None:

@@ -100,8 +100,7 @@ async def trace_request(
     timeout = check_timeout(timeout)
     if wait:
         await node._first.wait(cluster, check_wait(wait))
-    if node._sites is not None:
-        timeout = await reach_one(node._sites, cluster, None, timeout)
+    timeout = await reach_one(node._reach, cluster, None, timeout)
     numbers = node._environment.random  # as OpenTelemetry makes them: they are no secret
     trace_id, ended = numbers.randbytes(16).hex(), trio.Event()
     asked = trio.current_time()

@@ -2,11 +2,14 @@
 
 A node that sends a message to another with others behind it keeps the message on its account until that node reports
 that it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
+
+A node that is to forward a message and is linked to none of a part links to one of them first; the message waits.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol, final
 
@@ -43,6 +46,12 @@ _BOOKED: Final = 65536
 
 _STALLED: Final = 0.25
 
+_HELD: Final = 1 << 20
+"""Bytes of messages of one origin that wait for links."""
+
+_HELD_SECONDS: Final = 2.0
+"""Seconds for which a message waits for a link before those behind it count as not reached."""
+
 _decoder: Final = wire.BatchDecoder(kinds.Broadcast, kinds.Request, kinds.Cancel)
 
 Booking = tuple[NodeId, int]
@@ -57,8 +66,30 @@ class RelayPlan(Struct, frozen=True):
     parts: tuple[tuple[NodeId, ...], ...]
 
 
+@final
+class _Held(Struct):
+    """A message that waits for links.
+
+    Attributes:
+        sender: node that gave it to this one, and is told how many were not reached.
+        parts: receivers for which there is no link yet.
+        lost: receivers that were not reached.
+        until: time until which it waits.
+    """
+
+    sender: NodeId
+    relay: kinds.Relay
+    parts: list[tuple[NodeId, ...]]
+    lost: int
+    until: float
+
+
 class RelayMembers(MemberHealth, Protocol):
     """Nodes that a relay may send over."""
+
+    def request_link(self, node: NodeId) -> None:
+        """Begin to link to a node, if it is alive and not linked.  Does not block."""
+        ...
 
     def site_of(self, node: NodeId) -> str:
         """Return the site of a node.  Called when a tree is planned; does not block."""
@@ -85,6 +116,9 @@ class Relays(PeerObserver):
         self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
         self._reports: dict[NodeId, dict[NodeId, list[tuple[int, int]]]] = {}
         self._report_news = Wakeup()
+        self._held: list[_Held] = []
+        self._held_bytes: Counter[NodeId] = Counter()
+        """Bytes that are held, by origin."""
         mesh.register(kinds.Relay, self._receive)
         mesh.register(kinds.Relayed, self._receive_report)
 
@@ -176,13 +210,47 @@ class Relays(PeerObserver):
         if named:
             behind = [node for node in named if node not in (self._mesh.node, origin.node)]
             parts = divided(behind, self._config.relay_fan_out)
-            _, lost = self._hand_on(relay, parts, self.tally)
-            self._report(peer.node, origin.node, relay.number, lost + len(named) - len(behind))
+            unlinked = self._unlinked(parts, origin.node, len(relay.body))
+            _, lost = self._hand_on(relay, [part for part in parts if part not in unlinked], self.tally)
+            lost += len(named) - len(behind)
+            if unlinked:
+                until = trio.current_time() + _HELD_SECONDS
+                self._held.append(_Held(peer.node, relay, unlinked, lost, until))
+                self._held_bytes[origin.node] += len(relay.body)
+                self._report_news.wake()
+            else:
+                self._report(peer.node, origin.node, relay.number, lost)
         inner = _decoder.decode_untrusted(relay.body, self._mesh.work.elements)
         receiver = self._receivers.get(type(inner[0])) if len(inner) == 1 else None
         if receiver is None:
             raise RemoteProtocolError("what is relayed is one message")
         receiver(origin, inner[0])
+
+    def _unlinked(self, parts: Sequence[tuple[NodeId, ...]], origin: NodeId, size: int) -> list[tuple[NodeId, ...]]:
+        """Begin to link to one of each part of which none is linked; return these parts, if a message may wait."""
+        if self._held_bytes[origin] + size > _HELD:
+            return []
+        unlinked = [part for part in parts if not any(map(self._is_linked, part))]
+        for part in unlinked:
+            self._members.request_link(part[0])
+        return unlinked
+
+    def _hand_on_held(self) -> None:
+        """Forward what there is a link for by now, or will not be."""
+        held, self._held = self._held, []
+        now = trio.current_time()
+        for one in held:
+            ready = [part for part in one.parts if now >= one.until or any(map(self._is_linked, part))]
+            one.lost += self._hand_on(one.relay, ready, self.tally)[1]
+            one.parts = [part for part in one.parts if part not in ready]
+            if one.parts:
+                self._held.append(one)
+                continue
+            origin = wire.node_of(one.relay.origin)
+            self._held_bytes[origin] -= len(one.relay.body)
+            if not self._held_bytes[origin]:
+                del self._held_bytes[origin]
+            self._report(one.sender, origin, one.relay.number, one.lost)
 
     def _is_new(self, origin: NodeId, number: int) -> bool:
         seen = self._seen.get(origin)
@@ -210,8 +278,11 @@ class Relays(PeerObserver):
     async def run(self) -> None:
         """Report what was forwarded; run it in exactly one task."""
         while True:
-            await self._report_news.wait()
+            with trio.move_on_at(min((one.until for one in self._held), default=math.inf)):
+                await self._report_news.wait()
             await trio.sleep(_REPORT_PAUSE)
+            if self._held:
+                self._hand_on_held()
             reports, self._reports = self._reports, {}
             for node, by_origin in reports.items():
                 for origin, outcomes in by_origin.items():
@@ -244,6 +315,11 @@ class Relays(PeerObserver):
             tally.lost["relay lost"] += count
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: Peer) -> None:
+        """Forward what has waited for a link."""
+        if self._held and not peer.at_remote_site:
+            self._hand_on_held()
 
     def frames_lost(self, peer: Peer) -> None:
         """Count as lost what the node had in hand: frames may be lost."""

@@ -66,6 +66,7 @@ from iris.patterns.pubsub.subscribe import (
     labels_size,
     most_sharing,
 )
+from iris.patterns.pubsub.subscriber_links import LinkedMembers, SubscriberLinks
 from iris.patterns.pubsub.tree import EventRelays
 from iris.patterns.receive_limits import Arriving, Excess
 from iris.patterns.service import callers
@@ -81,7 +82,7 @@ InterestListener = Callable[[NodeId, Iterable[Terms], Iterable[Terms]], None]
 """Function called with a node of this site, the terms that it has added, and those that it has removed."""
 
 
-class PubSubMembers(MemberHealth, ServedClusters, Protocol):
+class PubSubMembers(MemberHealth, ServedClusters, LinkedMembers, Protocol):
     """Nodes of this site, and the clusters that are served."""
 
 
@@ -140,12 +141,11 @@ class PubSub(PeerObserver):
         self.durable: Final = DurableSubscribers(mesh, self._table, accounts, self._unannounced, border)
         sealed = None if elsewhere is None else SealedSender(mesh, elsewhere.sites.copies, config, elsewhere.entropy)
         self.publishing: Final = Publisher(mesh, self._table, self.durable, accounts, members, sealed)
-        self.remote_subscribers: Final = (
-            None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
-        )
-        """The subscribers at other sites.  None if this node is at no site."""
+        remote = None if sites is None else RemoteSubscribers(sites, mesh, self._table, self.publishing)
+        self.subscriber_links: Final = SubscriberLinks(mesh, members, self._table, remote)
+        """Those who may hear what this node publishes."""
         self.confirming: Final = Acknowledgements(
-            mesh, self._table, self.durable, self.publishing, members, self.remote_subscribers
+            mesh, self._table, self.durable, self.publishing, members, self.subscriber_links
         )
         self.retention: Final = self.publishing.retention
         self._retaining = RetainedPublishing(self.publishing, self.confirming, config)
@@ -312,6 +312,7 @@ class PubSub(PeerObserver):
                     if not durable:
                         self.retention.ask(pattern)
                     self._send_to_all(mark)  # the confirmation takes the path of the values, behind them
+                await self.subscriber_links.link_everybody()
                 await self._wait_known(self._own.version)
                 yield subscription
             finally:
@@ -368,6 +369,7 @@ class PubSub(PeerObserver):
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
         self.durable.forget(name)
+        await self.subscriber_links.link_everybody()
         self._send_to_all(self._own.mark())  # a peer that confirms it has all changes before it
         await self._wait_known(self._own.version)
 

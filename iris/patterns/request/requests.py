@@ -146,7 +146,7 @@ class Requests(PeerObserver):
     """All outstanding requests of this node.
 
     Args:
-        reach: links members before they are asked once more.  None if all members are linked: a node at no site.
+        reach: links members before they are asked once more.  None if all are linked.
     """
 
     def __init__(

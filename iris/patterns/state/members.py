@@ -9,7 +9,7 @@ from typing import Final, final
 
 from msgspec import Struct
 
-from iris.cluster.sites import Sites, open_with_all
+from iris.cluster.sites import Reach, open_with_all
 from iris.kernel.errors import NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import protected_context
@@ -33,8 +33,8 @@ class StateMembers(Struct, frozen=True):
     broadcasts: Broadcasts
     surveys: Surveys
     tunnels: Tunnels
-    sites: Sites | None
-    """Links members at other sites before they are asked; None without sites."""
+    reach: Reach
+    """Links members that are not linked before they are asked."""
     all: Callable[[], Sequence[NodeId]]
     """Function that returns the members of the cluster now, at whatever site."""
 
@@ -74,9 +74,9 @@ class StateMembers(Struct, frozen=True):
         """Ask every member; see ``Node.survey``."""
         rules = StopRules(timeout=timeout, count=count)
         survey = partial(self.surveys.open, self.cluster, payload, rules, operation, None, None)
-        return open_with_all(self.sites, self.cluster, survey, timeout)
+        return open_with_all(self.reach, self.cluster, survey, timeout)
 
     async def _reach(self, timeout: float) -> None:
-        """Link to the members at other sites."""
-        if self.sites is not None and self.sites.remote_members.ids(self.cluster):
-            await self.sites.reach(self.cluster, timeout, everybody=True)
+        """Link to the members that are not linked."""
+        if self.reach.lists(self.cluster):
+            await self.reach.reach(self.cluster, timeout, everybody=True)

@@ -22,8 +22,8 @@ from iris.patterns.books import WaitGuard
 from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
-from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.subscribe import labels_size, most_sharing, with_expiry
+from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 
 _RUN_BYTES: Final = 240 * KIB
 """Size of a run that is a frame of its own.  The cost of runs and frames at both ends is divided by so many more
@@ -70,7 +70,7 @@ class ConfirmedEvents:
         confirming: Acknowledgements,
         config: Config,
         timeout: float,
-        remote_subscribers: RemoteSubscribers | None = None,
+        links: SubscriberLinks,
         *,
         observer: Observer | None = None,
         guard: WaitGuard | None = None,
@@ -79,7 +79,7 @@ class ConfirmedEvents:
         self._observer = observer
         self._config = config
         self._timeout = timeout
-        self._remote_subscribers = remote_subscribers
+        self._subscriber_links = links
         self._guard = guard
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
@@ -223,7 +223,7 @@ class ConfirmedEvents:
         return (
             self._runs_since_yield + 1 < _YIELD_RUNS
             and not self._is_full
-            and not (self._remote_subscribers is not None and self._remote_subscribers.pending(topic))
+            and not self._subscriber_links.pending(topic)
             and self._confirming.has_route(topic, key)
         )
 
@@ -243,8 +243,8 @@ class ConfirmedEvents:
             raise self._error
         left = self._timeout
         with self._waiting():
-            if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
-                left = await self._remote_subscribers.reach(topic, within=self._timeout)
+            if self._subscriber_links.pending(topic):
+                left = await self._subscriber_links.reach(topic, within=self._timeout)
             await self._confirming.wait_route(topic, key, trio.current_time() + left, self._timeout)
         if self._error is not None:
             raise self._error
@@ -330,7 +330,7 @@ async def open_confirmed_events(
     confirming: Acknowledgements,
     config: Config,
     timeout: float,
-    remote_subscribers: RemoteSubscribers | None = None,
+    links: SubscriberLinks,
     *,
     observer: Observer | None = None,
     guard: WaitGuard | None = None,
@@ -340,7 +340,7 @@ async def open_confirmed_events(
     Args:
         guard: guard of what waits.  None for a node that is not closed before.
     """
-    events = ConfirmedEvents(confirming, config, timeout, remote_subscribers, observer=observer, guard=guard)
+    events = ConfirmedEvents(confirming, config, timeout, links, observer=observer, guard=guard)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

@@ -36,8 +36,8 @@ from iris.patterns.pubsub.interest import (
 from iris.patterns.pubsub.publish.posted import PostedEvents
 from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, group_id
 from iris.patterns.pubsub.publish.retained import envelope_size
-from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.sealed import Audience
+from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 
 REPEATED: Final = ""
 """Stand-in for a group: for durable subscriptions only, because the others have had the event already."""
@@ -164,7 +164,7 @@ class Acknowledgements:
 
     Args:
         roster: directory in which copies are found that could stand in for a bridge that is away.
-        remote_subscribers: subscribers at other sites.  None if this node is at no site.
+        links: links to the subscribers.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Acknowledgements:
         durable: DurableSubscribers,
         publishing: Publisher,
         roster: ServedClusters,
-        remote_subscribers: RemoteSubscribers | None,
+        links: SubscriberLinks,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
@@ -182,7 +182,7 @@ class Acknowledgements:
         self._publishing = publishing
         self._config = mesh.config
         self._roster = roster
-        self._remote_subscribers = remote_subscribers
+        self._subscriber_links = links
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -364,8 +364,8 @@ class Acknowledgements:
             absent = [one for one in outstanding.values() if not one.members]
             pause = _RETRY if stuck else math.inf
             away = any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent)
-            if away and self._remote_subscribers is not None:
-                self._remote_subscribers.begin(run.topic)
+            if away:
+                self._subscriber_links.begin(run.topic)
                 pause = min(pause, _RESOLVE_REMOTE)
             with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                 await run.news.wait()

@@ -1,0 +1,96 @@
+"""Member reach: links to members that are not linked before they are asked, of this site and of others.
+
+A large realm keeps a link to a few members only (``Partners``); those that a program asks are linked when it does so
+for the first time, and then stay as long as they are asked.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from heapq import nsmallest
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.cluster.sites.sites import Sites
+from iris.kernel.names import NodeId
+
+_ENOUGH: Final = 32
+"""Members of one cluster that are linked to ask one of them at a time; a dozen have work unless very much is asked."""
+
+_REMEMBERED: Final = 4096
+"""Clusters of which it is remembered that enough members, or all, are linked."""
+
+
+@final
+class MemberReach:
+    """Links one member of a realm to those that it asks.
+
+    Args:
+        sites: other sites.  None if the node is at none.
+    """
+
+    def __init__(self, mesh: Mesh, membership: Membership, sites: Sites | None) -> None:
+        self._mesh = mesh
+        self._membership = membership
+        self._sites = sites
+        self._reached: dict[tuple[str, bool], int] = {}
+        """Versions of the membership at which enough members of a cluster, or all of them, were linked."""
+
+    def __repr__(self) -> str:
+        return f"<MemberReach: {len(self._reached)} clusters>"
+
+    def matters(self, address: str, *, keyed: bool = False) -> bool:
+        """See ``Reach.matters``."""
+        return self._lacks(address, keyed) or (self._sites is not None and self._sites.matters(address))
+
+    def lists(self, address: str) -> bool:
+        """See ``Reach.lists``."""
+        return self._lacks(address, everybody=True) or (self._sites is not None and self._sites.lists(address))
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
+        """See ``Reach.reach``.  Cancelling it leaves handshakes in progress that end by themselves."""
+        began, membership, sites = trio.current_time(), self._membership, self._sites
+        each = everybody or keyed
+        lacking = self._lacking(address, each)
+        for node in lacking:
+            membership.request_link(node)
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(min(timeout, self._mesh.config.handshake_timeout)):
+            while not all(map(membership.is_settled, lacking)) and (each or not self._can_be_asked(address)):
+                await membership.wait_news()
+        left = max(timeout - (trio.current_time() - began), 0.001)
+        if sites is not None and (sites.lists(address) if everybody else sites.matters(address)):
+            left = await sites.reach(address, left, everybody=everybody)
+        return left
+
+    def _lacks(self, address: str, everybody: bool) -> bool:
+        """Return whether members of this site are to be linked first; where none has changed, by a look-up."""
+        version, asked = self._membership.version, (address, everybody)
+        if self._reached.get(asked) == version:
+            return False
+        if self._lacking(address, everybody):
+            return True
+        if len(self._reached) >= _REMEMBERED:
+            self._reached.clear()
+        self._reached[asked] = version
+        return False
+
+    def _lacking(self, address: str, everybody: bool) -> list[NodeId]:
+        """Return the members that are to be linked before one, or each, is asked, as far as they can be."""
+        unlinked = self._membership.unlinked(address)
+        linked = self._membership.member_ids(address) if unlinked else ()
+        if everybody or len(unlinked) + len(linked) <= _ENOUGH:
+            return unlinked
+        first = set(nsmallest(_ENOUGH, (*unlinked, *linked), self._rank))
+        return [node for node in unlinked if node in first]
+
+    def _rank(self, node: NodeId) -> bytes:
+        """Return the rank of a member for this node: another one at each, so that all members have as many callers."""
+        return blake2b(f"{self._mesh.node}{node}".encode(), digest_size=8).digest()
+
+    def _can_be_asked(self, address: str) -> bool:
+        picker = self._membership.picker(address)
+        return picker is not None and picker.pick() is not None

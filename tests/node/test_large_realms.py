@@ -1,0 +1,149 @@
+"""A realm of more nodes than keep a link to everybody: whoever is asked, told or heard is linked when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+from iris.testing import Network, open_network
+
+NODES = 24
+
+
+def service_of(number: int) -> iris.Service:
+    service = iris.Service("numbers")
+
+    @service.request
+    async def answer(request: iris.Request) -> int:
+        return number
+
+    return service
+
+
+@asynccontextmanager
+async def open_realm(network: Network, count: int = NODES, members: int = NODES) -> AsyncIterator[list[iris.Node]]:
+    """Open nodes that know the first one; the last ``members`` of them serve a cluster."""
+    async with AsyncExitStack() as stack:
+        nodes: list[iris.Node] = []
+        for number in range(count):
+            seeds = ["host-1"] if nodes else []
+            node = await stack.enter_async_context(network.open_node("numbers", seeds=seeds))
+            nodes.append(node)
+            if number >= count - members:
+                await stack.enter_async_context(node.join("numbers", service_of(number)))
+        for node in nodes:
+            await node.wait_for("numbers", members=members, timeout=10.0)
+        yield nodes
+
+
+def links_of(node: iris.Node) -> int:
+    return len(node.statistics().links)
+
+
+async def test_everybody_sees_everybody_over_few_links(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        assert {len(node.members("numbers")) for node in nodes} == {NODES}
+        linked = sorted(map(links_of, nodes))
+        assert linked[0] >= 8
+        assert linked[NODES // 2] < NODES - 4
+
+
+async def test_a_small_realm_links_everybody(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, 9, 9) as nodes:
+        assert [links_of(node) for node in nodes] == [8] * 9
+
+
+async def test_a_cluster_that_was_never_met_is_linked_by_the_first_request(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network, members=1) as nodes:
+        for node in nodes[1:-1]:
+            assert await node.request("numbers", b"", timeout=1.0) == NODES - 1
+
+
+async def test_a_key_leads_every_caller_to_the_same_member(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        for key in ("one", "two"):
+            answers = {await node.request("numbers", b"", key=key, timeout=1.0) for node in nodes}
+            assert len(answers) == 1
+
+
+async def test_the_preferred_member_is_linked(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        for number, wanted in enumerate(nodes):
+            options = iris.RequestOptions(prefer=wanted.id)
+            assert await nodes[5].request("numbers", b"", timeout=1.0, options=options) == number
+
+
+async def test_a_survey_hears_every_member(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        async with nodes[7].survey("numbers", b"", timeout=2.0) as answers:
+            heard = {answer.payload async for answer in answers}
+        assert heard == set(range(NODES))
+        assert not answers.missing
+
+
+async def test_a_broadcast_reaches_every_member(autojump_clock: MockClock) -> None:
+    heard: list[int] = []
+
+    def listener(number: int) -> iris.Service:
+        service = iris.Service("news")
+
+        @service.broadcast
+        async def hear(broadcast: iris.Request) -> None:
+            heard.append(number)
+
+        return service
+
+    async with open_network() as network, open_realm(network) as nodes, AsyncExitStack() as stack:
+        for number, node in enumerate(nodes):
+            await stack.enter_async_context(node.join("news", listener(number)))
+        await nodes[3].wait_for("news", members=NODES, timeout=10.0)
+        await nodes[3].broadcast("news", b"")
+        with trio.fail_after(10.0):
+            while len(heard) < NODES:
+                await trio.sleep(0.05)
+        assert sorted(heard) == list(range(NODES))
+
+
+@pytest.mark.parametrize("first", ["subscriber", "publisher"])
+async def test_a_first_event_reaches_all_who_subscribed_before(autojump_clock: MockClock, first: str) -> None:
+    async with open_network() as network, open_realm(network) as nodes, AsyncExitStack() as stack:
+        if first == "publisher":
+            await nodes[9].publish("weather", b"nobody hears this")
+        subscriptions = [await stack.enter_async_context(node.subscribe("weather")) for node in nodes[::3]]
+        for number in range(3):
+            await nodes[9].publish("weather", number)
+        for subscription in subscriptions:
+            with trio.fail_after(5.0):
+                assert [(await anext(subscription)).payload for _ in range(3)] == [0, 1, 2]
+            assert not subscription.statistics().missed
+
+
+async def test_a_newcomer_hears_who_publishes_and_is_heard(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        await nodes[2].publish("weather", b"")
+        async with (
+            network.open_node("numbers", seeds=["host-1"]) as newcomer,
+            newcomer.subscribe("weather") as here,
+            nodes[20].subscribe("news") as there,
+        ):
+            await nodes[2].publish("weather", b"rain")
+            await newcomer.publish("news", b"new")
+            with trio.fail_after(5.0):
+                assert (await anext(here)).payload == b"rain"
+                assert (await anext(there)).payload == b"new"
+
+
+async def test_partners_that_die_are_replaced(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        async with AsyncExitStack() as stack:
+            for _ in range(10):
+                await stack.enter_async_context(network.open_node("numbers", seeds=["host-1"]))
+            await trio.sleep(2.0)
+        await trio.sleep(5.0)
+        assert min(map(links_of, nodes)) >= 8
+        assert {len(node.members("numbers")) for node in nodes} == {NODES}
