@@ -14,6 +14,7 @@ from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import Border, Hop
 from iris.cluster.membership import (
     Forwarder,
+    IdleLinks,
     LinkStates,
     Lookups,
     Membership,
@@ -115,6 +116,7 @@ class Cluster(NamedTuple):
     Attributes:
         lookups: search for members.  None if the node is no client.
         reach: links to members that are not linked before they are asked.
+        idle: ends the links that are not used.  None if the node is a client.
         sites: other sites as the node reaches them.  None if it is at no named site, or a client.
         elsewhere: the same, for publish/subscribe.
     """
@@ -123,6 +125,7 @@ class Cluster(NamedTuple):
     membership: Membership
     lookups: Lookups | None
     reach: Reach
+    idle: IdleLinks | None
     sites: Sites | None
     elsewhere: Elsewhere | None
 
@@ -149,9 +152,11 @@ def build_cluster(
         receiver = SealedReceiver(mesh)
         sites = Sites(mesh, membership, nursery, network, remote, receiver)
         elsewhere = Elsewhere(sites, receiver, environment.entropy)
-    lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
-    reach = lookups or MemberReach(mesh, membership, sites)
-    return Cluster(Forwarder(mesh, base.relayed), membership, lookups, reach, sites, elsewhere)
+    forwarder, reach = Forwarder(mesh, base.relayed), MemberReach(mesh, membership, sites)
+    if isinstance(view, ClientView):
+        lookups = Lookups(mesh, membership, view)
+        return Cluster(forwarder, membership, lookups, lookups, None, sites, elsewhere)
+    return Cluster(forwarder, membership, None, reach, IdleLinks(mesh, membership, reach), sites, elsewhere)
 
 
 @final

@@ -563,7 +563,6 @@ class Node(OwnNode):
             self._pubsub.confirming,
             self._config,
             timeout,
-            self._pubsub.subscriber_links,
             observer=self._tracing,
             guard=self._guard,
         )

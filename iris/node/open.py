@@ -324,10 +324,14 @@ async def open_parts(
         watches = () if descriptors is None else (DescriptorWatch(mesh, descriptors),)
         # Who is notified of a peer, in this order.  Connections through others end first, which others then see; the
         # patterns come last: what they ask of a member that is gone, membership knows by then.
-        mesh.observe(cluster.forwarder, *watches, revoking, membership, *filter(None, (sites,)), *patterns.observers)
+        mesh.observe(
+            cluster.forwarder, *watches, revoking, membership, *filter(None, (cluster.idle, sites)), *patterns.observers
+        )
         mesh.observe(reception)
         mesh.begin_reading()
         nursery.start_soon(membership.run)
+        if cluster.idle is not None:
+            nursery.start_soon(cluster.idle.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
         if environment.watch is not None:

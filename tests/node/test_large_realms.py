@@ -88,6 +88,7 @@ async def test_a_survey_hears_every_member(autojump_clock: MockClock) -> None:
 
 async def test_a_broadcast_reaches_every_member(autojump_clock: MockClock) -> None:
     heard: list[int] = []
+    all_have_heard = trio.Event()
 
     def listener(number: int) -> iris.Service:
         service = iris.Service("news")
@@ -95,6 +96,8 @@ async def test_a_broadcast_reaches_every_member(autojump_clock: MockClock) -> No
         @service.broadcast
         async def hear(broadcast: iris.Request) -> None:
             heard.append(number)
+            if len(heard) == NODES:
+                all_have_heard.set()
 
         return service
 
@@ -104,8 +107,7 @@ async def test_a_broadcast_reaches_every_member(autojump_clock: MockClock) -> No
         await nodes[3].wait_for("news", members=NODES, timeout=10.0)
         await nodes[3].broadcast("news", b"")
         with trio.fail_after(10.0):
-            while len(heard) < NODES:
-                await trio.sleep(0.05)
+            await all_have_heard.wait()
         assert sorted(heard) == list(range(NODES))
 
 
@@ -147,3 +149,61 @@ async def test_partners_that_die_are_replaced(autojump_clock: MockClock) -> None
         await trio.sleep(5.0)
         assert min(map(links_of, nodes)) >= 8
         assert {len(node.members("numbers")) for node in nodes} == {NODES}
+
+
+async def test_links_that_nobody_uses_end_and_are_made_again(autojump_clock: MockClock) -> None:
+    async with open_network() as network, open_realm(network) as nodes:
+        seed = nodes[0]
+        async with nodes[7].survey("numbers", b"", timeout=2.0) as answers:
+            assert len([answer async for answer in answers]) == NODES
+        assert links_of(nodes[7]) == NODES - 1
+        assert links_of(seed) == NODES - 1
+        await trio.sleep(90.0)
+        assert links_of(nodes[7]) < NODES - 4
+        assert links_of(seed) < NODES - 4
+        assert sum(node.statistics().handshakes for node in nodes) < NODES * NODES
+        before = [node.statistics().handshakes for node in nodes]
+        await trio.sleep(300.0)
+        assert [node.statistics().handshakes for node in nodes] == before
+        async with nodes[7].survey("numbers", b"", timeout=2.0) as answers:
+            assert len([answer async for answer in answers]) == NODES
+
+
+async def test_links_that_are_used_or_held_stay(autojump_clock: MockClock) -> None:
+    service = iris.Service("slow")
+
+    @service.request
+    async def answer(request: iris.Request) -> str:
+        await trio.sleep(200.0)
+        return "done"
+
+    @service.tunnel
+    async def echo(tunnel: iris.Tunnel) -> None:
+        async for message in tunnel:
+            await tunnel.send(message)
+
+    async with open_network() as network, open_realm(network) as nodes, nodes[20].join("slow", service):
+        for node in nodes[3], nodes[5]:
+            await node.wait_for("slow", members=1, timeout=5.0)
+        async with nodes[3].open_tunnel("slow") as tunnel, trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                assert await nodes[5].request("slow", b"", timeout=300.0) == "done"
+
+            nursery.start_soon(ask)
+            await trio.sleep(190.0)
+            await tunnel.send("still here")
+            assert await tunnel.receive() == "still here"
+
+
+async def test_no_request_fails_while_links_end(autojump_clock: MockClock) -> None:
+    """Each caller asks now and then, in the very moments in which links are found idle, too."""
+    async with open_network() as network, open_realm(network, members=6) as nodes, trio.open_nursery() as nursery:
+
+        async def ask(node: iris.Node, pause: float) -> None:
+            for _ in range(12):
+                await node.request("numbers", b"", timeout=2.0)
+                await trio.sleep(pause)
+
+        for number, node in enumerate(nodes):
+            nursery.start_soon(ask, node, 29.9 + 0.05 * number)

@@ -115,6 +115,15 @@ class StaticDirectory:
     def site_of(self, node: NodeId) -> str:
         return ""
 
+    def link_everybody(self) -> None:
+        """All are linked."""
+
+    def lacks_links(self) -> bool:
+        return False
+
+    def request_link(self, node: NodeId) -> None:
+        """See ``RelayMembers``: nobody is linked whom the test has not linked."""
+
     def on_suspected(self, listener: object) -> None:
         """See ``Membership``."""
 

@@ -49,6 +49,18 @@ _LAN_PATIENCE: Final = 0.5
 
 
 @final
+class _Here:
+    """Nodes that need not be looked for: linked, or held alive, so that they are linked when they are needed."""
+
+    def __init__(self, mesh: Mesh, nodes: FoundNodes) -> None:
+        self._mesh = mesh
+        self._nodes = nodes
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._mesh.peers or self._nodes.knows(cast("NodeId", node))
+
+
+@final
 class Discovery:
     """Searches for other nodes of the realm.
 
@@ -73,6 +85,7 @@ class Discovery:
         self._announcer = announcer
         self._nodes = nodes
         self._seeds, self._registry, self._lan, self._book = sources
+        self._here = _Here(mesh, nodes)
         self._file = file
         self._candidates = Candidates()
         self._resolved: dict[str, NodeId] = {}
@@ -142,7 +155,7 @@ class Discovery:
             nursery.start_soon(self._keep_book)
             while True:
                 now = trio.current_time()
-                soonest = self._candidates.next_due(self._mesh.peers, self._known(), self._claimed())
+                soonest = self._candidates.next_due(self._here, self._known(), self._claimed())
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
                 self._dial(nursery, AddressSource)
@@ -166,15 +179,15 @@ class Discovery:
         return {peer.reached for peer in self._mesh.peers.values()}.union(self._mesh.advertised)
 
     def _claimed(self) -> set[str]:
-        """Return the addresses that linked nodes say they have.  A seed's may be among them, and not be theirs."""
-        return {url for peer in self._mesh.peers.values() for url in peer.addresses}
+        """Return the addresses that nodes say they have.  A seed's may be among them, and not be theirs."""
+        return {url for peer in self._mesh.peers.values() for url in peer.addresses} | self._nodes.addresses()
 
     def _dial(
         self, nursery: trio.Nursery, sources: Iterable[AddressSource], found: Callable[[], None] = lambda: None
     ) -> None:
         self._gather()
         now = trio.current_time()
-        for url in self._candidates.due(now, self._mesh.peers, self._known(), sources, claimed=self._claimed()):
+        for url in self._candidates.due(now, self._here, self._known(), sources, claimed=self._claimed()):
             if url in self._seeds.urls:
                 nursery.start_soon(self._try_seed, url)
             else:
@@ -284,7 +297,7 @@ class Discovery:
 
     async def _try_address(self, seed: str, url: str, nodes: list[NodeId], failures: dict[str, IrisError]) -> None:
         node = self._resolved.get(url)
-        if node is not None and node in self._mesh.peers:
+        if node is not None and node in self._here:
             nodes.append(node)
             return
         if url != seed and url in self._mesh.advertised:  # this node is among those that the name stands for

@@ -31,6 +31,10 @@ class FoundNodes(Protocol):
         """A node was newly linked.  Returns when the memberships have been exchanged."""
         ...
 
+    def addresses(self) -> set[str]:
+        """Return the addresses that those have by their own word who are held alive.  Must not block."""
+        ...
+
     def knows(self, node: NodeId) -> bool:
         """Return whether a node is held alive, so that the link to it is looked after.  Must not block."""
         ...

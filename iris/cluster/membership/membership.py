@@ -149,6 +149,8 @@ class Membership(PeerObserver):
         self._introducing = 0
         """Introductions in progress: until one has told who is here, no partners are drawn."""
         self._version = 0
+        self._withdrawn: dict[NodeId, bool] = {}
+        """Linked nodes that are asked nothing any more, and whether they are to be linked again then."""
         self._lacking: set[NodeId] = set()
         """Members that are being linked because everybody is to be."""
         self._began = trio.current_time()
@@ -196,7 +198,12 @@ class Membership(PeerObserver):
 
     def is_settled(self, node: NodeId) -> bool:
         """Return whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
-        return node in self._mesh.peers or node not in self._records or self._linking.is_unreached(node)
+        if node not in self._records:
+            return True
+        peer = self._mesh.peers.get(node)
+        if peer is None:
+            return self._linking.is_unreached(node)
+        return not (peer.leaving or node in self._withdrawn)
 
     def wants(self, node: NodeId) -> bool:
         """Return whether a link to a node is to be kept, used or not.
@@ -225,9 +232,32 @@ class Membership(PeerObserver):
         ]
 
     def request_link(self, node: NodeId) -> None:
-        """Begin to link to a member that is to be asked; nothing happens if it is linked, or being linked."""
-        if node in self._records and self._mesh.peer(node) is None:
+        """Begin to link to a member that is to be asked; nothing happens if it is linked, or being linked.
+
+        If its link is about to end, it is made again then.
+        """
+        peer = self._mesh.peer(node)
+        if peer is None and node in self._records:
             self._linking.begin(node, alone=not self.wants(node))
+        elif peer is not None and (peer.leaving or node in self._withdrawn):
+            self._withdrawn[node] = True
+
+    def withdraw(self, node: NodeId) -> None:
+        """Ask nothing of a linked node any more: its link is about to end."""
+        self._withdrawn.setdefault(node, False)
+        self._remove(node)
+        self._version += 1
+
+    def restore(self, node: NodeId) -> None:
+        """Ask a linked node again, whose link stays after all."""
+        if self._withdrawn.pop(node, None) is not None and node in self._mesh.peers and node in self._records:
+            self._place(node)
+            self._version += 1
+            self._changed.unpark_all()
+
+    def addresses(self) -> set[str]:
+        """Return the addresses that members have by their own word."""
+        return {address for record in self._records.values() for address in record.addresses}
 
     def link_everybody(self) -> None:
         """Keep a link to every member from now on; begin with those that are not linked."""
@@ -670,6 +700,8 @@ class Membership(PeerObserver):
 
     def _place(self, node: NodeId) -> None:
         """Have a linked node in the balancers of just those clusters that it serves."""
+        if node in self._withdrawn:
+            return
         record = self._records[node]
         self._enter(node, {entry.name for entry in record.clusters if not entry.draining}, record.site, 0)
 
@@ -770,6 +802,7 @@ class Membership(PeerObserver):
         if self._remote_members.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)
         self._version += 1
-        if peer.node in self._records and not self._mesh.closing and self.wants(peer.node):
-            self._linking.begin(peer.node, alone=self._dials_alone)
+        again = self._withdrawn.pop(peer.node, False)
+        if peer.node in self._records and not self._mesh.closing and (again or self.wants(peer.node)):
+            self._linking.begin(peer.node, alone=again or self._dials_alone)
         self._changed.unpark_all()

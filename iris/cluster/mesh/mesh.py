@@ -724,6 +724,8 @@ class Mesh:
         self._handshakes.broken(outgoing)
         if peer is not None and peer.link.outgoing is outgoing and not self.closing:
             peer.link.detach()
+            if peer.parting:
+                return
             self.redialling.flapping.broke(peer.node, trio.current_time())
             self._begin_redial(peer)
 
@@ -761,6 +763,14 @@ class Mesh:
 
     def _send_reset(self, peer: Peer) -> None:
         self._notify([observer.frames_lost for observer in self._observers_of(peer)], peer)
+
+    def is_held(self, peer: Peer) -> bool:
+        """Return whether something would be lost with the link to a peer."""
+        return any(observer.holds(peer.node) for observer in self._observers_of(peer))
+
+    def part(self, peer: Peer, reason: str) -> None:
+        """Say goodbye to a peer, take nothing from it any more, and drop it after the batch that is being read."""
+        self._final_messages.part(peer, reason)
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Drop a peer: end its link and sessions.  Messages still waiting are counted as lost."""

@@ -45,6 +45,7 @@ class Peer:
         "link",
         "node",
         "other_realm",
+        "parting",
         "reached",
         "returning",
         "round_trip",
@@ -83,6 +84,8 @@ class Peer:
         """Time at which the first of them began; trio's clock."""
         self.leaving = False
         """True once the peer has said goodbye, so that its connections end in order."""
+        self.parting = False
+        """True while the peer may end the link, as was agreed: if its connection ends it is not dialled again."""
         self.client = False
         """True if the peer is no member: it asks, and has no part in membership and in what is published."""
         self.returning = False
@@ -264,6 +267,10 @@ class PeerObserver:
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked for the first time, or again after ``peer_removed``."""
+
+    def holds(self, node: NodeId) -> bool:  # noqa: ARG002 -- for those that hold something
+        """Return whether something would be lost with the link to a node."""
+        return False
 
     def frames_lost(self, peer: Peer) -> None:
         """Frames to or from the peer may have been lost; the link goes on."""

@@ -6,6 +6,7 @@ for the first time, and then stay as long as they are asked.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from heapq import nsmallest
 from typing import Final, final
@@ -38,6 +39,9 @@ class MemberReach:
         self._sites = sites
         self._reached: dict[tuple[str, bool], int] = {}
         """Versions of the membership at which enough members of a cluster, or all of them, were linked."""
+        self._asked: dict[tuple[str, bool], None] = {}
+        """What was asked since ``used_since`` was called for the last time."""
+        self._asked_at: dict[tuple[str, bool], float] = {}
 
     def __repr__(self) -> str:
         return f"<MemberReach: {len(self._reached)} clusters>"
@@ -69,6 +73,7 @@ class MemberReach:
     def _lacks(self, address: str, everybody: bool) -> bool:
         """Return whether members of this site are to be linked first; where none has changed, by a look-up."""
         version, asked = self._membership.version, (address, everybody)
+        self._asked[asked] = None
         if self._reached.get(asked) == version:
             return False
         if self._lacking(address, everybody):
@@ -76,16 +81,30 @@ class MemberReach:
         if len(self._reached) >= _REMEMBERED:
             self._reached.clear()
         self._reached[asked] = version
+        if len(self._asked) >= _REMEMBERED:
+            self.used_since(0.0)
         return False
+
+    def used_since(self, time: float) -> Collection[NodeId]:
+        """See ``UsedMembers``."""
+        now = trio.current_time()
+        self._asked_at.update(dict.fromkeys(self._asked, now))
+        self._asked.clear()
+        self._asked_at = {asked: at for asked, at in self._asked_at.items() if at >= time}
+        used: set[NodeId] = set()
+        for address, everybody in self._asked_at:
+            used.update(self._chosen(self._membership.member_ids(address), everybody=everybody))
+        return used
 
     def _lacking(self, address: str, everybody: bool) -> list[NodeId]:
         """Return the members that are to be linked before one, or each, is asked, as far as they can be."""
         unlinked = self._membership.unlinked(address)
         linked = self._membership.member_ids(address) if unlinked else ()
-        if everybody or len(unlinked) + len(linked) <= _ENOUGH:
-            return unlinked
-        first = set(nsmallest(_ENOUGH, (*unlinked, *linked), self._rank))
+        first = set(self._chosen((*unlinked, *linked), everybody=everybody)) if unlinked else ()
         return [node for node in unlinked if node in first]
+
+    def _chosen(self, members: Sequence[NodeId], *, everybody: bool) -> Sequence[NodeId]:
+        return members if everybody or len(members) <= _ENOUGH else nsmallest(_ENOUGH, members, self._rank)
 
     def _rank(self, node: NodeId) -> bytes:
         """Return the rank of a member for this node: another one at each, so that all members have as many callers."""

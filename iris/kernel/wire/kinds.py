@@ -239,6 +239,12 @@ OfMembership = (
 """Messages of membership."""
 
 
+class Unused(Message, tag=0x1D):
+    """The sender has no use for the link: 0 proposes to end it, 1 agrees and uses it no more, 2 keeps it after all."""
+
+    step: Annotated[int, Meta(ge=0, le=2)]
+
+
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
 # Received by ``Server`` (iris.patterns.service) at members, by ``Requests`` (iris.patterns.request) at callers.
 

@@ -223,6 +223,10 @@ class Bookkeeper(PeerObserver):
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether events for groups would count as lost with a node."""
+        return self.ledger.is_open(node)
+
     def peer_connected(self, peer: Peer) -> None:
         """Go on with the books that the node had."""
         self.ledger.receiver_back(peer.node)

@@ -316,6 +316,10 @@ class Relays(PeerObserver):
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether a node has messages in hand, or is to get some, of which it was not reported what became."""
+        return bool(self._booked.get(node)) or bool(self._held) or node in self._reports
+
     def peer_connected(self, peer: Peer) -> None:
         """Forward what has waited for a link."""
         if self._held and not peer.at_remote_site:

@@ -737,6 +737,10 @@ class Requests(PeerObserver):
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether a reply of a member is waited for."""
+        return bool(self.gathering) or any(attempt.member == node for attempt in self._waiting.values())
+
     def frames_lost(self, peer: Peer) -> None:
         """Send idempotent requests again, as frames may be lost; the member knows those it has.
 

@@ -320,6 +320,10 @@ class Server(PeerObserver):
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether a request of a caller is at work."""
+        return any(caller == node for caller, _ in self._jobs)
+
     def peer_connected(self, peer: Peer) -> None:
         """Let the peer know for how many members this node stands."""
         for cluster, membership in self.memberships.items():

@@ -231,6 +231,10 @@ class Tunnels(PeerObserver):
     def _receive_marked(self, peer: Peer, marked: kinds.TunnelMarked) -> None:
         self._table.receive_marked(peer.node, marked.mark)
 
+    def holds(self, node: NodeId) -> bool:
+        """Return whether there is a tunnel with a node."""
+        return self._table.has(node)
+
     def frames_lost(self, peer: Peer) -> None:
         """Compare the progress of both ends: frames may be lost."""
         self._table.link_reset(peer.node)

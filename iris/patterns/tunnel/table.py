@@ -218,6 +218,11 @@ class TunnelTable:
         """Return the number of ends."""
         return sum(len(peer.ends) for peer in self._peers.values())
 
+    def has(self, node: NodeId) -> bool:
+        """Return whether there are ends of tunnels with a node."""
+        peer = self._peers.get(node)
+        return peer is not None and bool(peer.ends)
+
     # -- this side ------------------------------------------------------------------------------------------
 
     def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEndpoint:

@@ -137,6 +137,9 @@ class Alive:
     def knows(self, node: NodeId) -> bool:
         return True
 
+    def wants(self, node: NodeId) -> bool:
+        return True
+
     def peer_refused(self, node: NodeId) -> None:
         pass
 

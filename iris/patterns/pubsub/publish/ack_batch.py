@@ -23,7 +23,6 @@ from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
 from iris.patterns.pubsub.subscribe import labels_size, most_sharing, with_expiry
-from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 
 _RUN_BYTES: Final = 240 * KIB
 """Size of a run that is a frame of its own.  The cost of runs and frames at both ends is divided by so many more
@@ -70,7 +69,6 @@ class ConfirmedEvents:
         confirming: Acknowledgements,
         config: Config,
         timeout: float,
-        links: SubscriberLinks,
         *,
         observer: Observer | None = None,
         guard: WaitGuard | None = None,
@@ -79,7 +77,7 @@ class ConfirmedEvents:
         self._observer = observer
         self._config = config
         self._timeout = timeout
-        self._subscriber_links = links
+        self._subscriber_links = confirming.subscriber_links
         self._guard = guard
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
@@ -330,7 +328,6 @@ async def open_confirmed_events(
     confirming: Acknowledgements,
     config: Config,
     timeout: float,
-    links: SubscriberLinks,
     *,
     observer: Observer | None = None,
     guard: WaitGuard | None = None,
@@ -340,7 +337,7 @@ async def open_confirmed_events(
     Args:
         guard: guard of what waits.  None for a node that is not closed before.
     """
-    events = ConfirmedEvents(confirming, config, timeout, links, observer=observer, guard=guard)
+    events = ConfirmedEvents(confirming, config, timeout, observer=observer, guard=guard)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

@@ -182,7 +182,7 @@ class Acknowledgements:
         self._publishing = publishing
         self._config = mesh.config
         self._roster = roster
-        self._subscriber_links = links
+        self.subscriber_links: Final = links
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -365,7 +365,7 @@ class Acknowledgements:
             pause = _RETRY if stuck else math.inf
             away = any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent)
             if away:
-                self._subscriber_links.begin(run.topic)
+                self.subscriber_links.begin(run.topic)
                 pause = min(pause, _RESOLVE_REMOTE)
             with trio.move_on_at(min(deadline, trio.current_time() + pause)):
                 await run.news.wait()
