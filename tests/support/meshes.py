@@ -121,8 +121,8 @@ class StaticDirectory:
     def lacks_links(self) -> bool:
         return False
 
-    def request_link(self, node: NodeId) -> None:
-        """See ``RelayMembers``: nobody is linked whom the test has not linked."""
+    def request_link(self, node: NodeId) -> bool:
+        return False
 
     def on_suspected(self, listener: object) -> None:
         """See ``Membership``."""

@@ -16,6 +16,6 @@ from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, 
 
 __all__ = (
     "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "IdleLinks", "LinkStates", "Lookups", "Member",
-    "Membership", "MembershipPorts", "NodeAdmission", "NodeInfo", "ProofVerifier", "RelayedRoutes", "RevocationExchange",
-    "Watch", "proof_of", "serves_by_right",
+    "Membership", "MembershipPorts", "NodeAdmission", "NodeInfo", "ProofVerifier", "RelayedRoutes",
+    "RevocationExchange", "Watch", "proof_of", "serves_by_right",
 )  # fmt: skip

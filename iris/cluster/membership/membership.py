@@ -231,16 +231,17 @@ class Membership(PeerObserver):
             and not self.is_settled(member.node)
         ]
 
-    def request_link(self, node: NodeId) -> None:
-        """Begin to link to a member that is to be asked; nothing happens if it is linked, or being linked.
+    def request_link(self, node: NodeId) -> bool:
+        """Begin to link to a member that is to be asked, unless that is done or in progress; return if it is alive.
 
         If its link is about to end, it is made again then.
         """
         peer = self._mesh.peer(node)
-        if peer is None and node in self._records:
-            self._linking.begin(node, alone=not self.wants(node))
-        elif peer is not None and (peer.leaving or node in self._withdrawn):
+        if peer is not None and (peer.leaving or node in self._withdrawn):
             self._withdrawn[node] = True
+        elif peer is None and node in self._records:
+            self._linking.begin(node, alone=not self.wants(node))
+        return node in self._records
 
     def withdraw(self, node: NodeId) -> None:
         """Ask nothing of a linked node any more: its link is about to end."""

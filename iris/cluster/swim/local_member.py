@@ -99,7 +99,7 @@ class LocalMember:
         if linked and len(linked) <= _SENT_AT_ONCE:
             for node in linked:
                 context.send_updates(node, kinds.State, False, updates=[context.view.own])
-            if len(linked) == len(context.view.live):
+            if context.links.partners() is None:
                 context.sent_directly(context.view.own.node)
 
     def leave(self) -> None:

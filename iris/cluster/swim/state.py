@@ -362,7 +362,7 @@ class StateExchange:
         pause = context.config.synchronize_interval * (0.75 + 0.5 * context.random.random())
         context.timers.at(context.now + pause, self._synchronize_regularly)
         self._forget_left()
-        for node in context.pick_partners(1):
+        for node in context.view.pick(context.random, 1):
             self.synchronize(node)
 
     def _forget_left(self) -> None:

@@ -87,8 +87,8 @@ class _Held(Struct):
 class RelayMembers(MemberHealth, Protocol):
     """Nodes that a relay may send over."""
 
-    def request_link(self, node: NodeId) -> None:
-        """Begin to link to a node, if it is alive and not linked.  Does not block."""
+    def request_link(self, node: NodeId) -> bool:
+        """Begin to link to a node, if it is alive and not linked; return whether it is alive.  Does not block."""
         ...
 
     def site_of(self, node: NodeId) -> str:
@@ -231,9 +231,7 @@ class Relays(PeerObserver):
         if self._held_bytes[origin] + size > _HELD:
             return []
         unlinked = [part for part in parts if not any(map(self._is_linked, part))]
-        for part in unlinked:
-            self._members.request_link(part[0])
-        return unlinked
+        return [part for part in unlinked if any(map(self._members.request_link, part))]
 
     def _hand_on_held(self) -> None:
         """Forward what there is a link for by now, or will not be."""

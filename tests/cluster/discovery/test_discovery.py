@@ -53,6 +53,9 @@ class Introduced:
         if self._nodes is not None:
             self._nodes.append(node)
 
+    def addresses(self) -> set[str]:
+        return set()
+
     def knows(self, node: NodeId) -> bool:
         return node == self._known
 
