@@ -188,6 +188,7 @@ class Messages:
             kinds.Join: lambda _: (self._record,),
             kinds.Lookup: lambda n: (n, f"cluster{n}", b"%08d" % n),
             kinds.Found: lambda n: (n, True, n % 2 == 0, (self._record,)),
+            kinds.Unused: lambda n: (n % 3,),
             kinds.Request: lambda n: (n, "victim", None, 5000, n % 8, None, b"question"),
             kinds.Reply: lambda n: (n, b"answer"),
             kinds.Failure: lambda n: (n, "code", "text", 0),

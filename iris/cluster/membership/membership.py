@@ -675,8 +675,10 @@ class Membership(PeerObserver):
 
     def _draw(self) -> None:
         """Draw partners in the place of those that are gone, or that were not known yet."""
-        if self._draws and self._links.kept.missing > 0 and self._links.kept.fill(self._others()):
-            self._link_wanted()
+        if self._draws and self._links.kept.missing > 0:
+            callers = {peer.node for peer in self._mesh.peers.values() if not peer.initiated}
+            if self._links.kept.fill(self._others(), callers):
+                self._link_wanted()
 
     def _others(self) -> list[NodeId]:
         return [node for node in self._records if node != self._mesh.node]

@@ -7,7 +7,7 @@ subscribes has everybody for a partner, for what it says has to be heard by each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from random import Random
 from typing import Final, final
 
@@ -69,11 +69,17 @@ class Partners:
         """A member is gone; draw another one with ``fill``."""
         self._drawn.pop(node, None)
 
-    def fill(self, members: Sequence[NodeId]) -> Collection[NodeId]:
-        """Draw as many of these as are missing; return them."""
+    def fill(self, members: Iterable[NodeId], linked: Collection[NodeId]) -> bool:
+        """Draw as many members as are missing; return whether one of them is not linked.
+
+        Args:
+            members: all others.
+            linked: those that have dialled this node.  They come first: they have drawn it by chance, most of them, and
+                each saves a handshake.
+        """
         if self.missing <= 0:
-            return ()
+            return False
         others = [node for node in members if node not in self._drawn]
-        drawn = self._random.sample(others, min(self.missing, len(others)))
-        self._drawn.update(dict.fromkeys(drawn))
-        return drawn
+        for some in ([node for node in others if node in linked], [node for node in others if node not in linked]):
+            self._drawn.update(dict.fromkeys(self._random.sample(some, min(self.missing, len(some)))))
+        return not all(node in linked for node in self._drawn)
