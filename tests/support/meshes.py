@@ -115,6 +115,16 @@ class StaticDirectory:
     def site_of(self, node: NodeId) -> str:
         return ""
 
+    def matters(self, address: str, *, keyed: bool = False) -> bool:
+        return False
+
+    def lists(self, address: str) -> bool:
+        return False
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool, keyed: bool = False) -> float:
+        await trio.lowlevel.checkpoint()
+        return timeout
+
     def link_everybody(self) -> None:
         """All are linked."""
 
@@ -178,7 +188,7 @@ class MeshNode:
             mesh,
             cast("Membership", directory),
             WorkerPools(),
-            reach=None,
+            reach=directory,
             elsewhere=None,
             lookups=None,
             environment=Environment(),
