@@ -273,11 +273,9 @@ class Membership(PeerObserver):
         return not self._closed_routes.issuperset(self._lacking)
 
     def _lacks_partners(self) -> bool:
-        return any(
-            not self.is_settled(other) and other not in self._closed_routes
-            for other in self._others()
-            if self.wants(other)
-        )
+        everybody = self._links.kept.everybody or self._mesh.dial_only
+        wanted = self._others() if everybody else self._links.kept
+        return any(not self.is_settled(other) and other not in self._closed_routes for other in wanted)
 
     def is_gone(self, node: NodeId) -> bool:
         """Return whether a node is known to have died or left."""
@@ -652,9 +650,10 @@ class Membership(PeerObserver):
         else:
             new = node not in self._records and node != self._mesh.node
             self._records[node] = changed.record
-            if new and self._draws:
+            if new:
                 settled = trio.current_time() >= self._began + _SETTLED
-                self._links.kept.meet(node, len(self._records), settled=settled)
+                self._links.kept.meet(node, changed.record.name, settled=settled)
+                self._draw()
             if changed.state is MemberState.SUSPECT:
                 self._linking.suspected(node)
             else:
@@ -677,7 +676,7 @@ class Membership(PeerObserver):
         """Draw partners in the place of those that are gone, or that were not known yet."""
         if self._draws and self._links.kept.missing > 0:
             callers = {peer.node for peer in self._mesh.peers.values() if not peer.initiated}
-            if self._links.kept.fill(self._others(), callers):
+            if self._links.kept.fill(callers):
                 self._link_wanted()
 
     def _others(self) -> list[NodeId]:

@@ -3,11 +3,15 @@
 Records and probes travel over these links.  In a small realm all are partners.  In a larger one each node draws a few,
 and is drawn by as many: a random graph of so many links stays in one piece when half of its nodes go.  Who publishes or
 subscribes has everybody for a partner, for what it says has to be heard by each node at once.
+
+Who has the key of a cluster can make up thousands of members.  So that a node does not hear of others by these alone,
+a cluster counts for 64 members in the draw, however many it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from random import Random
 from typing import Final, final
 
@@ -15,6 +19,9 @@ from iris.kernel.names import NodeId
 
 PARTNERS: Final = 8
 """Members that each node draws: realms of up to nine nodes link everybody to everybody."""
+
+_COUNTED: Final = 64
+"""Members of one cluster that count in the draw."""
 
 
 @final
@@ -30,6 +37,9 @@ class Partners:
     def __init__(self, random: Random, count: int = PARTNERS, *, everybody: bool = False) -> None:
         self._random = random
         self._count = count
+        self._clusters: dict[NodeId, str] = {}
+        """The cluster that each member speaks for."""
+        self._sizes: Counter[str] = Counter()
         self._drawn: dict[NodeId, None] = {}
         self.everybody = everybody
         """True from when on every member is one."""
@@ -52,34 +62,59 @@ class Partners:
         """Number of members that are still to be drawn, as soon as there are so many."""
         return self._count - len(self._drawn)
 
-    def meet(self, node: NodeId, members: int, *, settled: bool) -> None:
-        """Draw a newcomer, one of so many members, if fewer are drawn than are to be.
+    def meet(self, node: NodeId, cluster: str, *, settled: bool) -> None:
+        """Note a newcomer, and the cluster that it speaks for; ``fill`` may draw it.
 
-        Later, ``settled``, with the chance that each of them has, and in the place of another one: so the draw stays
-        one of all members, whoever came first, and halves of a realm that were parted are joined again.  Where many
-        start together it would only make links that the next newcomer ends.
+        Later, ``settled``, it takes the place of another one, with the chance with which it would have been drawn: so
+        the draw stays one of all members, whoever came first, and halves of a realm that were parted are joined again.
+        Where many start together that would only make links that the next newcomer ends.
         """
-        if self.missing <= 0:
-            if not settled or self._random.random() * members >= self._count:
-                return
-            del self._drawn[self._random.choice(list(self._drawn))]
-        self._drawn[node] = None
+        self._clusters[node] = cluster
+        self._sizes[cluster] += 1
+        if self.missing > 0 or not settled:
+            return
+        size = self._sizes[cluster]
+        chance = self._count * min(size, _COUNTED) / size / sum(min(other, _COUNTED) for other in self._sizes.values())
+        if self._random.random() < chance:
+            # The share of a cluster that is counted in full does not grow with it.
+            like = [other for other in self._drawn if self._clusters[other] == cluster] if size > _COUNTED else ()
+            del self._drawn[self._random.choice(list(like or self._drawn))]
+            self._drawn[node] = None
 
     def forget(self, node: NodeId) -> None:
         """A member is gone; draw another one with ``fill``."""
         self._drawn.pop(node, None)
+        cluster = self._clusters.pop(node, None)
+        if cluster is not None:
+            self._sizes[cluster] -= 1
+            if not self._sizes[cluster]:
+                del self._sizes[cluster]
 
-    def fill(self, members: Iterable[NodeId], linked: Collection[NodeId]) -> bool:
+    def fill(self, linked: Collection[NodeId]) -> bool:
         """Draw as many members as are missing; return whether one of them is not linked.
 
         Args:
-            members: all others.
-            linked: those that have dialled this node.  They come first: they have drawn it by chance, most of them, and
-                each saves a handshake.
+            linked: those that have dialled this node.  Half are drawn of these first: most have drawn it by chance, and
+                each saves a handshake.  Not more, for they chose this node, and not it them.
         """
         if self.missing <= 0:
             return False
-        others = [node for node in members if node not in self._drawn]
-        for some in ([node for node in others if node in linked], [node for node in others if node not in linked]):
-            self._drawn.update(dict.fromkeys(self._random.sample(some, min(self.missing, len(some)))))
+        others = [node for node in self._clusters if node not in self._drawn]
+        callers = [node for node in others if node in linked]
+        self._draw(callers, self._count // 2)
+        self._draw([node for node in others if node not in self._drawn], self._count)
         return not all(node in linked for node in self._drawn)
+
+    def _draw(self, nodes: list[NodeId], count: int) -> None:
+        """Draw of these until so many are drawn in all."""
+        self._random.shuffle(nodes)
+        by_cluster: dict[str, list[NodeId]] = {}
+        for node in nodes:
+            by_cluster.setdefault(self._clusters[node], []).append(node)
+        while by_cluster and len(self._drawn) < count:
+            names = list(by_cluster)
+            weights = [min(len(by_cluster[name]), _COUNTED) for name in names]
+            (name,) = self._random.choices(names, weights)
+            self._drawn[by_cluster[name].pop()] = None
+            if not by_cluster[name]:
+                del by_cluster[name]
