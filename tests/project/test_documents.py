@@ -56,7 +56,7 @@ def test_files_and_tests_that_documents_name_exist() -> None:
 
 
 def test_every_public_name_is_in_the_api_reference_once() -> None:
-    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference").rglob("*.md"))
     named = re.findall(r"auto(?:class|function|exception|data):: iris\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(iris.__all__)
 
