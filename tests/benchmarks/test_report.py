@@ -11,6 +11,7 @@ from time import sleep
 
 import pytest
 
+import benchmarks.report
 from benchmarks.bench import DOCUMENT
 from benchmarks.report import Absence, Report, Run
 from benchmarks.system import Roles, System, Task
@@ -77,18 +78,19 @@ def test_a_peer_that_got_nothing_through_spoils_no_report(tmp_path: Path) -> Non
     assert "| silent | 0 |  |  |" in (tmp_path / "table.md").read_text()
 
 
-def test_the_json_has_the_keys_that_the_page_describes_and_no_others(tmp_path: Path) -> None:
+def test_the_json_has_the_keys_that_its_module_describes_and_no_others(tmp_path: Path) -> None:
     full = report()
     full.add(CASE, full.systems[1], {"rate": 1, "p50": 1, "lost": 3, "processor-source": 1, "processor-sinks": 2})
     full.save(tmp_path / "report.json")
     saved = json.loads((tmp_path / "report.json").read_text())
-    described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TAIL, re.MULTILINE))
+    described = dict(re.findall(r"^    (\w+) +(.*)$", benchmarks.report.__doc__ or "", re.MULTILINE))
     assert list(saved) == list(described)
     for key, text in described.items():
-        entries = saved[key] if text.startswith("list of") else [saved[key]]
+        entries = saved[key] if text.startswith("[{") else [saved[key]]
         assert entries, key
+        names = re.findall(r"(?:^|, )(\w+)", text.partition("{")[2].partition("}")[0])
         for entry in entries:
-            assert set(entry if key != "schema" else ()) == set(re.findall(r"`(\w+)`", text)), key
+            assert set(entry if key != "schema" else ()) == set(names), key
 
 
 def test_the_table_ranks_the_best_first_and_tells_what_is_missing(tmp_path: Path) -> None:
