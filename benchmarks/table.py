@@ -123,7 +123,7 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
         return
     yield f"\n## {case.title}\n"
     if picture is not None:
-        yield f"![{case.title}]({picture})\n"
+        yield f"![The medians]({picture})\n"
     yield from _run(report, case, (line for line in _conditions(report, measured) if line not in known))
     if len(measured) == 1 and len(case.figures) > 1:
         yield from _figures(report, case, measured[0])
@@ -142,7 +142,7 @@ def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    shares = f"Other programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial."
+    shares = f"Others took {mean * 100:.0f} % of the processors, at most {most * 100:.0f} %."
     yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 

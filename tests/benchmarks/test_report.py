@@ -113,7 +113,7 @@ def test_the_page_says_when_it_was_measured_and_what_others_took_of_the_processo
     assert [line.partition(";")[0] for line in lines if line.startswith("Measured on")] == [
         "Measured on 2026-01-01, 3 rounds of 1 s, at a load of 0.2 before"
     ]
-    assert "Other programs took 3 % of the processors, 6 % in the worst trial." in lines
+    assert "Others took 3 % of the processors, at most 6 %." in lines
 
 
 def test_machine_versions_and_what_no_case_has_stand_on_the_page_once(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_case_that_was_measured_with_another_version_says_so(tmp_path: Path, m
     later = Report(run=report().run, cases=[second], systems=[system("iris")])
     later.add(second, system("iris"), {"rate": 2.0})
     write_table(later, page)
-    lines = [line for line in page.read_text().splitlines() if line.startswith("Other programs took")]
+    lines = [line for line in page.read_text().splitlines() if line.startswith("Others took")]
     assert [line.partition(". ")[2] for line in lines] == ["", "iris 0.0.1."]
     assert page.read_text().partition("<!-- case: ")[0] == before.partition("<!-- case: ")[0]
 
