@@ -1,12 +1,14 @@
 """Reports of a run: JSON for programs, a table in Markdown for people.
 
-The JSON is one object (its schema is described in docs/explanation/benchmarks.md, which this module writes)::
+The JSON is one object::
 
-    schema    1
+    schema    1; grows when the meaning of a key changes
     machine   {cpu, cores, memory_gib, system, python}
-    run       {date, seconds, rounds, quick, busy, load, others, others_most}
+    run       {date, seconds, rounds, quick, busy, load, others, others_most}   seconds of a trial; load of the minute
+              before; what others took of the processors, 0 to 1, in the run and in the worst trial
     systems   [{system, version, server, encrypted, lacks}]
-    results   [{case, system, unit, better, median, min, max, rounds: [one figure per round]}]
+    results   [{case, system, unit, better, median, min, max, rounds: [one figure per round]}]   case: request-1/p50;
+              better: higher or lower
     ratios    [{case, peer, unit, better, ratio}]       median of iris / median of the peer
     processor [{case, system, source, sinks, server}]   us of processor time for each message; server: null if none
     lost      [{case, system, messages}]                in all rounds together; not listed: none

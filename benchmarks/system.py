@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from benchmarks.broker import Broker, find_program, program_version
 from benchmarks.worker import Task
@@ -16,8 +16,6 @@ from iris.bench.cases import Case, Kind
 
 __all__ = ["Role", "Roles", "System", "Task"]
 
-OF_REQUESTS: Final = frozenset({"retries", "balance"})
-"""What only requests have."""
 
 Role = Callable[[Task], None]
 
@@ -80,10 +78,6 @@ class System:
     def does(self, case: Case) -> bool:
         """Return whether this system can do ``case``."""
         return case.kind in self.roles and case.name not in self.without
-
-    def lacks_in(self, case: Case) -> tuple[str, ...]:
-        """Return what it lacks in a case: events are not asked for again, nor balanced."""
-        return tuple(word for word in self.lacks if case.kind == "request" or word not in OF_REQUESTS)
 
     def version(self) -> str:
         """Return the version of the library."""

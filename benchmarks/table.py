@@ -17,9 +17,8 @@ HEAD = f"""\
 Written by `make bench`; do not edit. Every system does the same work on the same machine in the same run: separate
 processes on loopback TCP, started anew for each trial, rounds interleaved (A B C, A B C, ...). A figure is the median
 of all rounds, with the least and the greatest in brackets. A run is refused where other
-programs take more than {LIMIT * 100:.0f} % of the processors. A case that was measured otherwise than stands below says
-so.
-[Queues](../reference/queues.md) and [the bridge](measured/spark.md) have pages of their own, beside JetStream.
+programs take more than {LIMIT * 100:.0f} % of the processors. [Queues](../howto/events/durable_jobs.md) and [the
+bridge](measured/spark.md) have pages of their own, beside JetStream.
 
 - **`iris`** is Iris with trio at both ends, `iris.aio` with asyncio at both ends. `iris.aio asking` and `iris.sync
   asking` are programs of asyncio, and of threads, that ask a service written with trio.
@@ -27,18 +26,17 @@ so.
   better, below 1 where less is.
 - **processor**: microseconds of processor time for each message that arrived, or request that was answered: of the
   source, of all sinks together, and of the server that passes it on. A busy machine changes it less than a rate.
-- **without**: what the program of the row does not do and the one of Iris does. Several systems can do it otherwise.
+- **without**: what the program of a system does not do and the one of Iris does. Several systems can do it otherwise.
   - *encryption*: what is sent cannot be read or changed on its way. Iris always encrypts, with post-quantum keys.
   - *retries*, of requests: one whose member is lost is asked again elsewhere, within its deadline.
   - *balance*, of requests: of several members one that has less to do is asked. ZeroMQ and nng take turns.
   - *discovery*: members are found by the name of their cluster, without a server and without an address of each.
   - *event loop*: the thread that waits for a message can do other work meanwhile.
 
-Each system is measured at what it is used for, with the options that a user who wants speed sets: nats-server and
+Each system has the options that a user who wants speed sets: nats-server and
 redis-server without limits on what waits, NATS read by callbacks, zenoh blocking instead of dropping, redis-py with
 pipelines, ZeroMQ without a copy of 64 KiB and, for many requests at a time, by DEALER. Blocking sockets are not paced.
-Broadcast, start, memory and members are Iris's own. The peers come with
-`make bench`, and so does `nats-server`; `redis-server` is a Debian package.
+The peers come with `make bench`, and so does `nats-server`; `redis-server` is a Debian package.
 
 `make bench ARGS="--case NAME --document docs/explanation/benchmarks.md"` measures one case anew, and leaves the others.
 `--busy` measures on a machine that does other work, which the case then says. [`iris
@@ -49,25 +47,10 @@ bench`](../reference/command.md#iris-bench) measures Iris alone, on your machine
 TAIL = """\
 ## The JSON
 
-`make bench ARGS="--json FILE"` writes one object:
-
-| key | value |
-|---|---|
-| `schema` | 1; grows when the meaning of a key changes |
-| `machine` | `cpu`, `cores`, `memory_gib`, `system`, `python` |
-| `run` | `date`, `seconds` per trial, `rounds`, `quick`, `busy` (`--busy` was given), `load` of the minute before, \
-and `others`, `others_most`: what other programs took of the processors, 0 to 1, in the run and in the worst trial |
-| `systems` | list of `system`, `version`, `server` with its version, `encrypted`, `lacks` |
-| `results` | list of `case` with its figure (`request-1/p50`), `system`, `unit`, `better` (higher or lower), \
-`median`, `min`, `max`, `rounds`: what each round that did not fail found |
-| `ratios` | list of `case`, `peer`, `unit`, `better`, `ratio`: the median of Iris divided by that of the peer |
-| `processor` | list of `case`, `system`, `source`, `sinks`, `server`: microseconds for each message, or null |
-| `lost` | list of `case`, `system`, `messages` in all rounds together; what is not listed lost none |
-| `absent` | list of `system`, `case` (or null for all), `reason` |
-
+`make bench ARGS="--json FILE"` writes one object: [benchmarks/report.py](../../benchmarks/report.py).
 `iris bench --json` writes the same without `ratios`, `processor` and `absent`. Its `run` has `date`, `seconds`,
 `rounds`, `members`, the receivers that were found, and `clock_error`: between two machines, the microseconds by which
-ages may be wrong, because each has its own clock. It has the sender's rate beside the receiver's (`publish-100/sent`),
+ages may be wrong. It has the sender's rate beside the receiver's (`publish-100/sent`),
 percentiles to 99.999, and requests by a schedule (`open`), whose latencies are corrected for coordinated omission.
 """
 
@@ -103,6 +86,10 @@ def write_table(report: Report, path: Path, plots: Sequence[Path] = ()) -> None:
 def _common(report: Report) -> Iterator[str]:
     systems = [system for system in report.systems if any(_measured(report, case, [system]) for case in report.cases)]
     yield f"\n{'; '.join(_conditions(report, systems))}\n"
+    if any(system.lacks for system in systems):
+        yield "| system | without |\n|---|---|"
+        yield from (f"| {system.name} | {', '.join(system.lacks)} |" for system in systems if system.lacks)
+        yield ""
     yield from _absent(absence for absence in report.absent if absence.case is None)
 
 
@@ -136,7 +123,7 @@ def _block(report: Report, case: Case, picture: str | None, known: frozenset[str
         return
     yield f"\n## {case.title}\n"
     if picture is not None:
-        yield f"![{case.title}]({picture})\n"
+        yield f"![The medians]({picture})\n"
     yield from _run(report, case, (line for line in _conditions(report, measured) if line not in known))
     if len(measured) == 1 and len(case.figures) > 1:
         yield from _figures(report, case, measured[0])
@@ -155,7 +142,7 @@ def _run(report: Report, case: Case, conditions: Iterable[str]) -> Iterator[str]
     mean, most = report.others_during(case.name)
     if mean > LIMIT:
         yield f"**On a busy machine**: other programs took {mean * 100:.0f} % of the processors.\n"
-    shares = f"Other programs took {mean * 100:.0f} % of the processors, {most * 100:.0f} % in the worst trial."
+    shares = f"Others took {mean * 100:.0f} % of the processors, at most {most * 100:.0f} %."
     yield " ".join((shares, *(f"{condition}." for condition in conditions))) + "\n"
 
 
@@ -173,16 +160,14 @@ def _figures(report: Report, case: Case, system: System) -> Iterator[str]:
 
 
 def _table(report: Report, case: Case, figure: Figure, *, costs: bool) -> Iterator[str]:
-    """Yield the table of one figure; the first of a case says what each system costs and does not do."""
+    """Yield the table of one figure; the first of a case says what each system costs."""
     rows = _rows(report, case, figure, report.systems)
     if not rows:
         return
     ours = {row.system: row for row in rows if row.system in (OURS, OURS_IN_ASYNCIO)}
-    systems = {system.name: system for system in report.systems}
-    peers = len(ours) < len(rows)
     processor = {row.system: added_up(report.processor(case, row.system)) for row in rows} if costs else {}
     heads = ["system", figure.unit, *(f"{name} /" for name in ours if len(rows) > 1)]
-    heads += ["processor"] * any(processor.values()) + ["without"] * (costs and peers)
+    heads += ["processor"] * any(processor.values())
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for row in ranked(rows, figure):
@@ -193,8 +178,6 @@ def _table(report: Report, case: Case, figure: Figure, *, costs: bool) -> Iterat
             ]
         if any(processor.values()):
             cells.append(processor[row.system])
-        if costs and peers:
-            cells.append(", ".join(systems[row.system].lacks_in(case)))
         yield f"| {' | '.join(cells)} |"
     yield ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sphinx.application import Sphinx
 
 from docs.pages import INDEX, index_words
+from docs.tables import expanded, field_value
 
 project = "Iris"
 copyright = "the authors of Iris"  # noqa: A001  (the name that Sphinx asks for)
@@ -47,10 +48,18 @@ copybutton_only_copy_prompt_lines = True
 
 
 def setup(app: Sphinx) -> None:
-    """Have the words in the comments ``index:`` of pages be main entries of the index."""
+    """Add what comes from the code, and have the words in the comments ``index:`` of pages be entries of the index."""
     app.connect("source-read", _index)
+    app.connect(
+        "autodoc-process-docstring", _field, priority=400
+    )  # napoleon takes a colon in a first line for a type's
 
 
 def _index(_app: Sphinx, _page: str, source: list[str]) -> None:
     entries = ", ".join(f"!{word}" for word in index_words(source[0]))
-    source[0] = INDEX.sub(f"```{{index}} {entries}\n```", source[0])
+    source[0] = INDEX.sub(f"```{{index}} {entries}\n```", expanded(source[0]))
+
+
+def _field(_app: Sphinx, _what: str, name: str, _object: object, _options: object, lines: list[str]) -> None:
+    if name.startswith("iris.Config.") and (value := field_value(name.removeprefix("iris.Config."))):
+        lines.insert(0, f"**{value}**.")

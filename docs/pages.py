@@ -37,7 +37,7 @@ NOT_RUN: Final = {
     "iris bridge --kafka": "needs Kafka; `tests/support/kafka.py` starts one",
     "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
-"""How the commands of ``sh`` blocks begin, and why no test runs them; docs/explanation/contribute.md shows it."""
+"""How the commands of ``sh`` blocks begin, and why no test runs them."""
 
 FENCE: Final = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 INDEX: Final = re.compile(r"^<!-- index: (.*?) -->$", re.MULTILINE | re.DOTALL)

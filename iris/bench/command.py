@@ -177,7 +177,7 @@ class _Results:
         return max((max(found) for (_, name), found in self._rounds.items() if name == "clock_error"), default=0.0)
 
     def as_json(self, seconds: float, rounds: int, members: int) -> dict[str, Any]:
-        """Return everything, in the schema of docs/explanation/benchmarks.md."""
+        """Return everything, in the schema of benchmarks/report.py."""
         return {
             "schema": 1,
             "machine": machine(),

@@ -56,7 +56,7 @@ def test_files_and_tests_that_documents_name_exist() -> None:
 
 
 def test_every_public_name_is_in_the_api_reference_once() -> None:
-    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference").rglob("*.md"))
     named = re.findall(r"auto(?:class|function|exception|data):: iris\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(iris.__all__)
 
@@ -93,3 +93,18 @@ def test_every_page_is_of_one_kind_and_the_wire_and_calls_are_short_enough_to_re
     read = [*(docs / "reference" / "wire").glob("*.md"), *(docs / "reference" / "calls").glob("*.md")]
     assert len(read) > 8
     assert {page.name: words for page in read if (words := len(page.read_text().split())) > LONGEST} == {}
+
+
+DEEP = ("explanation", "reference/wire")
+"""Pages for those who change Iris, or want to know exactly; all others are for its users."""
+WORDS_OF_USERS = 65_000
+WORDS = 95_000
+"""Words of all pages.  What the site takes from the code (docs/tables.py, docstrings) is not counted."""
+
+
+def test_the_pages_do_not_grow_beyond_what_people_read() -> None:
+    docs = ROOT / "docs"
+    words = {page.relative_to(docs): len(page.read_text().split()) for page in docs.rglob("*.md")}
+    of_users = sum(count for page, count in words.items() if not any(map(page.is_relative_to, DEEP)))
+    assert of_users <= WORDS_OF_USERS
+    assert sum(words.values()) <= WORDS

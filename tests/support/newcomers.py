@@ -41,7 +41,7 @@ PAGE_OF = {
     "timeout": "howto/calls/deadlines",
     "exactly once": "howto/calls/once",
     "saga": "howto/calls/saga",
-    "rate limit": "howto/calls/limits",
+    "rate limit": "reference/config",
     "authorization": "howto/calls/restrict_callers",
     "multiprocessing": "howto/calls/blocking_code",
     "pydantic": "howto/calls/typed",

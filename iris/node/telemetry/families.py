@@ -1,6 +1,6 @@
 """The metrics: their names, types, labels and meaning, and where each value is taken from.
 
-``FAMILIES`` is the list that docs/reference/telemetry.md and the dashboard are compared with.  Values are read from
+``FAMILIES`` is the table of docs/reference/telemetry.md, and the dashboard is compared with it.  Values are read from
 snapshots, so that another thread may write them out.  Labels are what the program itself has named (clusters that it
 joins or asks, operations that it serves, shards) and reasons, which are words of Iris; each list of them is cut off at
 a bound.  No label is the id of a peer.
