@@ -177,3 +177,7 @@ class Confirmations:
         context.view.bury(member, MemberState.DEAD, context.now)
         self.deaths += 1
         context.changed(member, evidence)
+        partners = context.links.partners()
+        if partners is not None:
+            # Perhaps it is one of many, of which some had no partner that lives to tell: one more is looked at.
+            context.questions += filter(None, map(context.view.find, context.view.pick(context.random, 1, partners)))

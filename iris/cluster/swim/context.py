@@ -253,7 +253,7 @@ class SwimContext:
         self.dissemination: Final = GossipQueue()
         self.health: Final = Awareness()
         self.questions: list[NodeState] = []
-        """Suspects that are to be asked whether they are there."""
+        """Members that are to be asked whether they are there."""
         self.outbox: list[Effect] = []
         self.sent: Counter[type[Message]] = Counter()
         """Messages by kind."""

@@ -473,7 +473,9 @@ class FailureDetector:
         """Ask the suspects whose turn it is whether they are there, with the incarnation that each is suspected at."""
         questions, self._context.questions = self._context.questions, []
         for member in questions:
-            if self._context.is_partner(member.record.node):  # else each suspicion would make a link to each node
+            if member.state is MemberState.ALIVE:
+                self.doubt(member)
+            elif self._context.is_partner(member.record.node):  # else each suspicion would make a link to each node
                 self.nudge(member)
 
     # -- the dead that may be back --------------------------------------------------------------------------
