@@ -341,8 +341,9 @@ async def test_a_member_that_drops_gets_no_turns_of_a_busy_one(
             workers[1].subscribe("work", group="workers", limits=few, overflow=overflow) as dropping,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(take, patient, [], 0.01)
-            nursery.start_soon(take, dropping, [], 0.01)
+            taken: list[object] = []
+            nursery.start_soon(take, patient, taken, 0.01)
+            nursery.start_soon(take, dropping, taken, 0.01)
             for number in range(5000):
                 await writer.publish("work", number)
                 await trio.sleep(0.001)
