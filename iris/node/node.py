@@ -453,9 +453,12 @@ class Node(OwnNode):
     ) -> None:
         """Publish an event, keep it as ``retain`` does, and return when it is confirmed as by ``publish_confirmed``.
 
-        Raises what both raise; after ``RequestTimeout`` the value is retained.
+        The value is kept from when the event is published, confirmed or not: who comes later gets what others have got.
 
-        Cancelled, the event may be retained, stored, or both.
+        Raises what both raise.  After ``RequestTimeout`` the value is retained if the event was published: it was not
+        if a subscriber asked for a pause all the time.  After any other error the former value is.
+
+        Cancelled before the event is published, nothing has happened; after that it is retained, and may be stored.
         """
         if expires is not None:
             headers = with_expiry(headers, expires)

@@ -130,6 +130,9 @@ class TunnelNode:
     def is_linked(self, node: NodeId) -> bool:
         return True
 
+    def owner_of(self, node: NodeId) -> str:
+        return "realm"
+
     def is_at_remote_site(self, node: NodeId) -> bool:
         return False
 

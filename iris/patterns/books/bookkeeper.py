@@ -93,6 +93,11 @@ class Bookkeeper(PeerObserver):
         """See ``LinkTable``."""
         return self._mesh.peer(node) is not None
 
+    def owner_of(self, node: NodeId) -> str:
+        """See ``LinkTable`` and ``Reporter``."""
+        peer = self._mesh.peer(node)
+        return "" if peer is None else peer.identity.owner
+
     def report_due(self) -> None:
         """See ``Reporter``."""
         self._due.wake()

@@ -91,11 +91,14 @@ class GroupSums:
 
     Attributes:
         sent: copies that its link has accepted.
+        turns_away: True if the last report has more that were dropped or refused than the one before.
     """
 
-    __slots__ = ("_arrived", "_asked", "_given_up", "_missing", "_settled", "sent")
+    __slots__ = ("_arrived", "_asked", "_given_up", "_missing", "_settled", "_turned_away", "sent", "turns_away")
 
     def __init__(self) -> None:
+        self.turns_away = False
+        self._turned_away = 0
         self.sent = self._asked = self._arrived = self._settled = self._missing = self._given_up = 0
 
     @property
@@ -114,6 +117,7 @@ class GroupSums:
 
     def receive(self, total: Columns) -> None:
         """Accept what the node reports of all names together."""
+        self.turns_away, self._turned_away = total.turned_away > self._turned_away, total.turned_away
         self._arrived = max(self._arrived, total.arrived)
         self._settled = max(self._settled, min(total.settled, self.sent - self._missing))
         self._bound()

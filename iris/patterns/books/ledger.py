@@ -16,22 +16,27 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, Protocol, final
 
+from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.books.columns import NOTHING, OTHER, Columns
 from iris.patterns.books.event_sums import LOST_IN_FLIGHT, LOST_WITH_MEMBER, EventSums, GroupSums, TurnedAway
+from iris.patterns.books.shares import FormerNodes, MemoryShares
 from iris.patterns.books.shown import BookRow
 from iris.patterns.observer import Pattern
 
 NAMES: Final = 1024
 """Names of one pattern and receiver that have rows of their own.  Further ones share the row ``OTHER``."""
 
-ROWS: Final = 65_536
-"""Rows of all receivers together: some 30 MB.  When there are as many, each receiver gets the rows ``OTHER`` only."""
+MAX_BYTES: Final = 64 * MIB
+"""Memory of the rows of all receivers; those of one owner share what is left free (``MemoryShares``)."""
+
+ROW_BYTES: Final = 960
+"""Memory of a row with what its receiver has reported, beside its name (CPython 3.11)."""
 
 FORMER: Final = 1024
 """Receivers that are gone of which the rows are kept.  Those of further ones are added up, as of no receiver."""
@@ -175,6 +180,7 @@ class _Receiver:
     """The rows of one node.
 
     Attributes:
+        owner: owner of the node's key.
         rows: rows by pattern and name.
         group: events for groups that it was sent.
         turned_away: events that it has dropped or refused, by pattern.
@@ -183,9 +189,10 @@ class _Receiver:
         mark: number of the last question that it was asked.
     """
 
-    __slots__ = ("full", "group", "mark", "rows", "totals", "turned_away")
+    __slots__ = ("full", "group", "mark", "owner", "rows", "totals", "turned_away")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self.owner: Final = owner
         self.rows: dict[RowPattern, dict[str, LedgerRow]] = {}
         self.group: Final = GroupSums()
         self.turned_away: defaultdict[RowPattern, TurnedAway] = defaultdict(TurnedAway)
@@ -199,6 +206,10 @@ class LinkTable(Protocol):
 
     def is_linked(self, node: NodeId) -> bool:
         """Return whether a node is linked.  Called when a row is opened; does not block."""
+        ...
+
+    def owner_of(self, node: NodeId) -> str:
+        """Return the owner of a node's key.  Called with the first row of a node; does not block."""
         ...
 
 
@@ -217,12 +228,12 @@ class SendLedger:
         self.events: Final = EventSums()
         self._links = links
         self._receivers: dict[NodeId, _Receiver] = {}
-        self._former: OrderedDict[NodeId, None] = OrderedDict()
+        self._former: Final = FormerNodes()
         self._receiver_sets: dict[ReceiverSet, None] = {}
-        self._count = 0
+        self.memory: Final = MemoryShares(MAX_BYTES, ROW_BYTES)
 
     def __repr__(self) -> str:
-        return f"<SendLedger of {len(self._receivers)} receivers, {self._count} rows>"
+        return f"<SendLedger of {len(self._receivers)} receivers, {self.memory.total} bytes>"
 
     # -- what is sent ---------------------------------------------------------------------------------------
 
@@ -230,7 +241,7 @@ class SendLedger:
         """Return the row of a pattern, name and receiver."""
         receiver = self._receivers.get(node)
         if receiver is None:
-            receiver = self._receivers[node] = _Receiver()
+            receiver = self._receivers[node] = _Receiver(self._links.owner_of(node) if node else "")
             if node and not self._links.is_linked(node):
                 self.receiver_gone(node)
         rows = receiver.rows.get(pattern)
@@ -238,12 +249,12 @@ class SendLedger:
             rows = receiver.rows[pattern] = {}
         row = rows.get(name)
         if row is None:
-            if len(rows) >= NAMES or self._count >= ROWS:
+            if len(rows) >= NAMES or not self.memory.has_room(receiver.owner, name):
                 name = OTHER
                 if name in rows:
                     return rows[name]
             row = rows[name] = LedgerRow(pattern, name, node)
-            self._count += 1
+            self.memory.add(receiver.owner, name)
         return row
 
     def post(self, pattern: EventPattern, topic: str, node: NodeId, count: int, *, relayed: bool) -> None:
@@ -295,6 +306,11 @@ class SendLedger:
         """Return how many events for groups a node was sent that have no outcome yet."""
         receiver = self._receivers.get(node)
         return 0 if receiver is None else receiver.group.outstanding
+
+    def turns_away(self, node: NodeId) -> bool:
+        """Return whether a node has dropped or refused events for groups since the report before its last one."""
+        receiver = self._receivers.get(node)
+        return receiver is not None and receiver.group.turns_away
 
     def is_open(self, node: NodeId) -> bool:
         """Return whether events for groups have no outcome yet at a node, or count as lost with it."""
@@ -404,14 +420,13 @@ class SendLedger:
         if receiver is None:
             return
         self._lose_of_groups(LOST_WITH_MEMBER, receiver.group.give_up())
-        self._former[node] = None
-        if len(self._former) > FORMER:
-            oldest, _ = self._former.popitem(last=False)
+        self._former.add(node, receiver.owner)
+        if len(self._former) > FORMER and (oldest := self._former.oldest()) is not None:
             self._add_up_former(oldest)
 
     def receiver_back(self, node: NodeId) -> None:
         """Note that a node is linked, perhaps again."""
-        self._former.pop(node, None)
+        self._former.remove(node)
 
     def _lose_of_groups(self, reason: str, count: int) -> None:
         if count:
@@ -419,10 +434,11 @@ class SendLedger:
 
     def _add_up_former(self, node: NodeId) -> None:
         self._share_out()
+        self._former.remove(node)
         receiver = self._receivers.pop(node)
         for rows in receiver.rows.values():
-            self._count -= len(rows)
             for row in rows.values():
+                self.memory.remove(receiver.owner, row.name)
                 row.is_former = True
         for row in _seen(receiver):
             shown, into = row.shown(is_linked=False), self.row(row.pattern, row.name)

@@ -9,19 +9,23 @@ or the other way round, is so compared all the same.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, final
 
+from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.books.columns import BROADCAST, NOTHING, OTHER, REPORTED, Account, Columns
+from iris.patterns.books.shares import FormerNodes, MemoryShares
 
 NAMES: Final = 1024
 """Names of one sender and pattern that have accounts of their own."""
 
-ACCOUNTS: Final = 65_536
-"""Accounts of all senders together: some 20 MB."""
+MAX_BYTES: Final = 32 * MIB
+"""Memory of the accounts of all senders; those of one owner share what is left free (``MemoryShares``)."""
+
+ACCOUNT_BYTES: Final = 512
+"""Memory of an account with what was reported of it, beside its name (CPython 3.11)."""
 
 FORMER: Final = 1024
 """Senders that are gone and may come back, of which the accounts are kept."""
@@ -37,9 +41,10 @@ RELAYED_PAUSE: Final = 2.0
 class _Sender:
     """The accounts of one sender, by pattern."""
 
-    __slots__ = ("accounts", "due", "others", "totals")
+    __slots__ = ("accounts", "due", "others", "owner", "totals")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self.owner: Final = owner
         self.accounts: tuple[dict[str, Account], ...] = tuple({} for _ in REPORTED)
         self.others: list[Account | None] = [None for _ in REPORTED]
         self.totals = [NOTHING for _ in REPORTED]
@@ -48,15 +53,16 @@ class _Sender:
         """Accounts with something to report now, or later: with messages that wait.  All names that have no account of
         their own are due together, as ``OTHER``."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self.accounts))
-
 
 class Reporter(Protocol):
     """Node that reports what it has received.  No method blocks."""
 
     def report_due(self) -> None:
         """Report soon.  Called when there is something to report, and was not before."""
+        ...
+
+    def owner_of(self, node: NodeId) -> str:
+        """Return the owner of a node's key.  Called when something comes from a node of which nothing is kept."""
         ...
 
     def relayed_due(self) -> float:
@@ -75,19 +81,17 @@ class Receipts:
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._senders: dict[NodeId, _Sender] = {}
-        self._former: OrderedDict[NodeId, None] = OrderedDict()
-        self._accounts = 0
+        self._former: Final = FormerNodes()
+        self.memory: Final = MemoryShares(MAX_BYTES, ACCOUNT_BYTES)
         self._reporting: dict[NodeId, _Sender] = {}
         """Senders with accounts that are due."""
 
     def __repr__(self) -> str:
-        return f"<Receipts of {len(self._senders)} senders, {self._accounts} accounts>"
+        return f"<Receipts of {len(self._senders)} senders, {self.memory.total} bytes>"
 
     def account(self, node: NodeId, pattern: int, name: str, *, relayed: bool = False) -> Account:
         """Return the account of what has just come, or is about to get its outcome.  It is reported soon."""
-        sender = self._senders.get(node)
-        if sender is None:
-            sender = self._senders[node] = _Sender()
+        sender = self._sender(node)
         account = sender.accounts[pattern].get(name)
         if account is None:
             account = self._open(sender, pattern, name)
@@ -99,21 +103,33 @@ class Receipts:
 
     def due_of(self, node: NodeId, pattern: int) -> Mapping[str, Account]:
         """Return the accounts of a sender that are due, for a look without a call; others are had from ``account``."""
+        return self._sender(node).due[pattern]
+
+    def _sender(self, node: NodeId) -> _Sender:
         sender = self._senders.get(node)
         if sender is None:
-            sender = self._senders[node] = _Sender()
-        return sender.due[pattern]
+            sender = self._senders[node] = _Sender(self._reporter.owner_of(node))
+        return sender
 
     def _open(self, sender: _Sender, pattern: int, name: str) -> Account:
         other = sender.others[pattern]
         if other is not None:  # a name that came first when there was no room has gone there, and stays there
             return other
-        if len(sender.accounts[pattern]) < NAMES and (self._accounts < ACCOUNTS or self._forget_one()):
-            self._accounts += 1
+        if len(sender.accounts[pattern]) < NAMES and self._make_room(sender.owner, name):
             account = sender.accounts[pattern][name] = Account(name)
         else:
             account = sender.others[pattern] = Account(OTHER)
+        self.memory.add(sender.owner, account.name)
         return account
+
+    def _make_room(self, owner: str, name: str) -> bool:
+        """Return whether an owner may have another account; it may in the place of those of its nodes that are gone."""
+        while not self.memory.has_room(owner, name):
+            oldest = self._former.oldest(owner)
+            if oldest is None:
+                return False
+            self._forget(oldest)
+        return True
 
     def _make_due(self, node: NodeId, sender: _Sender, pattern: int, account: Account) -> None:
         sender.due[pattern][account.name] = account
@@ -205,19 +221,18 @@ class Receipts:
             return
         for due in sender.due:
             due.clear()
-        self._former[node] = None
-        if len(self._former) > FORMER:
-            self._forget_one()
+        self._former.add(node, sender.owner)
+        if len(self._former) > FORMER and (oldest := self._former.oldest()) is not None:
+            self._forget(oldest)
 
     def sender_back(self, node: NodeId) -> None:
         """Report everything to a sender that is linked, perhaps again."""
-        self._former.pop(node, None)
+        self._former.remove(node)
         self.repeat(node)
 
-    def _forget_one(self) -> bool:
-        """Forget the sender that has been gone for longest; return whether there was one."""
-        if not self._former:
-            return False
-        node, _ = self._former.popitem(last=False)
-        self._accounts -= len(self._senders.pop(node))
-        return True
+    def _forget(self, node: NodeId) -> None:
+        self._former.remove(node)
+        sender = self._senders.pop(node)
+        for accounts, other in zip(sender.accounts, sender.others, strict=True):
+            for name in accounts if other is None else (*accounts, OTHER):
+                self.memory.remove(sender.owner, name)

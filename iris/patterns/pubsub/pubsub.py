@@ -599,7 +599,7 @@ class PubSub(PeerObserver):
             if len(self._turns) >= MAX_ROTATIONS:
                 self._turns.clear()
             turns = self._turns[every] = Rotation(every, self._rng)
-        return turns.next_receiver(lambda _: True, lambda one: one._waits())
+        return turns.next_receiver(lambda one: not one._is_full(), lambda one: one._waits(), lambda _: False)
 
     def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
         """Count events that were in flight to a group when its last member left."""

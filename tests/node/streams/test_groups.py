@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import AsyncExitStack
+from typing import Literal
 
 import pytest
 import trio
@@ -326,3 +327,42 @@ async def test_a_member_that_lies_about_what_it_has_taken_leaves_the_books_in_or
             assert 0 <= stage.parts[writer.id].patterns.pubsub.publishing.outstanding(worker.id) <= 10
             assert events.statistics().waiting == 10
         stage.forget_accounts()
+
+
+@pytest.mark.parametrize("overflow", ["drop_newest", "drop_oldest"])
+async def test_a_member_that_drops_gets_no_turns_of_a_busy_one(
+    autojump_clock: MockClock, overflow: Literal["drop_newest", "drop_oldest"]
+) -> None:
+    async with open_stage() as stage:
+        workers, writer = await open_workers(stage, 2)
+        few = iris.SubscriptionLimits(events=10)
+        async with (
+            workers[0].subscribe("work", group="workers") as patient,
+            workers[1].subscribe("work", group="workers", limits=few, overflow=overflow) as dropping,
+            trio.open_nursery() as nursery,
+        ):
+            taken: list[object] = []
+            nursery.start_soon(take, patient, taken, 0.01)
+            nursery.start_soon(take, dropping, taken, 0.01)
+            for number in range(5000):
+                await writer.publish("work", number)
+                await trio.sleep(0.001)
+            statistics = patient.statistics(), dropping.statistics()
+            nursery.cancel_scope.cancel()
+        assert statistics[1].received < 2700, "its own turns"
+        assert statistics[0].dropped == 0
+
+
+async def test_a_subscription_of_a_node_that_is_full_is_passed_over_by_its_group(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        (worker,), writer = await open_workers(stage, 1)
+        few = iris.SubscriptionLimits(events=10)
+        async with (
+            worker.subscribe("work", group="workers") as patient,
+            worker.subscribe("work", group="workers", limits=few, overflow="drop_newest") as full,
+        ):
+            for number in range(1000):
+                await writer.publish("work", number)
+            await trio.sleep(IN_FLIGHT)
+            assert full.statistics().dropped == 0
+            assert (full.statistics().waiting, patient.statistics().waiting) == (10, 990)

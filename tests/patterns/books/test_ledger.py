@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.names import NodeId
-from iris.patterns.books.columns import EVENT, Account
+from iris.kernel.wire import kinds
+from iris.patterns.books import ledger as ledger_module
+from iris.patterns.books import receipts as receipts_module
+from iris.patterns.books.columns import EVENT, Account, Columns
 from iris.patterns.books.ledger import FORMER, SendLedger
-from iris.patterns.books.receipts import Receipts
+from iris.patterns.books.receipts import NAMES, Receipts
 
 A, B = NodeId("a" * 32), NodeId("b" * 32)
 STEPS = st.lists(
@@ -31,6 +36,9 @@ class Desk:
 
     def is_linked(self, node: NodeId) -> bool:
         return self._linked
+
+    def owner_of(self, node: NodeId) -> str:
+        return node[:1]
 
     def report_due(self) -> None:
         pass
@@ -89,3 +97,67 @@ def test_receivers_that_are_long_gone_are_added_up() -> None:
     assert sum(row.in_doubt for row in shown) == sum(row.sent for row in shown) == 3 * (FORMER + 10)
     assert [row.in_doubt for row in shown if row.receiver is None] == [30]
     assert len(shown) == FORMER + 1
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{GREEK SMALL LETTER ALPHA}", "\N{OCTOPUS}"])
+@pytest.mark.parametrize("length", [12, 256])
+def test_what_books_count_as_memory_is_what_they_take(letter: str, length: int) -> None:
+    names = [letter * (length - 4) + f"{number:04}" for number in range(NAMES)]
+    tracemalloc.start()
+    try:
+        receipts, before = Receipts(Desk(True)), tracemalloc.get_traced_memory()[0]
+        for number, name in enumerate(names):
+            account = receipts.account(A, EVENT, str(name.encode(), "utf-8"))
+            account.arrived = account.received = 10**6 + number
+            account.dropped = account.refused = account.expired = 10**7 + number
+        reports = [*receipts.report(A, math.inf)]
+        del reports
+        assert tracemalloc.get_traced_memory()[0] - before <= 1.1 * receipts.memory.total
+        ledger, before = SendLedger(Desk(True)), tracemalloc.get_traced_memory()[0]
+        for number, name in enumerate(names):
+            ledger.row("event", str(name.encode(), "utf-8"), B).posted = 10**6 + number
+            ledger.lose("event", name, "link full", B)
+            columns = Columns(*(10**6 + number + column for column in range(7)))
+            ledger.receive(B, kinds.Received(EVENT, 0, False, columns, (kinds.ReceivedEntry(name, *columns),)))
+        assert tracemalloc.get_traced_memory()[0] - before <= 1.1 * ledger.memory.total
+    finally:
+        tracemalloc.stop()
+
+
+def test_nodes_of_one_owner_leave_others_room_for_names() -> None:
+    """One key as 300 senders with 1,024 long names each, and 300 receivers of as many topics of ours."""
+    receipts, ledger = Receipts(Desk(True)), SendLedger(Desk(True))
+    names = [f"{number:04}" * 64 for number in range(NAMES)]
+    for number in range(300):
+        node = NodeId(f"a{number:031x}")
+        for name in names:
+            receipts.account(node, EVENT, name).arrived += 1
+            ledger.row("event", name, node).posted += 1
+    assert receipts.memory.total < 0.51 * receipts_module.MAX_BYTES
+    assert ledger.memory.total < 0.51 * ledger_module.MAX_BYTES
+    for name in names:
+        assert receipts.account(B, EVENT, name).name == ledger.row("event", name, B).name == name
+    # What has no account of its own is counted all the same.
+    last = NodeId(f"a{299:031x}")
+    assert [message.total[0] for message in receipts.report(last, math.inf)][-1] == NAMES
+    assert sum(row.posted for row in ledger.rows(lambda _: True) if row.node == last) == NAMES
+
+
+def test_nodes_that_come_and_go_take_room_from_their_owner_only() -> None:
+    receipts, ledger = Receipts(Desk(True)), SendLedger(Desk(True))
+    receipts.account(B, EVENT, "x").arrived += 1
+    receipts.sender_gone(B)
+    ledger.row("event", "x", B).posted += 1
+    ledger.receiver_gone(B)
+    names = [f"{number:04}" * 64 for number in range(100)]
+    for number in range(FORMER + 500):
+        node = NodeId(f"a{number:031x}")
+        for name in names:
+            assert receipts.account(node, EVENT, name).name == name, "in the place of one that is gone"
+        receipts.sender_gone(node)
+        ledger.row("event", "x", node).posted += 1
+        ledger.receiver_gone(node)
+    assert receipts.memory.total < 0.51 * receipts_module.MAX_BYTES
+    receipts.sender_back(B)
+    assert [message.total[0] for message in receipts.report(B, math.inf)] == [1], "it goes on with what it had"
+    assert [row.posted for row in ledger.rows(lambda _: True) if row.node == B] == [1]

@@ -13,6 +13,7 @@ import bisect
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, final
 
 import trio
@@ -213,11 +214,20 @@ class Acknowledgements:
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
         check_key(key)
-        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
-        await self.wait_route(topic, key, deadline, timeout)
         run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
+        await self.publish_run(run, timeout, nullcontext())
+
+    async def publish_run(self, run: Unconfirmed, timeout: float, posting: AbstractContextManager[object]) -> None:
+        """Publish events, within the block ``posting``, which no other task interrupts; return when they are confirmed.
+
+        Raises what ``wait_route`` and ``wait`` do.
+        """
+        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
+        await self.wait_route(run.topic, run.key, deadline, timeout)
         try:
-            await self.wait(run, deadline, timeout, self.post(run))
+            with posting:
+                subscribers = self.post(run)
+            await self.wait(run, deadline, timeout, subscribers)
         finally:
             self.forget(run)
 
@@ -300,7 +310,7 @@ class Acknowledgements:
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):
                 run.asked[name] = subscriber.members[0]
                 self._expect(run, subscriber.members[0])
-        for node, group in state.choose(run.key, publishing.is_fit, publishing.outstanding):
+        for node, group in publishing.choose(state, run.key):
             if group not in groups:
                 publishing.post_to_one(state, node, run.message(group[1]), run.size, count)
         self._ask(run, subscribers)

@@ -214,7 +214,11 @@ class Topic:
         self.away = frozenset(left) if left else _NOBODY_AWAY
 
     def choose(
-        self, key: str | None, fit: Callable[[NodeId], bool], outstanding: Callable[[NodeId], int]
+        self,
+        key: str | None,
+        fit: Callable[[NodeId], bool],
+        outstanding: Callable[[NodeId], int],
+        turns_away: Callable[[NodeId], bool],
     ) -> list[tuple[NodeId, GroupId]]:
         """Return one node of each group that wants the topic, with the group: by key where there is one, else in turns.
 
@@ -228,9 +232,9 @@ class Topic:
             if key is not None:
                 node = owner(turns.members, key)
             elif self.resting:
-                node = turns.next_receiver(lambda one: one not in self.resting and fit(one), outstanding)
+                node = turns.next_receiver(lambda one: one not in self.resting and fit(one), outstanding, turns_away)
             else:
-                node = turns.next_receiver(fit, outstanding)
+                node = turns.next_receiver(fit, outstanding, turns_away)
             chosen.append((node, group))
         return chosen
 
@@ -565,7 +569,7 @@ class Publisher:
             run.taken, run.skipped, run.missed = taken, skipped, missed
             if not taken:
                 run.end()
-        for node, (_, group) in state.choose(key, self.is_fit, self.outstanding) if state.grouped else ():
+        for node, (_, group) in self.choose(state, key) if state.grouped else ():
             self.post_to_one(state, node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
         for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
@@ -636,6 +640,10 @@ class Publisher:
         """Post a run to a node, counted; return whether its link accepted it."""
         peer = self._mesh.peer(node)
         return peer is not None and self.post_apart(peer.link, message, size, count)
+
+    def choose(self, state: Topic, key: str | None) -> list[tuple[NodeId, GroupId]]:
+        """See ``Topic.choose``."""
+        return state.choose(key, self.is_fit, self.outstanding, self._ledger.turns_away)
 
     def outstanding(self, node: NodeId) -> int:
         """Return how many events for groups a node was sent that it has not settled."""

@@ -10,10 +10,9 @@ import trio
 
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.errors import RequestTimeout
 from iris.kernel.names import check_key
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.publish.acks import Acknowledgements
+from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
 from iris.patterns.pubsub.publish.publisher import Publisher
 from iris.patterns.pubsub.publish.retained import RetainedEvent, envelope_size
 from iris.patterns.pubsub.subscribe import expires_after
@@ -39,22 +38,16 @@ class RetainedPublishing:
     ) -> None:
         """See ``Node.retain``; ``within`` is the timeout of a confirmed event."""
         publishing = self._publishing
+        # It is kept when it is published, and not while it waits: others may be published first.
         if within is None:
-            # It is kept when it is published, and not while it waits: others may be published first.
             while not self.publish_at_once(topic, payload, key, headers):
                 await publishing.wait_turn(topic, key)
             await publishing.wait_crowded(topic)
             return
         body, flat = self._checked(payload, key, headers)
-        deadline = trio.current_time() + within
-        if publishing.resolve(topic).waits_for(key, confirm=True):
-            with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic, key, confirm=True)
-            if scope.cancelled_caught:
-                raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
-        with self._kept(topic, body, flat, key, expires_after(headers or {})):
-            left = deadline - trio.current_time()
-            await self._confirming.publish(topic, payload, key=key, timeout=left, headers=headers)
+        run = Unconfirmed(topic, (body,), key, flat, wire.payload_size(body))
+        kept = self._kept(topic, body, flat, key, expires_after(headers or {}))
+        await self._confirming.publish_run(run, within, kept)
 
     def publish_at_once(self, topic: str, payload: object, key: str | None, headers: Mapping[str, str] | None) -> bool:
         """Publish as ``publish`` does, unconfirmed, if nothing has to be waited for; return whether it is published."""

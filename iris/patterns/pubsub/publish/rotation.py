@@ -5,7 +5,8 @@ every one of three workers gets 100.  The order is drawn anew for each round: wi
 alternate would each have one worker only.
 
 A member with much more outstanding than another one, drawn at random, passes its turn to that one (the power of two
-choices).  So a slow worker gets what it can do, and the others the rest.
+choices).  So a slow worker gets what it can do, and the others the rest.  One that drops or refuses events looks idle:
+it has its own turns, and none of others.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class Rotation(Generic[T]):
         self._order = list(members)
         self._next = len(self._order)
 
-    def next_receiver(self, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
+    def next_receiver(
+        self, fit: Callable[[T], bool], outstanding: Callable[[T], int], turns_away: Callable[[T], bool]
+    ) -> T:
         """Return the member whose turn it is.
 
         Args:
             fit: returns whether a member may have a turn; the others are passed over, if any is fit.
             outstanding: returns how much a member was given and has not settled yet.
+            turns_away: returns whether a member has dropped or refused some of what it was given last.
         """
         order = self._order
         if len(order) == 1:
@@ -57,7 +61,7 @@ class Rotation(Generic[T]):
                 if fit(order[at]):
                     order[at], order[self._next] = order[self._next], order[at]
                     self._next += 1
-                    return self._relieved(order[self._next - 1], fit, outstanding)
+                    return self._relieved(order[self._next - 1], fit, outstanding, turns_away)
             for at in range(len(order) - 1, 0, -1):
                 other = int(self._draw() * (at + 1))
                 order[at], order[other] = order[other], order[at]
@@ -65,12 +69,14 @@ class Rotation(Generic[T]):
         self._next = 1
         return order[0]
 
-    def _relieved(self, member: T, fit: Callable[[T], bool], outstanding: Callable[[T], int]) -> T:
+    def _relieved(
+        self, member: T, fit: Callable[[T], bool], outstanding: Callable[[T], int], turns_away: Callable[[T], bool]
+    ) -> T:
         """Return the member for the turn of another one: that one itself, unless it is busy and this one is not."""
         busy = outstanding(member)
         if busy > _SLACK:
             at = int(self._draw() * (len(self._order) - 1))
             other = self._order[at if at < self._next - 1 else at + 1]
-            if busy > 2 * outstanding(other) + _SLACK and fit(other):
+            if busy > 2 * outstanding(other) + _SLACK and fit(other) and not turns_away(other):
                 return other
         return member

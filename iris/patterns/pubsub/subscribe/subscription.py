@@ -826,6 +826,11 @@ class Subscription:
         self._note_taken()
         return self._waiting
 
+    def _is_full(self) -> bool:
+        """Return whether an event that comes now would have another one dropped, or be dropped itself."""
+        self._note_taken()
+        return self._waiting >= self._max_events or self._waiting_bytes >= self._max_bytes
+
     def _abandon(self) -> list[EventRun]:
         """Give up the queue, as the subscription of a group has ended; the caller counts it, each run by itself."""
         self._note_taken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -164,9 +165,12 @@ async def test_a_confirmed_value_is_kept_too_even_if_nobody_confirms_it_in_time(
 async def test_a_value_that_waits_for_a_subscriber_is_not_given_to_others_before(
     autojump_clock: MockClock, within: float | None
 ) -> None:
-    async with open_meshes("a", "b", "c") as fleet:
-        a, b, c = (fleet[name] for name in "abc")
-        async with b.pubsub.subscribe("t", overflow="wait", max_events=2) as slow:
+    async with open_meshes("a", "b", "c", "d") as fleet:
+        a, b, c, d = (fleet[name] for name in "abcd")
+        async with (
+            b.pubsub.subscribe("t", overflow="wait", max_events=2) as slow,
+            d.pubsub.subscribe("t", durable=True),
+        ):
             await publish(a, "t", 0, 1)
             await trio.sleep(0.1)
             with trio.move_on_after(1) as scope:
@@ -339,3 +343,57 @@ async def test_of_two_values_at_the_same_time_the_one_that_was_published_last_is
         assert sorted(values) == [0, 1]
         async with b.pubsub.subscribe("state.x") as late:
             assert seen(await collect(late)) == [("state.x", values[-1], True)]
+
+
+async def test_a_confirmed_value_is_kept_when_it_is_published_and_not_while_it_waits_for_a_link(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b", "c") as fleet:
+        a, b, c = (fleet[name] for name in "abc")
+        async with b.pubsub.subscribe("state.>", durable=True) as stored, trio.open_nursery() as nursery:
+
+            async def store() -> None:
+                while True:
+                    await stored.confirm(await stored.receive_batch())
+
+            nursery.start_soon(store)
+            link = a.peer(b).link
+            publishing = a.pubsub.publishing
+            while link.has_room():
+                number = publishing.number(publishing.resolve("state.y"))
+                events = kinds.Events("state.y", number, 0, None, None, None, (bytes(100_000),), (0,))
+                publishing.post_to(b.id, events, 100_000)
+            nursery.start_soon(partial(retain, a, "state.x", "confirmed", within=5.0))
+            await trio.lowlevel.checkpoint()
+            assert a.pubsub.confirming.waiting == 0, "it waits for the link"
+            assert a.pubsub.retention.events.get("state.x") is None
+            await trio.sleep(1)
+            async with c.pubsub.subscribe("state.x") as late:
+                assert seen(await collect(late)) == [("state.x", "confirmed", True)]
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_comes_while_a_value_is_confirmed_gets_what_those_have_that_were_there(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_meshes("a", "b", "c", "d") as fleet:
+        a, b, c, d = (fleet[name] for name in "abcd")
+        await retain(a, "state.x", "former")
+        async with (
+            b.pubsub.subscribe("state.x", durable=True),  # which never confirms
+            c.pubsub.subscribe("state.x") as early,
+        ):
+            await collect(early)
+            async with trio.open_nursery() as nursery:
+
+                async def come() -> None:
+                    async with d.pubsub.subscribe("state.x") as late:
+                        assert seen(await collect(late)) == [("state.x", "unconfirmed", True)]
+
+                nursery.start_soon(come)
+                with pytest.raises(RequestTimeout):
+                    await retain(a, "state.x", "unconfirmed", within=2.0)
+            assert seen(await collect(early)) == [("state.x", "unconfirmed", False)]
+        with pytest.raises(NotSent, match="no durable subscriber"):
+            await retain(a, "state.z", 1, within=2.0)
+        assert a.pubsub.retention.events.get("state.z") is None, "it was not published"
