@@ -95,6 +95,10 @@ class MemberDirectory(Protocol):
         """Return every member of a cluster that is not known to be dead, in no particular order."""
         ...
 
+    def weight(self, cluster: str, node: NodeId) -> int:
+        """Return for how many members of a cluster a node stands, as far as it has said so; 1 for itself alone."""
+        ...
+
 
 class MemberHealth(Protocol):
     """State of the nodes of this site, as ``iris.cluster.membership.Membership`` knows it."""

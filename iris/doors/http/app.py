@@ -207,7 +207,13 @@ class _Door:
                     await send_held(client, lines, send)
                 missing = [str(node) for node in answers.missing]
                 errors = {str(node): problem_of(error).document() for node, error in answers.errors.items()}
-                await send(_line({"ended_by": answers.ended_by, "missing": missing, "errors": errors}))
+                last = {
+                    "ended_by": answers.ended_by,
+                    "expected": answers.expected,
+                    "missing": missing,
+                    "errors": errors,
+                }
+                await send(_line(last))
                 self._counted.answered += 1
 
             return Stream("application/x-ndjson", write, self._end(lambda told: _line({"error": told.document()})))
