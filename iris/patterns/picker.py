@@ -16,14 +16,13 @@ import trio
 from iris.cluster.balancing import AtSite
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import NoSuchCluster
-from iris.kernel.names import NodeId, split_address
+from iris.kernel.names import OWN, NodeId, split_address
 
 _MOST_COMPARED: Final = 256
 """Names that a mistyped one is compared with, about 1 us each; a program may ask in a loop."""
 _MOST_NAMED: Final = 5
 _MOST_LISTED: Final = 1024
 """Clusters of other sites that an error looks through: these decide how many they export."""
-_RESERVED: Final = "iris."
 
 _NOT_LINKED: Final = (
     "if no cluster of that realm can be reached, its gateways and those of this site are not linked: the logs of both, "
@@ -146,7 +145,7 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
 
 def known_instead(cluster: str, clusters: Iterable[str]) -> str:
     """Return the text about the clusters that there are, for a caller of another one; "" if that one is there."""
-    names = [name for name in clusters if not name.startswith(_RESERVED)]
+    names = [name for name in clusters if not name.startswith(OWN)]
     if cluster in names:
         return ""  # it has members, of which none can be asked now
     if not names:

@@ -87,7 +87,7 @@ class _Asked:
     Attributes:
         began: True if it may have seen it.
         hold: counts further bytes that are kept for it.
-        size: bytes of the reply's payload, once it is there.
+        size: bytes of what it has answered, once that is there: the reply's payload, or the error's code and text.
     """
 
     __slots__ = ("began", "hold", "reply", "size")
@@ -99,17 +99,19 @@ class _Asked:
         self.size = 0
 
     def end(self, payload: object, size: int) -> None:
+        if self.reply.done():
+            return
+        self.size = size if isinstance(payload, bytes) else size // AS_VALUE
         try:
             self.hold(size)
         except Problem as problem:
             self.fail(RemoteError(problem.code, f"the program has answered: {problem.detail}"))
         else:
-            if not self.reply.done():
-                self.size = size if isinstance(payload, bytes) else size // AS_VALUE
-                self.reply.set_result(payload)
+            self.reply.set_result(payload)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, size: int = 0) -> None:
         if not self.reply.done():
+            self.size = self.size or size
             self.reply.set_exception(error)
 
 
@@ -268,21 +270,31 @@ class _Program:
             except Problem as problem:
                 raise Unserved(OVERLOADED, problem.detail, _RETRY_AFTER) from None
             asked = self._asked[number] = _Asked(hold)
-            outgoing = _Outgoing(data, asked)
-            self._put(outgoing)
             try:
-                reply = await asked.reply
-            except asyncio.CancelledError:
-                if asked.began:
-                    self._post({"type": "cancel", "id": number})
-                else:
-                    self._out.remove(outgoing)
+                reply = await self._answer_to(number, asked, _Outgoing(data, asked))
+            except RemoteError:
+                await self._pace(asked)
                 raise
-            finally:
-                del self._asked[number]
-                self._look()
-            self.counted.paused += await self.client.pace(asked.size)
+            await self._pace(asked)
             return reply
+
+    async def _pace(self, asked: _Asked) -> None:
+        paused = await self.client.pace(asked.size)
+        self.counted.paused += paused  # now, as others have counted meanwhile
+
+    async def _answer_to(self, number: int, asked: _Asked, outgoing: _Outgoing) -> object:
+        self._put(outgoing)
+        try:
+            return await asked.reply
+        except asyncio.CancelledError:
+            if asked.began:
+                self._post({"type": "cancel", "id": number})
+            else:
+                self._out.remove(outgoing)
+            raise
+        finally:
+            del self._asked[number]
+            self._look()
 
     async def tell(self, message: Message) -> bool:
         """See ``Program``."""
@@ -421,7 +433,7 @@ class _Program:
                     error = _error(head)
                     asked = self._asked.get(_number(head))
                     if asked is not None:
-                        asked.fail(error)
+                        asked.fail(error, len(error.code) + len(error.message))
                 case "done":
                     self._done_with(_number(head))
                 case "data":

@@ -474,6 +474,17 @@ def service_of(place: Place) -> Any:
     return place.node.statistics().services["orders"]
 
 
+@pytest.mark.parametrize("name", ["iris.nodes", "iris.nodes.drain", "iris.door", "bridge", "bridge.primary-0"])
+def test_no_right_is_one_to_serve_for_iris_itself(run: Run, name: str) -> None:
+    async def work(place: Place) -> None:
+        async with serving(place, "bridges"), dialled(place, name) as program:  # the former is none of those
+            assert await program.ending() == (4403, f"not_allowed: client web may not serve {name!r}")
+        with pytest.raises(iris.ConfigError, match="a name of Iris itself"):
+            grant(place.tokens, "other", serve=("orders", name))
+
+    run(work, rights={"serve": (">",)})
+
+
 def test_without_the_right_nobody_serves(run: Run) -> None:
     async def work(place: Place) -> None:
         caller = grant(place.tokens, "caller", call=(">",), publish=(">",), subscribe=(">",))

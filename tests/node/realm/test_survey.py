@@ -117,8 +117,12 @@ async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> Non
         assert operator.clusters() == ()
         assert operator.statistics().services == {}
         assert [other.clusters for other in operator.nodes()] == [()]
-        with pytest.raises(iris.ConfigError, match=r"iris\.nodes"):
-            async with one.join("iris.nodes", iris.Service("iris.nodes")):
+        for name in ("iris.nodes", "iris.door", "iris.anything"):
+            with pytest.raises(iris.ConfigError, match=f"'{name}': names that begin with 'iris.' are Iris's own"):
+                async with one.join(name, iris.Service(name)):
+                    pass
+        with pytest.raises(iris.ConfigError, match=r"Iris's own"):
+            async with one.state("iris.nodes"):
                 pass
 
 
