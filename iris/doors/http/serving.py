@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 import iris.aio
 from iris.doors.clients import Client
 from iris.doors.http.limits import HttpStatistics
+from iris.doors.http.messages import MAX_CAPACITY, MAX_CODE, MAX_DETAIL, PROTOCOL, TAKEN
 from iris.doors.http.reading import options_of
 from iris.doors.http.tunnels import LENT, Carrier, until_closed
 from iris.doors.options import SERVE
@@ -34,13 +35,8 @@ from iris.patterns.messages import Message, Request
 from iris.patterns.request import DRAINING, MEMBER_LEFT, OVERLOADED
 from iris.patterns.service import Unserved
 
-PROTOCOL: Final = "iris.serve.1"
-"""The WebSocket protocol of a program that serves."""
-
 CAPACITY: Final = 16
 """Requests that a program takes at a time, if it does not say."""
-
-MAX_CAPACITY: Final = 1024
 
 _BROADCASTS: Final = 64
 _BROADCAST_BYTES: Final = 1 << 20
@@ -48,9 +44,6 @@ _BROADCAST_BYTES: Final = 1 << 20
 
 _RETRY_AFTER: Final = 0.1
 """Seconds after which a caller may ask again whose request found no room among the bytes of the program's client."""
-
-_MAX_CODE: Final = 64
-_MAX_DETAIL: Final = 1024
 
 _NOTHING: Final = object()
 """Stands for no payload."""
@@ -424,7 +417,12 @@ class _Program:
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
             head, payload, size = _decoded(message.get("text"), message.get("bytes"))
-            match head.get("type"):
+            kind = head.get("type")
+            if kind not in TAKEN:
+                raise Problem(
+                    400, "malformed", f"there is no message of type {kind!r:.60}: there are {', '.join(TAKEN)}"
+                )
+            match kind:
                 case "reply":
                     asked, value = self._asked.get(_number(head)), _given(payload)
                     if asked is not None:
@@ -457,8 +455,6 @@ class _Program:
                     self._drains = True
                     drop()
                     self._look()
-                case kind:
-                    raise Problem(400, "malformed", f"there is no message of type {kind!r:.60}")
 
     def _done_with(self, number: int) -> None:
         size = self._told.pop(number, None)
@@ -526,6 +522,6 @@ def _number(head: Head) -> int:
 
 def _error(head: Head) -> RemoteError:
     code, detail = head.get("code"), head.get("detail", "")
-    if not isinstance(code, str) or not is_name(code) or len(code) > _MAX_CODE or not isinstance(detail, str):
-        raise Problem(400, "malformed", f"an error has a code, a name of at most {_MAX_CODE} letters, and a detail")
-    return RemoteError(code, detail[:_MAX_DETAIL])
+    if not isinstance(code, str) or not is_name(code) or len(code) > MAX_CODE or not isinstance(detail, str):
+        raise Problem(400, "malformed", f"an error has a code, a name of at most {MAX_CODE} letters, and a detail")
+    return RemoteError(code, detail[:MAX_DETAIL])

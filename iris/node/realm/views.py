@@ -43,6 +43,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
     cluster: str
     members: int
+    """Members, and for a door each program that serves there."""
     rate: float
     """Requests served."""
     p50: float | None

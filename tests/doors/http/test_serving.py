@@ -18,6 +18,7 @@ import iris
 import iris.aio
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
+from tests.support.door_messages import check
 from tests.support.doors import Place, Run
 
 PROTOCOL = Subprotocol("iris.serve.1")
@@ -34,9 +35,12 @@ class Program:
         """Return the next message, a payload of bytes in it as such."""
         message = await self.socket.recv()
         if isinstance(message, str):
-            return dict(json.loads(message))
-        head, _, payload = message.partition(b"\n")
-        return {**json.loads(head), "payload": payload}
+            read = dict(json.loads(message))
+        else:
+            head, _, payload = message.partition(b"\n")
+            read = {**json.loads(head), "payload": payload}
+        check("door", read)
+        return read
 
     async def send(self, kind: str, **fields: Any) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
