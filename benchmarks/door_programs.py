@@ -33,8 +33,8 @@ import iris.aio
 from iris.doors import grant
 
 CAPACITY: Final = 8
-TAKES: Final = 0.2
-"""Seconds that a request takes: so long that none of the four waits for the processor of a small machine."""
+TAKES: Final = 0.05
+"""Seconds that a request takes.  On a busy machine take more: who waits for the processor gets fewer requests."""
 
 IDLE: Final = 1000
 MEMORY: Final = 100 << 20
@@ -60,9 +60,9 @@ def _socket(url: str, token: str) -> connect:
     )  # fmt: skip
 
 
-def page(url: str, token: str, profile: str) -> None:
+def page(url: str, token: str, profile: str, takes: str) -> None:
     """Have a browser show a page that serves, until both are killed."""
-    shown = _PAGE % {"url": url, "token": token, "capacity": CAPACITY, "takes": TAKES * 1000}
+    shown = _PAGE % {"url": url, "token": token, "capacity": CAPACITY, "takes": float(takes) * 1000}
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -86,13 +86,13 @@ def page(url: str, token: str, profile: str) -> None:
         server.serve_forever()
 
 
-async def member(name: str) -> None:
+async def member(name: str, takes: str) -> None:
     """Be a member that serves until it is killed."""
     service = iris.Service("orders")
 
     @service.request
     async def answer(_: iris.Request) -> str:
-        await asyncio.sleep(TAKES)
+        await asyncio.sleep(float(takes))
         return name
 
     async with (
@@ -106,7 +106,8 @@ async def member(name: str) -> None:
 class Place:
     """A realm with a door in it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, takes: float) -> None:
+        self.takes = str(takes)
         self.home = home
         self.tokens = home / "tokens"
         self.environment = {**os.environ, "IRIS_HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
@@ -128,13 +129,12 @@ class Place:
         command: tuple[str, ...]
         match name:
             case "go":
-                takes = f"{TAKES * 1000:g}ms"
-                command = (str(self.home / "slow"), self.url, self.secrets[0], name, str(CAPACITY), takes)
+                command = (str(self.home / "slow"), self.url, self.secrets[0], name, str(CAPACITY), f"{self.takes}s")
             case "page":
                 profile = tempfile.mkdtemp(dir=self.home)
-                command = (*own, "page", self.url, self.secrets[1], profile)
+                command = (*own, "page", self.url, self.secrets[1], profile, self.takes)
             case _:
-                command = (*own, "member", name)
+                command = (*own, "member", name, self.takes)
         self._begin(name, *command)
         self._line(name, "ready")
 
@@ -167,11 +167,11 @@ class Place:
 
 
 @contextmanager
-def opened() -> Generator[Place]:
+def opened(takes: float) -> Generator[Place]:
     """Open a door in a realm of its own, for this process as well."""
     with tempfile.TemporaryDirectory(prefix="ip", dir="/tmp", ignore_cleanup_errors=True) as home:
         os.environ.update(IRIS_HOME=home, XDG_RUNTIME_DIR=home)
-        place = Place(Path(home))
+        place = Place(Path(home), takes)
         try:
             yield place
         finally:
@@ -235,10 +235,10 @@ async def ask(place: Place, requests: int, at_a_time: int, *, kill: bool = False
     return served, failed
 
 
-async def balance(place: Place, requests: int) -> bool:
+async def balance(place: Place, requests: int, at_once: list[int]) -> bool:
     """Compare what each has got."""
     fair = True
-    for at_a_time in (CAPACITY, 3 * CAPACITY):
+    for at_a_time in at_once:
         served, failed = await ask(place, requests, at_a_time)
         ratio = max(served.values()) / min(served.values())
         many = f"{at_a_time} at a time, of {4 * CAPACITY}"
@@ -260,15 +260,18 @@ def main() -> int:
     parser.add_argument("what", nargs="*", help="idle, balance, killed; all if nothing is said")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--programs", type=int, default=IDLE, help="of idle")
+    parser.add_argument("--takes", type=float, default=TAKES, help="seconds that a request takes")
+    at_a_time = [CAPACITY, 3 * CAPACITY]
+    parser.add_argument("--at-a-time", type=int, nargs="+", default=at_a_time, help="requests of balance")
     given = parser.parse_args()
     match given.what:
-        case ["page", url, token, profile]:
-            page(url, token, profile)
-        case ["member", name]:
-            asyncio.run(member(name))
+        case ["page", url, token, profile, takes]:
+            page(url, token, profile, takes)
+        case ["member", name, takes]:
+            asyncio.run(member(name, takes))
     what = given.what or ["idle", "balance", "killed"]
     passed = True
-    with opened() as place:
+    with opened(given.takes) as place:
         if "idle" in what:
             passed = asyncio.run(idle(place, given.programs)) and passed
         if what != ["idle"]:
@@ -276,7 +279,7 @@ def main() -> int:
             for name in SERVERS:
                 place.start(name)
         if "balance" in what:
-            passed = asyncio.run(balance(place, given.requests)) and passed
+            passed = asyncio.run(balance(place, given.requests, given.at_a_time)) and passed
         if "killed" in what:
             passed = asyncio.run(killed(place, given.requests)) and passed
     return 0 if passed else 1

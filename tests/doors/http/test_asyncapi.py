@@ -72,9 +72,11 @@ def test_the_vectors_are_of_these_messages() -> None:
     for conversation in VECTORS["conversations"]:
         for step in conversation["steps"]:
             for side in seen.keys() & step.keys():
-                check(side, step[side])
-                seen[side].add(step[side]["type"])
-    assert seen == {"door": set(SENT), "program": set(TAKEN)}
+                if step[side]["type"] != "later":  # which clients are to ignore
+                    check(side, step[side], of_vectors=True)
+                    seen[side].add(step[side]["type"])
+    assert seen["door"] == set(SENT)
+    assert seen["program"] <= set(TAKEN)
 
 
 @pytest.mark.parametrize(
