@@ -189,7 +189,8 @@ class ServedCluster:
     async def _ask_each(self, request: Request, part: Callable[[int, object], None]) -> object:
         """Ask every program that is there, as soon as it has room; return what the last one answers."""
         places = self._places
-        left, last = len(places), None
+        left = len(places)
+        last: object = None
 
         async def ask(place: _Place) -> None:
             nonlocal left, last

@@ -717,16 +717,15 @@ class Requests(PeerObserver):
 
     def decode_part_untrusted(self, part: kinds.Part, cluster: str, member: NodeId) -> Any:
         """Return what one for whom a member stands has replied; raise IrisError if it has failed, or is too large."""
-        match part.outcome:
-            case kinds.Failure() as failure:
-                raise failure_of(cluster, member, failure)
-            case kinds.Reply(payload=payload):
-                size = wire.payload_size(payload)
-                if size > self._arriving.max_payload:
-                    excess = self._arriving.payload_excess(size)
-                    self._arriving.refused("reply", excess, member, cluster, None)
-                    raise RemoteError(REPLY_TOO_LARGE, excess.text)
-                return self.decode_reply_untrusted(payload, cluster, member)
+        outcome = part.outcome
+        if isinstance(outcome, kinds.Failure):
+            raise failure_of(cluster, member, outcome)
+        size = wire.payload_size(outcome.payload)
+        if size > self._arriving.max_payload:
+            excess = self._arriving.payload_excess(size)
+            self._arriving.refused("reply", excess, member, cluster, None)
+            raise RemoteError(REPLY_TOO_LARGE, excess.text)
+        return self.decode_reply_untrusted(outcome.payload, cluster, member)
 
     def _may_hedge(self, call: Call) -> bool:
         """Return whether a second member may be asked: there is one, and the first is not blocked by the request."""
