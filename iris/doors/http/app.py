@@ -209,12 +209,9 @@ class _Door:
                     await send_held(client, lines, send)
                 missing = [str(node) for node in answers.missing]
                 errors = {str(node): problem_of(error).document() for node, error in answers.errors.items()}
-                last = {
-                    "ended_by": answers.ended_by,
-                    "expected": answers.expected,
-                    "missing": missing,
-                    "errors": errors,
-                }
+                last: dict[str, object] = {
+                    "ended_by": answers.ended_by, "expected": answers.expected, "missing": missing, "errors": errors,
+                }  # fmt: skip
                 await send(_line(last))
                 self._counted.answered += 1
 
