@@ -159,11 +159,13 @@ class Place:
     def _line(self, name: str, begin: str) -> str:
         output = self.processes[name].stdout
         assert output is not None
+        told: list[str] = []
         for line in output:
-            found = line.decode().find(begin)
+            told.append(line.decode())
+            found = told[-1].find(begin)
             if found >= 0:
-                return line.decode()[found:].strip()
-        raise AssertionError(f"{name} has ended")
+                return told[-1][found:].strip()
+        raise AssertionError(f"{name} has ended: {''.join(told)}")
 
 
 @contextmanager
@@ -208,7 +210,7 @@ async def ask(place: Place, requests: int, at_a_time: int, *, kill: bool = False
 
     async def asking(node: iris.aio.Node) -> None:
         nonlocal left, failed
-        while left > 0 or (kill and killed != set(SERVERS)):
+        while left > 0 or (kills is not None and not kills.done() and killed != set(SERVERS)):
             left -= 1
             try:
                 served[await node.request("orders", None, timeout=30, options=options)] += 1
@@ -231,7 +233,8 @@ async def ask(place: Place, requests: int, at_a_time: int, *, kill: bool = False
                 tasks.create_task(asking(node))
         if kills is not None:
             kills.cancel()
-            await asyncio.wait([kills])
+            with contextlib.suppress(asyncio.CancelledError):
+                await kills  # else one could not be started again
     return served, failed
 
 
