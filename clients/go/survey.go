@@ -17,9 +17,10 @@ type Answer struct {
 
 // Survey is a question to all members of a cluster.
 type Survey struct {
-	EndedBy string            // what ended it, as "all" or "timeout"; empty until then
-	Missing []string          // members that have not answered, once it has ended
-	Errors  map[string]*Error // members that have failed, once it has ended
+	EndedBy  string            // what ended it, as "all" or "timeout"; empty until then
+	Expected int               // answers if all had answered, once it has ended: one of each program
+	Missing  []string          // members that have not answered, once it has ended
+	Errors   map[string]*Error // members that have failed, once it has ended
 
 	answers func() (Answer, bool, error)
 	end     func()
@@ -58,11 +59,12 @@ var errCut = &Error{Code: ErrLost, Detail: "the answer was cut off"}
 func (s *Survey) read(line []byte) (Answer, bool, error) {
 	var told struct {
 		envelope
-		Member  string             `json:"member"`
-		Error   *problem           `json:"error"`
-		EndedBy string             `json:"ended_by"`
-		Missing []string           `json:"missing"`
-		Errors  map[string]problem `json:"errors"`
+		Member   string             `json:"member"`
+		Error    *problem           `json:"error"`
+		EndedBy  string             `json:"ended_by"`
+		Expected int                `json:"expected"`
+		Missing  []string           `json:"missing"`
+		Errors   map[string]problem `json:"errors"`
 	}
 	if err := json.Unmarshal(line, &told); err != nil {
 		return Answer{}, false, violation("a line of a survey cannot be read: %v", err)
@@ -71,7 +73,7 @@ func (s *Survey) read(line []byte) (Answer, bool, error) {
 	case told.Error != nil:
 		return Answer{}, false, told.Error.failure()
 	case told.EndedBy != "":
-		s.EndedBy, s.Missing, s.Errors = told.EndedBy, told.Missing, map[string]*Error{}
+		s.EndedBy, s.Expected, s.Missing, s.Errors = told.EndedBy, told.Expected, told.Missing, map[string]*Error{}
 		for member, problem := range told.Errors {
 			s.Errors[member] = problem.failure()
 		}

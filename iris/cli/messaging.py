@@ -232,7 +232,7 @@ def survey(
                     write_line(f"{answer.member} {as_text(answer.payload)}")
         missing = {member: str(answers.errors.get(member, "no answer in time")) for member in sorted(answers.missing)}
         if as_json:
-            write_object({"answers": count, "missing": missing})
+            write_object({"answers": count, "expected": answers.expected, "missing": missing})
         for member, reason in missing.items():
             note(f"{member} is missing: {reason}")
         return 1 if missing else 0

@@ -194,7 +194,7 @@ class Client:
         self._rates.owe(1, 0)
 
     def charge(self, size: int) -> None:
-        """Count the bytes of the payload of a message."""
+        """Count the bytes of the payload and the headers of a message."""
         self._rates.owe(0, size)
 
     async def pace(self, size: int, messages: int = 1) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol, final
 
@@ -176,6 +176,8 @@ class ServedCluster:
         self._changed = asyncio.Event()
 
     async def _request(self, request: Request) -> object:
+        if request._part is not None and len(self._places) > 1:
+            return await self._ask_each(request, request._part)
         while True:
             place = await self._room()
             try:
@@ -183,6 +185,35 @@ class ServedCluster:
             except Unserved as unserved:
                 if unserved.code != DRAINING or self._left.is_set():
                     raise  # else it is gone and has not begun: another one may
+
+    async def _ask_each(self, request: Request, part: Callable[[int, object], None]) -> object:
+        """Ask every program that is there, as soon as it has room; return what the last one answers."""
+        places = self._places
+        left = len(places)
+        last: object = None
+
+        async def ask(place: _Place) -> None:
+            nonlocal left, last
+            try:
+                while place.load() >= 1 and place in self._places:
+                    await self._changed.wait()
+                if place not in self._places:
+                    raise Unserved(DRAINING)
+                answer = await self._ask(place, request)
+            except (RemoteError, Unserved) as error:
+                answer = error
+            left -= 1
+            if left:
+                part(len(places), answer)
+            else:
+                last = answer
+
+        async with asyncio.TaskGroup() as tasks:
+            for place in places:
+                tasks.create_task(ask(place))
+        if isinstance(last, Exception):
+            raise last
+        return last
 
     async def _ask(self, place: _Place, request: Request) -> object:
         before, began = place.capacity, trio.current_time()

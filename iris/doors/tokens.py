@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.names import check_name
+from iris.kernel.names import check_name, is_of_iris
 from iris.kernel.numerals import as_float, shown
 from iris.kernel.rates import check_rate
 from iris.security.files import MAX_FILE, locked, read_private, write_private
@@ -41,10 +41,10 @@ class Token(Struct, frozen=True, kw_only=True):
         publish: patterns of topics that it may publish.
         subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
             before it is of that other realm, and there is none for all realms.
-        serve: patterns of clusters that it may serve, of the door's realm.
+        serve: patterns of clusters that it may serve, of the door's realm.  There is none for those of Iris itself.
         expires: seconds of Unix time at which it ends; None: never.
         rate: messages that it may send each second, at each door; None: any number.
-        rate_bytes: bytes of their payloads each second, likewise.
+        rate_bytes: bytes of their payloads and headers each second, likewise.
     """
 
     digest: str
@@ -59,6 +59,8 @@ class Token(Struct, frozen=True, kw_only=True):
     def may(self, right: str, wanted: str) -> bool:
         """Return whether its bearer has a right, one of ``RIGHTS``, to all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
+        if right == "serve" and is_of_iris(wanted):  # whatever the patterns match: callers trust who serves these
+            return False
         return any(permits(pattern, wanted) for pattern in patterns)
 
 
@@ -169,6 +171,8 @@ def grant(
     )
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
+    for own in filter(is_of_iris, serve):
+        raise ConfigError(f"client {name} serves {own!r}, a name of Iris itself, which no program serves: leave it out")
     with locked(path.with_name(path.name + ".lock"), _WHAT):
         tokens = load_tokens(path) if path.exists() else {}
         _save(path, {**tokens, name: token})

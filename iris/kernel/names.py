@@ -60,6 +60,18 @@ def is_known_cluster(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and all(map(is_name, value.split("/", 1)))
 
 
+OWN: Final = "iris."
+"""What names of clusters and operations of Iris itself begin with: no program serves them."""
+
+_BRIDGE: Final = "bridge"
+"""Name of a bridge that has no other one; those of its members and copies begin with it and a dot."""
+
+
+def is_of_iris(cluster: str) -> bool:
+    """Return whether parts of Iris serve this cluster or speak for it: nodes, gateways, doors, a bridge."""
+    return cluster.startswith(OWN) or cluster.partition(".")[0] == _BRIDGE
+
+
 def account_of(cluster: str) -> str:
     """Return under which name is counted what is kept for a cluster, as it is known here.
 

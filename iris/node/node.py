@@ -14,7 +14,7 @@ import trio
 from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
 from iris.kernel.errors import ConfigError, NoSuchCluster
-from iris.kernel.names import NodeId, check_address, check_name
+from iris.kernel.names import OWN, NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
     check_count,
@@ -861,16 +861,19 @@ class Node(OwnNode):
             credential: portable, or such a file's path; proves the right to a name that is not the node's own.
 
         Raises:
-            ConfigError: this node is a member already, has no right to the name, or has not opened the document that
-                pauses the service; something that a handler needs is not there; or the service is of another kind of
-                program, as an ``iris.aio.Service`` is.
+            ConfigError: this node is a member already, has no right to the name, or it is one of Iris; the document
+                that pauses the service is not open; something that a handler needs is not there; or the service is of
+                another kind of program, as an ``iris.aio.Service`` is.
             Whatever the service's lifespan raises.
 
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
         self._first.check_not_client("serve")
-        check_name(cluster, "cluster")
+        if check_name(cluster, "cluster").startswith(OWN):
+            raise ConfigError(
+                f"cluster {cluster!r}: names that begin with {OWN!r} are Iris's own, which it serves itself"
+            )
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._states.flag(check_is(service, Service, "service").paused_by)
         service._check_front("trio")

@@ -69,6 +69,8 @@ class ClusterReport(Struct, frozen=True, kw_only=True):
     """Seconds that requests waited for a handler lately."""
     draining: bool
     """True if it takes no new work: it leaves, or an operator has drained it."""
+    programs: int = 1
+    """Members that it stands for: programs that serve by a door, or itself."""
 
 
 @final
@@ -295,6 +297,7 @@ def report_of(
                 queued=counted.queued,
                 queue_delay=counted.queue_delay,
                 draining=cluster in draining,
+                programs=counted.programs,
             )
             for cluster, counted in services[:MOST]
         ],

@@ -125,6 +125,8 @@ class Request(Struct, Generic[N], frozen=True, kw_only=True):
     undoes: str | None = None
     outbox: Outbox | None = None
     _node: N | None = None
+    _part: Callable[[int, object], None] | None = None
+    """Of a survey: sends what one of so many has answered for whom the handler stands, or its error; see ``EACH``."""
 
     @property
     def node(self) -> N:

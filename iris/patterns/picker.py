@@ -16,14 +16,13 @@ import trio
 from iris.cluster.balancing import AtSite
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import NoSuchCluster
-from iris.kernel.names import NodeId, split_address
+from iris.kernel.names import OWN, NodeId, split_address
 
 _MOST_COMPARED: Final = 256
 """Names that a mistyped one is compared with, about 1 us each; a program may ask in a loop."""
 _MOST_NAMED: Final = 5
 _MOST_LISTED: Final = 1024
 """Clusters of other sites that an error looks through: these decide how many they export."""
-_RESERVED: Final = "iris."
 
 _NOT_LINKED: Final = (
     "if no cluster of that realm can be reached, its gateways and those of this site are not linked: the logs of both, "
@@ -95,6 +94,10 @@ class MemberDirectory(Protocol):
         """Return every member of a cluster that is not known to be dead, in no particular order."""
         ...
 
+    def weight(self, cluster: str, node: NodeId) -> int:
+        """Return for how many members of a cluster a node stands, as far as it has said so; 1 for itself alone."""
+        ...
+
 
 class MemberHealth(Protocol):
     """State of the nodes of this site, as ``iris.cluster.membership.Membership`` knows it."""
@@ -142,7 +145,7 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
 
 def known_instead(cluster: str, clusters: Iterable[str]) -> str:
     """Return the text about the clusters that there are, for a caller of another one; "" if that one is there."""
-    names = [name for name in clusters if not name.startswith(_RESERVED)]
+    names = [name for name in clusters if not name.startswith(OWN)]
     if cluster in names:
         return ""  # it has members, of which none can be asked now
     if not names:

@@ -157,6 +157,7 @@ class Answers(Source[TrioAnswers, Answer]):
     asked = Shown[tuple[NodeId, ...]]()
     errors = Shown[dict[NodeId, IrisError]]()
     ended_by = Shown[StopReason | None]()
+    expected = Shown[int]()
     missing = Shown[tuple[NodeId, ...]]()
 
 

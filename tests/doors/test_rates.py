@@ -13,6 +13,8 @@ from mqtt5 import PublishPacket
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+import iris
+import iris.aio
 from iris.doors import grant
 from iris.doors.clients import Clients
 from iris.doors.tokens import load_tokens
@@ -59,6 +61,76 @@ def test_bytes_count_whatever_their_form(tmp_path: Path, monkeypatch: pytest.Mon
             assert (await place.post("/request/greeters", b"x" * 100_000)).status == 200
             refused = await place.post("/request/greeters", {})
             assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(99, abs=2))
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_headers_count_as_bytes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 100}) as place:
+            answer = await place.fetch(
+                "POST", "/request/greeters", b"", {**place.bearer, "iris-header-note": "x" * 8000}
+            )
+            assert answer.status == 200
+            refused = await place.post("/request/greeters", {})
+            assert (refused.status, refused.json()["retry_after"]) == (429, pytest.approx(79, abs=2))
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_user_properties_count_as_bytes_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "rate_bytes": 1000}) as place:
+            async with place.client() as raw, place.member.subscribe("a") as events:
+                raw.send(PublishPacket("a", b"", user_properties=[("note", "x" * 2000)]))
+                await anext(events)
+                began = asyncio.get_running_loop().time()
+                raw.send(PublishPacket("a", b"x"))
+                await anext(events)
+                assert asyncio.get_running_loop().time() - began >= 0.9, "2,004 bytes, of which 1,000 at once"
+            assert place.door.statistics().paused == 1
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_tunnels_are_opened_at_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:
+            protocols = [Subprotocol("iris.tunnel.1"), Subprotocol(f"iris.token.{place.token}")]
+            url = "ws://{}:{}/tunnel/greeters".format(*place.address)
+            async with connect(url, subprotocols=protocols, proxy=None) as socket:
+                await socket.recv()  # credit: it is open
+                async with connect(url, subprotocols=protocols, proxy=None) as other:
+                    await other.wait_closed()
+                    assert (other.close_code, (other.close_reason or "")[:8]) == (4429, "too_fast")
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+@pytest.mark.parametrize("kind", ["reply", "error"])
+def test_what_a_program_answers_waits_for_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    async def main() -> None:
+        async with open_place(tmp_path, rights={"serve": ("orders",), "rate": 2}) as place:
+            protocols = [Subprotocol("iris.serve.1"), Subprotocol(f"iris.token.{place.token}")]
+            url = "ws://{}:{}/serve/orders".format(*place.address)
+            async with connect(url, subprotocols=protocols, proxy=None) as socket, asyncio.TaskGroup() as tasks:
+                await socket.recv()
+                await place.member.wait_for("orders")
+                asking = [tasks.create_task(ask(place.member)) for _ in range(5)]
+                began = asyncio.get_running_loop().time()
+                for _ in asking:
+                    number = json.loads(await socket.recv())["id"]
+                    await socket.send(json.dumps({"type": kind, "id": number, "payload": 1, "code": "no-tea"}))
+                replies = await asyncio.gather(*asking)
+                assert replies == [1 if kind == "reply" else "no-tea"] * 5
+                assert asyncio.get_running_loop().time() - began >= 1.4, "2 at once, and 3 more in a second and a half"
+            assert place.door.statistics().paused >= 2
+
+    async def ask(node: iris.aio.Node) -> object:
+        try:
+            return await node.request("orders", 1, timeout=30)
+        except iris.RemoteError as error:
+            return error.code
 
     run_in_realm(tmp_path, monkeypatch, main)
 

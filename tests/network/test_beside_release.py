@@ -12,12 +12,17 @@ import sys
 import tarfile
 import tomllib
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from tests.support.command import Terminal, interrupt, open_terminal
+from tests.support.door_process import DoorProcess, token
 from tests.support.machines import APP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +90,38 @@ def test_each_asks_the_other_and_hears_its_events(terminals: dict[str, Terminal]
         heard, said = subscriber.communicate(timeout=30)
         assert heard == b"orders.created one\norders.created two\n", said
         assert b"version" not in said
+
+
+def answer_all(url: str, secret: str, ready: Semaphore) -> None:
+    """Serve ``orders`` as a program until the door ends."""
+    protocol = Subprotocol("iris.serve.1")
+    bearer = {"authorization": f"Bearer {secret}"}
+    with connect(f"{url}/serve/orders", additional_headers=bearer, subprotocols=[protocol]) as socket:
+        for message in socket:
+            told = json.loads(message)
+            if told["type"] == "ready":
+                ready.release()
+            elif told["type"] == "request":
+                socket.send(json.dumps({"type": "reply", "id": told["id"], "payload": told["payload"]}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "answers"), [("tree", "tree", 2), ("tree", "release", 1), ("release", "tree", 1)]
+)
+def test_each_surveys_what_programs_serve_by_the_door_of_the_other(
+    terminals: dict[str, Terminal], one: str, other: str, answers: int
+) -> None:
+    secret, ready = token(terminals[one], "programs", "--serve", "orders"), Semaphore(0)
+    with ThreadPoolExecutor(2) as threads, DoorProcess(terminals[one]) as door:
+        for _ in range(2):
+            threads.submit(answer_all, door.url.replace("http", "ws"), secret, ready)
+        for _ in range(2):
+            assert ready.acquire(timeout=30)
+        done = terminals[other].run("survey", "orders", "tea", "--json", "--wait", "10", "--timeout", "10")
+        assert done.returncode == 0, done.stderr
+        *lines, last = map(json.loads, done.stdout.splitlines())
+        assert [line["payload"] for line in lines] == ["tea"] * answers
+        assert (last["answers"], last["missing"], last.get("expected", answers)) == (answers, {}, answers)
 
 
 @pytest.mark.parametrize(("one", "other"), ORDERS)

@@ -198,6 +198,7 @@ class Messages:
             kinds.Timed: lambda n: (n, n, n),
             kinds.Blocked: lambda n: (n, "victim", None, f"file.py:{n} in handler", n, bool(n % 2)),
             kinds.Weight: lambda n: ("victim", 1 + n % 16),
+            kinds.Part: lambda n: (2 + n % 16, kinds.Reply(n, b"answer")),
             kinds.Broadcast: lambda n: ("victim", ("n", str(n)), b"all", n),
             kinds.BroadcastCredit: lambda n: ("victim", n, 0, 262_144 + n, 0),
             kinds.BroadcastCreditWanted: lambda n: ("victim", n),

@@ -106,6 +106,9 @@ class StaticDirectory:
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._members.get(cluster, ()))
 
+    def weight(self, cluster: str, node: NodeId) -> int:
+        return 1
+
     def members(self, cluster: str) -> Sequence[Member]:
         return ()
 

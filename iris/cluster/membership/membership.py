@@ -178,6 +178,10 @@ class Membership(PeerObserver):
         balancer = self.picker(cluster)
         return () if balancer is None else tuple(balancer.nodes)
 
+    def weight(self, cluster: str, node: NodeId) -> int:
+        """See ``MemberDirectory.weight``."""
+        return self._weights.get(node, {}).get(cluster.partition("@")[0], 1)
+
     def had_members(self, cluster: str) -> bool:
         """See ``MemberDirectory.had_members``."""
         emptied = self._emptied.get(cluster, -math.inf)
@@ -562,8 +566,8 @@ class Membership(PeerObserver):
                 self._balancers[address].weigh(peer.node, message.weight)
 
     def _weigh(self, node: NodeId, address: str, balancer: Balancer) -> None:
-        weight = self._weights.get(node, {}).get(address.partition("@")[0])
-        if weight is not None:
+        weight = self.weight(address, node)
+        if weight > 1:
             balancer.weigh(node, weight)
 
     def link_failed(self, error: IrisError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from starlette.websockets import WebSocket
 
 import iris.aio
 from iris.doors.clients import Client, Clients
-from iris.doors.http import events, reading
+from iris.doors.http import asyncapi, events, reading
 from iris.doors.http.answering import (
     Begin,
     CallAnswer,
@@ -82,6 +83,7 @@ def make_app(
             WebSocketRoute("/serve/{name:path}", door.serve),
             WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
+            Route("/asyncapi.json", _protocol, methods=["GET"]),
         ],
         middleware=_middleware(origins),
         exception_handlers={
@@ -207,7 +209,10 @@ class _Door:
                     await send_held(client, lines, send)
                 missing = [str(node) for node in answers.missing]
                 errors = {str(node): problem_of(error).document() for node, error in answers.errors.items()}
-                await send(_line({"ended_by": answers.ended_by, "missing": missing, "errors": errors}))
+                last: dict[str, object] = {
+                    "ended_by": answers.ended_by, "expected": answers.expected, "missing": missing, "errors": errors,
+                }  # fmt: skip
+                await send(_line(last))
                 self._counted.answered += 1
 
             return Stream("application/x-ndjson", write, self._end(lambda told: _line({"error": told.document()})))
@@ -292,9 +297,15 @@ def _line(value: dict[str, object]) -> bytes:
     return to_line(value) + b"\n"
 
 
+_ANYWHERE: Final = {"access-control-allow-origin": "*", "cache-control": "max-age=300"}
+
+
 async def _module(_: Request) -> Response:
-    anywhere = {"access-control-allow-origin": "*", "cache-control": "max-age=300"}
-    return Response(_MODULE_TEXT, media_type="text/javascript", headers=anywhere)
+    return Response(_MODULE_TEXT, media_type="text/javascript", headers=_ANYWHERE)
+
+
+async def _protocol(_: Request) -> Response:
+    return Response(json.dumps(asyncapi.document()), media_type="application/json", headers=_ANYWHERE)
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

@@ -63,7 +63,7 @@ export class Door {
 
   /**
    * Ask all members of a cluster: `for await (const { member, payload } of door.survey(...))`.
-   * The last item has `missing`, `errors` and `ended_by` in place of a payload.
+   * The last item has `expected`, `missing`, `errors` and `ended_by` in place of a payload.
    */
   async *survey(cluster, payload = new Uint8Array(), options = {}) {
     const answer = await this.#post("survey", cluster, payload, options);

@@ -65,6 +65,7 @@ def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
             if key in headers:
                 raise Problem(400, "malformed", f"the header {name:.100} twice: members have each name once")
             headers[key] = _text(name, value)
+            client.charge(len(key) + len(value))
     return client.headers(headers.items())
 
 

@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 import iris.aio
 from iris.doors.clients import Client
 from iris.doors.http.limits import HttpStatistics
+from iris.doors.http.messages import MAX_CAPACITY, MAX_CODE, MAX_DETAIL, PROTOCOL, TAKEN
 from iris.doors.http.reading import options_of
 from iris.doors.http.tunnels import LENT, Carrier, until_closed
 from iris.doors.options import SERVE
@@ -34,13 +35,8 @@ from iris.patterns.messages import Message, Request
 from iris.patterns.request import DRAINING, MEMBER_LEFT, OVERLOADED
 from iris.patterns.service import Unserved
 
-PROTOCOL: Final = "iris.serve.1"
-"""The WebSocket protocol of a program that serves."""
-
 CAPACITY: Final = 16
 """Requests that a program takes at a time, if it does not say."""
-
-MAX_CAPACITY: Final = 1024
 
 _BROADCASTS: Final = 64
 _BROADCAST_BYTES: Final = 1 << 20
@@ -48,9 +44,6 @@ _BROADCAST_BYTES: Final = 1 << 20
 
 _RETRY_AFTER: Final = 0.1
 """Seconds after which a caller may ask again whose request found no room among the bytes of the program's client."""
-
-_MAX_CODE: Final = 64
-_MAX_DETAIL: Final = 1024
 
 _NOTHING: Final = object()
 """Stands for no payload."""
@@ -87,7 +80,7 @@ class _Asked:
     Attributes:
         began: True if it may have seen it.
         hold: counts further bytes that are kept for it.
-        size: bytes of the reply's payload, once it is there.
+        size: bytes of what it has answered, once that is there: the reply's payload, or the error's code and text.
     """
 
     __slots__ = ("began", "hold", "reply", "size")
@@ -99,17 +92,19 @@ class _Asked:
         self.size = 0
 
     def end(self, payload: object, size: int) -> None:
+        if self.reply.done():
+            return
+        self.size = size if isinstance(payload, bytes) else size // AS_VALUE
         try:
             self.hold(size)
         except Problem as problem:
             self.fail(RemoteError(problem.code, f"the program has answered: {problem.detail}"))
         else:
-            if not self.reply.done():
-                self.size = size if isinstance(payload, bytes) else size // AS_VALUE
-                self.reply.set_result(payload)
+            self.reply.set_result(payload)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, size: int = 0) -> None:
         if not self.reply.done():
+            self.size = self.size or size
             self.reply.set_exception(error)
 
 
@@ -268,21 +263,31 @@ class _Program:
             except Problem as problem:
                 raise Unserved(OVERLOADED, problem.detail, _RETRY_AFTER) from None
             asked = self._asked[number] = _Asked(hold)
-            outgoing = _Outgoing(data, asked)
-            self._put(outgoing)
             try:
-                reply = await asked.reply
-            except asyncio.CancelledError:
-                if asked.began:
-                    self._post({"type": "cancel", "id": number})
-                else:
-                    self._out.remove(outgoing)
+                reply = await self._answer_to(number, asked, _Outgoing(data, asked))
+            except RemoteError:
+                await self._pace(asked)
                 raise
-            finally:
-                del self._asked[number]
-                self._look()
-            self.counted.paused += await self.client.pace(asked.size)
+            await self._pace(asked)
             return reply
+
+    async def _pace(self, asked: _Asked) -> None:
+        paused = await self.client.pace(asked.size)
+        self.counted.paused += paused  # now, as others have counted meanwhile
+
+    async def _answer_to(self, number: int, asked: _Asked, outgoing: _Outgoing) -> object:
+        self._put(outgoing)
+        try:
+            return await asked.reply
+        except asyncio.CancelledError:
+            if asked.began:
+                self._post({"type": "cancel", "id": number})
+            else:
+                self._out.remove(outgoing)
+            raise
+        finally:
+            del self._asked[number]
+            self._look()
 
     async def tell(self, message: Message) -> bool:
         """See ``Program``."""
@@ -412,7 +417,12 @@ class _Program:
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
             head, payload, size = _decoded(message.get("text"), message.get("bytes"))
-            match head.get("type"):
+            kind = head.get("type")
+            if kind not in TAKEN:
+                raise Problem(
+                    400, "malformed", f"there is no message of type {kind!r:.60}: there are {', '.join(TAKEN)}"
+                )
+            match kind:
                 case "reply":
                     asked, value = self._asked.get(_number(head)), _given(payload)
                     if asked is not None:
@@ -421,7 +431,7 @@ class _Program:
                     error = _error(head)
                     asked = self._asked.get(_number(head))
                     if asked is not None:
-                        asked.fail(error)
+                        asked.fail(error, len(error.code) + len(error.message))
                 case "done":
                     self._done_with(_number(head))
                 case "data":
@@ -445,8 +455,6 @@ class _Program:
                     self._drains = True
                     drop()
                     self._look()
-                case kind:
-                    raise Problem(400, "malformed", f"there is no message of type {kind!r:.60}")
 
     def _done_with(self, number: int) -> None:
         size = self._told.pop(number, None)
@@ -514,6 +522,6 @@ def _number(head: Head) -> int:
 
 def _error(head: Head) -> RemoteError:
     code, detail = head.get("code"), head.get("detail", "")
-    if not isinstance(code, str) or not is_name(code) or len(code) > _MAX_CODE or not isinstance(detail, str):
-        raise Problem(400, "malformed", f"an error has a code, a name of at most {_MAX_CODE} letters, and a detail")
-    return RemoteError(code, detail[:_MAX_DETAIL])
+    if not isinstance(code, str) or not is_name(code) or len(code) > MAX_CODE or not isinstance(detail, str):
+        raise Problem(400, "malformed", f"an error has a code, a name of at most {MAX_CODE} letters, and a detail")
+    return RemoteError(code, detail[:MAX_DETAIL])

@@ -50,6 +50,7 @@ async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket, c
         options = options_of(socket, TUNNEL)
         cluster = str(socket.path_params["name"])
         client.check("call", cluster)
+        client.check_rate()
         headers = headers_of(socket, client)
         async with client.streaming(), node.open_tunnel(cluster, headers=headers, **options) as tunnel:
             await _Conversation(client, socket, tunnel, counted).run()

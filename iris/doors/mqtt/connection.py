@@ -162,7 +162,7 @@ class MqttConnection:
         try:
             client = self._around.clients.named(self._client.name)
             client.check_rate()
-            client.charge(len(will.payload))
+            client.charge(will.size)
             await Publishing(self._around.node, client).publish_will(will)
             self._counted.published += 1
         except (Problem, IrisError) as error:
@@ -263,7 +263,7 @@ class MqttConnection:
                         await self._answer(data, data)
 
     async def _publish(self, packets: list[Publish]) -> None:
-        paused = await self._client.pace(sum(len(packet.payload) for packet in packets), len(packets))
+        paused = await self._client.pace(sum(packet.size for packet in packets), len(packets))
         self._counted.paused += paused  # now, as others have counted meanwhile
         await self._client.processor.rest()
         for packet, problem in zip(packets, await self._publishing.publish(packets), strict=True):

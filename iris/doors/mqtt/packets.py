@@ -96,6 +96,12 @@ class Publish:
     packet_id: int = 0
     properties: Properties = field(default_factory=Properties)
 
+    @property
+    def size(self) -> int:
+        """Bytes that reach others: those of the payload, and of the user properties, which are headers."""
+        pairs = self.properties.get(Property.USER, ())
+        return len(self.payload) + sum(len(name) + len(value) for name, value in pairs)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ class Asking:
             {
                 "answers": encoded,
                 "ended_by": answers.ended_by,
+                "expected": answers.expected,
                 "missing": [str(node) for node in answers.missing],
                 "errors": {str(node): problem_of(error).document() for node, error in answers.errors.items()},
             }

@@ -102,6 +102,7 @@ async def open_nng_door(
     opened = partial(
         Endpoint,
         max_received=2 * (max_payload + MAX_LINE),
+        max_waiting=clients.limits.bytes,
         max_connections=max_connections,
         strangers=clients.unauthenticated,
         tls=tls,

@@ -3,7 +3,8 @@
 - A connection begins with eight bytes of each side that say which protocol it speaks; who speaks another one, or none,
   is ended.  A message stands behind its length; over a Unix socket a byte is before that.
 - Nothing is read of a message that is larger than may be.  Of each connection one whole message waits at a time: what
-  follows is not read until that was received, so the client is held up.
+  follows is not read until that was received, so the client is held up.  So it is while those of all connections have
+  as many bytes as may wait.
 - What is sent goes in pieces: a connection that does not read costs one of them beside the message, which all
   connections share.
 
@@ -20,7 +21,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -42,6 +43,9 @@ _PIECE: Final = 64 * 1024
 
 _GREETING_TIMEOUT: Final = 10.0
 """Seconds for the handshake of TLS, and for the bytes that say the protocol."""
+
+_MESSAGE_TIMEOUT: Final = 30.0
+"""Seconds for a message, from when there is room for it."""
 
 _STALE_LOOKS: Final = 2
 """Looks without progress after which a connection is ended."""
@@ -71,6 +75,47 @@ REP: Final = Protocol(0x31, 0x30, has_header=True)
 RESPONDENT: Final = Protocol(0x63, 0x62, has_header=True)
 PULL: Final = Protocol(0x51, 0x50)
 PUB: Final = Protocol(0x20, 0x21, receives=False)
+
+
+@final
+class Room:
+    """Room for the messages that have come and wait to be received, of all connections of an endpoint.
+
+    Args:
+        most: bytes of them; a message that is larger waits alone.
+
+    Attributes:
+        taken: bytes that are taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.taken = 0
+        self._most = most
+        self._waiting: deque[asyncio.Event] = deque()
+        """Those who wait for room, the first one first."""
+
+    @contextlib.asynccontextmanager
+    async def reserved(self, size: int) -> AsyncGenerator[None]:
+        """Keep so many bytes for the length of the block, once they are free and who came before has had its turn."""
+        turn = asyncio.Event()
+        self._waiting.append(turn)
+        try:
+            while self._waiting[0] is not turn or (self.taken and self.taken + size > self._most):
+                turn.clear()
+                await turn.wait()
+        finally:
+            self._waiting.remove(turn)
+            self._wake()
+        self.taken += size
+        try:
+            yield
+        finally:
+            self.taken -= size
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()
 
 
 @final
@@ -117,8 +162,8 @@ class Pipe:
         """End it; one that has ended is passed over."""
         self._writer.transport.abort()
 
-    async def read(self, most: int) -> bytes:
-        """Return the next message.
+    async def read_size(self, most: int) -> int:
+        """Return the bytes of the next message, which ``read`` returns.
 
         Raises:
             EOFError, OSError: there is none, or it has more bytes than may be: the connection is to be ended.
@@ -128,7 +173,12 @@ class Pipe:
         size = int.from_bytes(await self.reader.readexactly(8), "big")
         if size > most:
             raise EOFError
-        return await self.reader.readexactly(size)
+        return size
+
+    async def read(self, size: int) -> bytes:
+        """Return a message of so many bytes; raise EOFError or OSError if it does not come, or too slowly."""
+        async with asyncio.timeout(_MESSAGE_TIMEOUT):
+            return await self.reader.readexactly(size)
 
     async def send(self, data: bytes) -> None:
         """Send a message; return when the connection has taken it, or has ended."""
@@ -194,6 +244,7 @@ class Endpoint:
     Args:
         protocol: what is spoken.
         max_received: bytes of a message at most.
+        max_waiting: bytes of messages that have come and wait to be received.
         max_connections: connections at a time; further ones are turned away.
         strangers: processor of connections that have not said what they speak.
         tls: context for TLS.  None by ipc.
@@ -203,6 +254,7 @@ class Endpoint:
         self,
         protocol: Protocol,
         max_received: int,
+        max_waiting: int,
         max_connections: int,
         strangers: Processor,
         tls: ssl.SSLContext | None,
@@ -210,6 +262,7 @@ class Endpoint:
         self.turned_away = 0
         self._protocol = protocol
         self._max_received = max_received
+        self._room = Room(max_waiting)
         self._max_connections = max_connections
         self._strangers = strangers
         self._tls = tls
@@ -342,16 +395,20 @@ class Endpoint:
             await pipe.reader.read(1)  # returns when it has ended, or says what it may not
             return
         while True:
-            data = await pipe.read(self._max_received)
-            header = b""
-            if self._protocol.has_header:
-                size = _size_of_header(data)
-                if size is None:  # it has come too far
-                    continue
-                header, data = data[:size], data[size:]
-            taken = asyncio.Event()
-            self._messages.put_nowait((Received(data, pipe, header), taken))
-            await taken.wait()
+            size = await pipe.read_size(self._max_received)
+            async with self._room.reserved(size):
+                await self._wait_received(pipe, await pipe.read(size))
+
+    async def _wait_received(self, pipe: Pipe, data: bytes) -> None:
+        header = b""
+        if self._protocol.has_header:
+            size = _size_of_header(data)
+            if size is None:  # it has come too far
+                return
+            header, data = data[:size], data[size:]
+        taken = asyncio.Event()
+        self._messages.put_nowait((Received(data, pipe, header), taken))
+        await taken.wait()
 
 
 _numbers: Final = itertools.count(1)

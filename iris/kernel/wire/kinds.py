@@ -252,7 +252,7 @@ class Unused(Message, tag=0x1D):
 class Request(Message, tag=0x20):
     """A request: ``budget`` in milliseconds.
 
-    Flags: 1 idempotent, 2 and 4 priority, 8 timed, 16 with an idempotency key in its headers.
+    Flags: 1 idempotent, 2 and 4 priority, 8 timed, 16 with an idempotency key in its headers, 32 a survey's.
     """
 
     id: Count
@@ -324,6 +324,13 @@ class Weight(Message, tag=0x28):
 
     cluster: Name
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
+
+
+class Part(Message, tag=0x29):
+    """What one of several members for which the sender stands has answered to a survey; the last one's has no such."""
+
+    members: Annotated[int, Meta(ge=2, le=65536)]
+    outcome: Reply | Failure
 
 
 # -- broadcast: 0x30 - 0x37 --------------------------------------------------------------------------------
@@ -767,7 +774,7 @@ BY_KIND: Final[dict[int, type[Message]]] = {
 BETWEEN_REALMS: Final = frozenset(
     {
         *(Ping, Pong, Goodbye, Reset),
-        *(Request, Reply, Failure, Cancel, Awaited, Running, Timed),
+        *(Request, Reply, Failure, Cancel, Awaited, Running, Timed, Part),
         *(Broadcast, BroadcastCredit, BroadcastCreditWanted),
         *(TunnelOpen, TunnelAccept, TunnelRefuse, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
         *(Interest, SenderKey, SenderKeyWanted, Copy),

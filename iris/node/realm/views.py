@@ -43,6 +43,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
     cluster: str
     members: int
+    """Members, and for a door each program that serves there."""
     rate: float
     """Requests served."""
     p50: float | None
@@ -197,7 +198,7 @@ def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> Cluste
     together = LatencyStatistics(buckets=dict(sorted(counts.items())), total=0.0)
     return ClusterView(
         cluster=name,
-        members=len(members),
+        members=sum(served.programs for _, served in members),
         rate=sum(view.rates.get(name, 0.0) for view, _ in members),
         p50=together.percentile(50),
         p99=together.percentile(99),

@@ -6,18 +6,28 @@ are a machine (sans-IO).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, final
 
 import trio
 from msgspec import Struct, structs
 
+from iris.kernel import wire
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
+from iris.kernel.wire import kinds
 from iris.patterns.messages import Answer
 
 StopReason = Literal["all", "count", "quiet", "deadline"]
+
+_MAX_BYTES: Final = 64 << 20
+"""Bytes of the answers of those for whom one member stands."""
+
+_PART: Final = 256
+"""Bytes that one of them takes beside its payload."""
 
 
 @final
@@ -71,28 +81,39 @@ class Answers:
 
     Attributes:
         asked: ids of the members that the survey went to.
-        errors: a dict: by the id of each member that failed the ``IrisError`` that says why.
+        errors: a dict: by the id of each member that failed the ``IrisError`` that says why; of a door the last one of
+            its programs.
         ended_by: ``all`` (answered or failed), ``count``, ``quiet`` or ``deadline``; None while it goes on, and if
             the block was left before.
     """
 
-    def __init__(self, asked: tuple[NodeId, ...], rules: StopRules) -> None:
+    def __init__(self, asked: tuple[NodeId, ...], rules: StopRules, weights: Mapping[NodeId, int]) -> None:
         self.asked: Final = asked
+        self._weights: Final = dict(weights)
+        """Members that each stands for, itself included."""
         self.ended_by: StopReason | None = None
         self._rules = rules
         self._began = trio.current_time()
         self._scope = trio.CancelScope(deadline=rules.end(self._began, 0, self._began))
         self.errors: Final[dict[NodeId, IrisError]] = {}
-        self._answered: set[NodeId] = set()
-        self._send, self._receive = trio.open_memory_channel[Answer](len(asked))
+        self._answered: Counter[NodeId] = Counter()
+        self._parts: Counter[NodeId] = Counter()
+        """Answers and errors of members that stand for several, without the last one of each."""
+        self._bytes: Counter[NodeId] = Counter()
+        self._send, self._receive = trio.open_memory_channel[Answer](math.inf)
 
     def __repr__(self) -> str:
-        return f"<Answers: {len(self._answered)} of {len(self.asked)}>"
+        return f"<Answers: {self._answered.total()} of {self.expected}>"
+
+    @property
+    def expected(self) -> int:
+        """Number of answers if all answer: one of each member, of a door one of each program that serves there."""
+        return sum(self._weights.values())
 
     @property
     def missing(self) -> tuple[NodeId, ...]:
-        """The members that have not answered."""
-        return tuple(member for member in self.asked if member not in self._answered)
+        """The members that have not answered, and the doors of which a program has not."""
+        return tuple(member for member in self.asked if self._answered[member] < self._weights[member])
 
     def __aiter__(self) -> AsyncIterator[Answer]:
         return self
@@ -119,7 +140,7 @@ class Answers:
                     asking.start_soon(route)
         now = trio.current_time()
         if self._scope.cancelled_caught or self._is_counted:
-            self.ended_by = self._rules.reason(self._began, len(self._answered), now)
+            self.ended_by = self._rules.reason(self._began, self._answered.total(), now)
         else:
             self.ended_by = "all"
         if self.ended_by == "deadline":
@@ -129,15 +150,28 @@ class Answers:
 
     @property
     def _is_counted(self) -> bool:
-        return self._rules.count is not None and len(self._answered) >= self._rules.count
+        return self._rules.count is not None and self._answered.total() >= self._rules.count
 
-    def _receive_answer(self, member: NodeId, reply: Any) -> None:
+    def _admits(self, member: NodeId, part: kinds.Part) -> bool:
+        """Count a part of what a member answers; return False if it has sent more than it may."""
+        outcome = part.outcome
+        size = len(outcome.text) if isinstance(outcome, kinds.Failure) else wire.payload_size(outcome.payload)
+        self._weights[member] = part.members
+        if self._parts[member] >= part.members - 1 or self._bytes[member] + size > _MAX_BYTES:
+            return False
+        self._parts[member] += 1
+        self._bytes[member] += size + _PART
+        return True
+
+    def _receive_answer(self, member: NodeId, reply: Any, *, last: bool = False) -> None:
         """Accept a member's reply; those that came in one batch with the last one that counts are too many."""
         if self._is_counted:
             return
-        self._answered.add(member)
+        self._answered[member] += 1
+        if last and not self._parts[member]:  # it has answered as one, whatever it stands for
+            self._weights[member] = 1
         self._send.send_nowait(Answer(reply, member))
-        self._scope.deadline = self._rules.end(self._began, len(self._answered), trio.current_time())
+        self._scope.deadline = self._rules.end(self._began, self._answered.total(), trio.current_time())
 
     def _receive_failure(self, member: NodeId, error: IrisError) -> None:
         """Note why a member does not answer."""

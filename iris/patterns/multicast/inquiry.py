@@ -106,7 +106,7 @@ class Inquiry:
             except NotSent:
                 continue  # a member without room on its link is being given up
 
-    def _receive(self, member: NodeId, outcome: kinds.Reply | kinds.Failure | None) -> None:
+    def _receive(self, member: NodeId, outcome: kinds.Reply | kinds.Failure | kinds.Part | None) -> None:
         """Accept the answer of one member; None: it is gone."""
         if outcome is None and member in self._asked:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
@@ -122,8 +122,11 @@ class Inquiry:
                 else:
                     del self._waiting[member]
                     self._requests.answered(self._call, member)
-                    self._answers._receive_answer(member, value)
+                    self._answers._receive_answer(member, value, last=True)
                     self._look()
+            case kinds.Part():
+                assert self._call.part is not None
+                self._call.part(member, outcome)
             case kinds.Failure(code=code) if code == NOT_HERE:
                 text = f"node {member} of cluster {cluster!r} does not have the request, and no reply has come"
                 self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))

@@ -16,12 +16,13 @@ from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, Unknown
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background
+from iris.kernel.wire import kinds
 from iris.patterns.multicast.answers import Answers, StopRules
 from iris.patterns.multicast.inquiry import Inquiry
 from iris.patterns.multicast.relay import Relays, stands_alone
 from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority
-from iris.patterns.request import Requests
+from iris.patterns.request import EACH, Requests
 
 
 @final
@@ -55,10 +56,22 @@ class Surveys:
             cluster, payload, timeout=timeout, operation=operation, headers=headers, priority=priority
         )
         call.pattern = "survey"
+        call.flags |= EACH
         members = tuple(self._directory.member_ids(cluster))
         if not members:
             raise nobody_serves(cluster, self._mesh, self._directory)
-        answers = Answers(members, rules)
+        answers = Answers(members, rules, {member: self._directory.weight(cluster, member) for member in members})
+
+        def receive_part(member: NodeId, part: kinds.Part) -> None:
+            if answers._admits(member, part):
+                try:
+                    value = self._requests.decode_part_untrusted(part, cluster, member)
+                except IrisError as error:
+                    answers._receive_failure(member, error)
+                else:
+                    answers._receive_answer(member, value)
+
+        call.part = receive_part
 
         async def ask(member: NodeId) -> None:
             try:
@@ -68,7 +81,7 @@ class Surveys:
             except trio.ClosedResourceError:
                 answers._receive_failure(member, Unknown(f"this node was closed while node {member} had the survey"))
             else:
-                answers._receive_answer(member, reply)
+                answers._receive_answer(member, reply, last=True)
 
         alone = [member for member in members if stands_alone(self._mesh, member)]
         many = [member for member in members if not stands_alone(self._mesh, member)]

@@ -5,7 +5,17 @@ cancelling the caller cancels the handler.  Not here: the answering side (iris.p
 member (iris.cluster.balancing).
 """
 
-from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, UNDO, UNDOES, Call
+from iris.patterns.request.call import (
+    EACH,
+    IDEMPOTENCY_KEY,
+    IDEMPOTENT,
+    KEYED,
+    PRIORITY_SHIFT,
+    TIMED,
+    UNDO,
+    UNDOES,
+    Call,
+)
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.options import PLAIN, REPEATED, RequestOptions, check_preference, preference_of
 from iris.patterns.request.requests import (
@@ -15,7 +25,7 @@ from iris.patterns.request.requests import (
 
 __all__ = (
     "Begun", "Call", "Deadlines",
-    "DRAINING", "ELSEWHERE", "EXPIRED", "IDEMPOTENCY_KEY", "IDEMPOTENT", "IN_DOUBT", "KEYED", "MEMBER_LEFT",
+    "DRAINING", "EACH", "ELSEWHERE", "EXPIRED", "IDEMPOTENCY_KEY", "IDEMPOTENT", "IN_DOUBT", "KEYED", "MEMBER_LEFT",
     "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PAUSED",
     "PLAIN", "PRIORITY_SHIFT", "REPEATED", "TIMED", "TOO_LARGE", "UNDO", "UNDOES", "RequestOptions", "Requests",
     "check_preference", "failure_of", "preference_of", "refusal_of",

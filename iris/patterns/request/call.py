@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, final
 
 from msgspec import Struct
@@ -23,6 +24,9 @@ TIMED: Final = 8
 
 KEYED: Final = 16
 """Flag of a request: its outcome is kept under the key in its header ``IDEMPOTENCY_KEY``."""
+
+EACH: Final = 32
+"""Flag of a request that is a survey's: each of those for whom the member stands answers it; see ``kinds.Part``."""
 
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 """Header of a request; only with the flag ``KEYED`` it means something here."""
@@ -51,6 +55,8 @@ class Call(Struct, eq=False):
         picker: chooser of members; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
         pattern: ``request``, or ``survey`` for the part of a survey.
+        part: called with what others than the last answer for whom the member stands.  None: the flag ``EACH`` is not
+            set, and the member answers once.
         asked: member that was asked last.
         stuck: members that it has blocked, or that fell silent while they had it, and from which it was taken away.
     """
@@ -72,6 +78,7 @@ class Call(Struct, eq=False):
     picker: Picker | None
     tried: set[NodeId]
     pattern: Literal["request", "survey"] = "request"
+    part: Callable[[NodeId, kinds.Part], None] | None = None
     asked: NodeId = NodeId("")
     stuck: int = 0
 

@@ -192,12 +192,13 @@ class Requests(PeerObserver):
         self._silent: dict[NodeId, int] = {}
         """Members that live and say nothing, with the number of frames that had come from each."""
         self._doubted = Deadlines(self._waiting, self._leave)
-        self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
+        self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | kinds.Part | None], None]]] = {}
         """Receivers of the outcomes of requests that went to many, by number; None: this member is gone."""
         mesh.register(kinds.Reply, self._receive_reply)
         mesh.register(kinds.Failure, self._receive_failure)
         mesh.register(kinds.Running, self._receive_running)
         mesh.register(kinds.Timed, self._receive_timed)
+        mesh.register(kinds.Part, self._receive_part)
         mesh.register(kinds.Blocked, self._receive_blocked)
 
     async def run(self) -> None:
@@ -704,6 +705,27 @@ class Requests(PeerObserver):
         attempt = self._waiting.get(message.id)
         if attempt is not None and attempt.member == peer.node:
             attempt.times = message.waited / 1e6, message.ran / 1e6
+
+    def _receive_part(self, peer: Peer, part: kinds.Part) -> None:
+        number = part.outcome.id
+        attempt = self._waiting.get(number)
+        if attempt is None:
+            if number in self.gathering:
+                self.gathering[number](peer.node, part)
+        elif attempt.member == peer.node and attempt.outcome is None and attempt.call.part is not None:
+            attempt.call.part(peer.node, part)
+
+    def decode_part_untrusted(self, part: kinds.Part, cluster: str, member: NodeId) -> Any:
+        """Return what one for whom a member stands has replied; raise IrisError if it has failed, or is too large."""
+        outcome = part.outcome
+        if isinstance(outcome, kinds.Failure):
+            raise failure_of(cluster, member, outcome)
+        size = wire.payload_size(outcome.payload)
+        if size > self._arriving.max_payload:
+            excess = self._arriving.payload_excess(size)
+            self._arriving.refused("reply", excess, member, cluster, None)
+            raise RemoteError(REPLY_TOO_LARGE, excess.text)
+        return self.decode_reply_untrusted(outcome.payload, cluster, member)
 
     def _may_hedge(self, call: Call) -> bool:
         """Return whether a second member may be asked: there is one, and the first is not blocked by the request."""

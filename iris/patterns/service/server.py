@@ -277,6 +277,13 @@ class Server(PeerObserver):
                 job.peer.link.post(kinds.Timed(job.identifier, int(waited * 1e6), int(taken * 1e6)), 0)
         self._post(job.peer, reply, size)
 
+    def answer_part(self, job: PendingRequest, part: kinds.Part, size: int) -> None:
+        """See ``PoolHost``."""
+        try:
+            job.peer.link.post(part, size, flush=True)
+        except NotSent:  # the caller sees by the others that one is missing
+            self._mesh.refusals["reply without room on the link"] += 1
+
     def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:
         self._post(peer, kinds.Failure(identifier, code, text, retry_after_ms), len(text))
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol, Self, Type
 from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.names import check_name
+from iris.kernel.names import OWN, check_name
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.rates import check_rate
 from iris.patterns.messages import Message, OwnNode, Request
@@ -74,7 +74,6 @@ def _version() -> str:
 
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves; its reply is what ``Service.describe`` returns."""
-_OURS: Final = "iris."
 EVERY: Final = "*"
 """Key of the handlers that serve whatever operation has none of its own; no operation has this name."""
 _ATTRIBUTES: Final = (
@@ -406,8 +405,8 @@ class Service:
             ConfigError: a second handler for the operation, a type that cannot be converted, an ``async def`` with
                 ``thread=True`` or ``process=True``, or a handler that a process cannot import.
         """
-        if isinstance(operation, str) and operation.startswith(_OURS):
-            raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")
+        if isinstance(operation, str) and operation.startswith(OWN):
+            raise ConfigError(f"operation {operation!r}: names that begin with {OWN!r} are Iris's own")
 
         name = operation if isinstance(operation, str) else None
         options = OperationOptions(name, thread, process)

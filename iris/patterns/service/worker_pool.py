@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
@@ -37,6 +37,7 @@ from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
+    EACH,
     EXPIRED,
     IDEMPOTENCY_KEY,
     KEYED,
@@ -184,6 +185,8 @@ class ServiceStatistics(Statistics, frozen=True, kw_only=True):
     """Tunnels whose handler raised, or whose other end was lost."""
     tunnels_cancelled: int
     """Tunnels whose handler was still at work when this member left."""
+    programs: int = 1
+    """Members that it stands for: programs that serve through a door, or this one alone."""
     processes: int = 0
     """Processes for handlers that run or start."""
     processes_died: int = 0
@@ -227,6 +230,10 @@ class PoolHost(CreditReporter, Protocol):
 
     def answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         """Send the outcome of a request, of so many bytes.  Called once for each, before ``forget``."""
+        ...
+
+    def answer_part(self, job: PendingRequest, part: kinds.Part, size: int) -> None:
+        """Send a part of the outcome of a survey's request, of so many bytes.  Called before ``answer``."""
         ...
 
     def forget(self, job: PendingRequest) -> None:
@@ -417,6 +424,7 @@ class WorkerPool:
             tunnels_served=self._tunnels_served,
             tunnels_failed=self._tunnels_failed,
             tunnels_cancelled=self._tunnels_cancelled,
+            programs=self.weight,
             processes=processes.processes,
             processes_died=processes.died,
             processes_killed=processes.killed,
@@ -843,6 +851,8 @@ class WorkerPool:
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
+        if job.flags & EACH:
+            structs.force_setattr(request, "_part", partial(self._answer_part, job, request))
         observer = self._host.observer
         seen: Observed | None = None
         if observer is not None and job.headers:
@@ -875,6 +885,21 @@ class WorkerPool:
         self._served += 1
         size = len(payload) if type(payload) is bytes else wire.payload_size(payload)
         return kinds.Reply(job.identifier, payload), size
+
+    def _answer_part(self, job: PendingRequest, request: Request, members: int, answer: object) -> None:
+        """Send what one of those for whom the handler stands has answered to a survey: a value, or its error."""
+        self.received += 1
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            payload = encoded(answer, self._host.config.max_payload)
+        except Exception as error:  # noqa: BLE001 -- as in ``_call``
+            outcome, size = self._fail(job, error, request)
+        else:
+            self._served += 1
+            outcome, size = kinds.Reply(job.identifier, payload), wire.payload_size(payload)
+        if not job.cancelled:
+            self._host.answer_part(job, kinds.Part(members, outcome), size)
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         if isinstance(error, Unserved):

@@ -185,7 +185,7 @@ def test_all_members_are_told_and_asked(run: Run) -> None:
         lines = [json.loads(line) for line in (await place.post("/survey/greeters", b"\x00")).body.splitlines()]
         member = str(place.member.id)
         assert lines[0] == {"member": member, "payload": base64.b64encode(b"\x00").decode(), "encoding": "base64"}
-        assert lines[1:] == [{"ended_by": "all", "missing": [], "errors": {}}]
+        assert lines[1:] == [{"ended_by": "all", "expected": 1, "missing": [], "errors": {}}]
         told = await place.post("/survey/greeters?operation=fail", 1)
         assert told.headers["content-type"] == "application/x-ndjson"
         last = json.loads(told.body)

@@ -18,6 +18,7 @@ import iris
 import iris.aio
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
+from tests.support.door_messages import check
 from tests.support.doors import Place, Run
 
 PROTOCOL = Subprotocol("iris.serve.1")
@@ -34,9 +35,12 @@ class Program:
         """Return the next message, a payload of bytes in it as such."""
         message = await self.socket.recv()
         if isinstance(message, str):
-            return dict(json.loads(message))
-        head, _, payload = message.partition(b"\n")
-        return {**json.loads(head), "payload": payload}
+            read = dict(json.loads(message))
+        else:
+            head, _, payload = message.partition(b"\n")
+            read = {**json.loads(head), "payload": payload}
+        check("door", read)
+        return read
 
     async def send(self, kind: str, **fields: Any) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
@@ -168,7 +172,7 @@ def test_a_program_has_as_many_requests_as_it_takes(run: Run) -> None:
     run(work, rights=RIGHTS)
 
 
-def test_a_broadcast_reaches_every_program_and_a_survey_one(run: Run) -> None:
+def test_a_broadcast_and_a_survey_reach_every_program(run: Run) -> None:
     async def work(place: Place) -> None:
         async with serving(place) as one, serving(place) as other:
             await place.member.broadcast("orders", {"all": True})
@@ -179,9 +183,72 @@ def test_a_broadcast_reaches_every_program_and_a_survey_one(run: Run) -> None:
             async with asyncio.TaskGroup() as tasks:
                 serve = [tasks.create_task(serve_all(program)) for program in (one, other)]
                 async with place.member.survey("orders", 7, timeout=60) as answers:
-                    assert [(one.member, one.payload) async for one in answers] == [(place.node.id, 7)]
+                    assert [(one.member, one.payload) async for one in answers] == [(place.node.id, 7)] * 2
+                    assert (answers.expected, answers.missing, answers.errors) == (2, (), {})
                 for task in serve:
                     task.cancel()
+            counted = place.node.statistics().services["orders"]
+            assert (counted.received, counted.served, counted.programs) == (2, 2, 2)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_program_that_is_silent_fails_or_goes_costs_a_survey_its_own_answer(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with serving(place) as silent, serving(place) as fails, serving(place) as answers_it:
+            while place.member._inner._membership.weight("orders", place.node.id) != 3:
+                await asyncio.sleep(0.01)
+            async with place.member.survey("orders", 7, timeout=3) as answers:
+                asked = await fails.next()
+                await fails.send("error", id=asked["id"], code="no-tea")
+                asked = await answers_it.next()
+                await answers_it.send("reply", id=asked["id"], payload=1)
+                assert [one.payload async for one in answers] == [1]
+            assert (answers.ended_by, answers.expected, answers.missing) == ("deadline", 3, (place.node.id,))
+            assert isinstance(answers.errors[place.node.id], iris.RemoteError)
+            asked, told = await silent.next(), await silent.next()
+            assert (asked["type"], told) == ("request", {"type": "cancel", "id": asked["id"]})
+
+            async with place.member.survey("orders", 8, timeout=60) as answers:
+                asked = await fails.next()
+                await fails.socket.close()
+                for program in (silent, answers_it):
+                    asked = await program.next()
+                    await program.send("reply", id=asked["id"], payload=2)
+                assert [one.payload async for one in answers] == [2, 2]
+            assert (answers.ended_by, answers.expected, answers.missing) == ("all", 3, (place.node.id,))
+            assert isinstance(answers.errors[place.node.id], iris.Unknown)
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_survey_over_a_tree_counts_every_program(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with (
+            serving(place) as one, serving(place) as other, place.member.join("orders", iris.Service("orders")),
+            iris.aio.open_node("asking", config=iris.Config(relay_above=1)) as asking, asyncio.TaskGroup() as tasks,
+        ):  # fmt: skip
+            serve = [tasks.create_task(serve_all(program)) for program in (one, other)]
+            await asking.wait_for("orders", members=2)
+            async with asking.survey("orders", 7, timeout=60) as answers:
+                assert [one.payload async for one in answers] == [7, 7]
+            assert (answers.ended_by, answers.expected, answers.missing) == ("all", 3, (place.member.id,))
+            for task in serve:
+                task.cancel()
+
+    run(work, rights=RIGHTS)
+
+
+def test_a_survey_ends_with_as_many_programs_as_it_counts(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with serving(place) as one, serving(place) as other:
+            async with place.member.survey("orders", 7, timeout=60, count=1) as answers:
+                asked = await one.next()
+                await one.send("reply", id=asked["id"], payload=1)
+                assert [one.payload async for one in answers] == [1]
+            assert (answers.ended_by, answers.expected) == ("count", 2)
+            asked, told = await other.next(), await other.next()
+            assert (asked["type"], told["type"]) == ("request", "cancel")
 
     run(work, rights=RIGHTS)
 
@@ -409,6 +476,17 @@ async def until_queued(place: Place, count: int) -> None:
 
 def service_of(place: Place) -> Any:
     return place.node.statistics().services["orders"]
+
+
+@pytest.mark.parametrize("name", ["iris.nodes", "iris.nodes.drain", "iris.door", "bridge", "bridge.primary-0"])
+def test_no_right_is_one_to_serve_for_iris_itself(run: Run, name: str) -> None:
+    async def work(place: Place) -> None:
+        async with serving(place, "bridges"), dialled(place, name) as program:  # the former is none of those
+            assert await program.ending() == (4403, f"not_allowed: client web may not serve {name!r}")
+        with pytest.raises(iris.ConfigError, match="a name of Iris itself"):
+            grant(place.tokens, "other", serve=("orders", name))
+
+    run(work, rights={"serve": (">",)})
 
 
 def test_without_the_right_nobody_serves(run: Run) -> None:

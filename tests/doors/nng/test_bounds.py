@@ -14,7 +14,8 @@ from typing import Any
 import pynng
 import pytest
 
-from iris.doors.nng import answering, counters, open_nng_door
+from iris.doors.nng import answering, counters, open_nng_door, sockets
+from iris.doors.nng.sockets import Room
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.place import GREETINGS, Place, framed, open_place
 from tests.support.doors import Run, run_in_realm
@@ -40,6 +41,45 @@ def test_a_message_too_large_is_refused_and_a_huge_one_ends_its_connection(run: 
             async with place.dial(protocol) as raw:
                 raw.writer.write(b"\x01" + (1 << 62).to_bytes(8, "big") + b"x")
                 assert await raw.is_ended()
+        assert await is_served(place)
+
+    run(work, max_payload=1000)
+
+
+def test_messages_that_wait_have_so_many_bytes_together_and_come_in_turn() -> None:
+    async def main() -> None:
+        room, began = Room(10), list[int]()
+
+        async def wait(number: int, size: int, until: asyncio.Event) -> None:
+            async with room.reserved(size):
+                began.append(number)
+                await until.wait()
+
+        ends = [asyncio.Event() for _ in range(5)]
+        tasks = [asyncio.create_task(wait(at, size, ends[at])) for at, size in enumerate((6, 4, 3, 20, 1))]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (began, room.taken) == ([0, 1], 10)
+        tasks[2].cancel()
+        ends[1].set()
+        await tasks[1]
+        await asyncio.sleep(0)
+        assert (began, room.taken) == ([0, 1], 6), "the next one is larger than all, and waits to be alone"
+        for end in ends:
+            end.set()
+        await asyncio.wait(tasks)
+        assert (began, room.taken) == ([0, 1, 3, 4], 0)
+
+    asyncio.run(main())
+
+
+def test_one_that_announces_a_message_and_sends_none_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_MESSAGE_TIMEOUT", 0.2)
+
+    async def work(place: Place) -> None:
+        async with place.dial("push") as raw:
+            raw.writer.write(b"\x01" + (900).to_bytes(8, "big") + b"x")
+            assert await raw.is_ended()
         assert await is_served(place)
 
     run(work, max_payload=1000)

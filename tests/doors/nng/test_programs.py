@@ -85,7 +85,7 @@ def test_the_program_in_c_asks_surveys_publishes_and_follows(tmp_path: Path, mon
         r"request \[200 text\] hello world\n"
         r"refusal \[404 no_such_cluster\] no reachable member serves the cluster 'nobody'\n"
         r'survey \[200 json\] {"answers":\[{"member":"[0-9a-f]{32}","payload":"hello is anybody there\?"}\],'
-        r'"ended_by":"all","missing":\[\],"errors":{}}\n'
+        r'"ended_by":"all","expected":1,"missing":\[\],"errors":{}}\n'
         r'event \[orders.tea json id=[0-9a-f]{8}-1\] {"amount":3}\n',
         said,
     )

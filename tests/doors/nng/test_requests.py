@@ -112,7 +112,8 @@ def test_a_survey_is_answered_once_with_what_all_say(run: Run) -> None:
             line, body = await survey(b"greeters text timeout=20\nhello")
             assert line == b"200 json"
             assert json.loads(body) == {
-                "answers": [{"member": member, "payload": "hello"}], "ended_by": "all", "missing": [], "errors": {},
+                "answers": [{"member": member, "payload": "hello"}], "ended_by": "all", "expected": 1,
+                "missing": [], "errors": {},
             }  # fmt: skip
             line, body = await survey(b"greeters timeout=20\n\x00")
             assert json.loads(body)["answers"] == [{"member": member, "payload": "AA==", "encoding": "base64"}]

@@ -66,6 +66,22 @@ async def test_a_survey_finds_rates_members_and_percentiles(autojump_clock: obje
         assert (cluster.rate, cluster.p50) == (0.0, None)
 
 
+async def test_programs_behind_a_member_count_as_members(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as one,
+        network.open_node("store") as two,
+        network.open_node("operator") as operator,
+        one.join("store", _store()),
+        two.join("store", _store()) as door,
+    ):
+        await operator.wait_for("store", 2)
+        door._serving.resize(24, 3)
+        await trio.sleep(1)
+        (cluster,) = (await RealmSurvey(operator).collect()).clusters()
+        assert cluster.members == 4
+
+
 async def test_a_member_that_leaves_is_gone_from_the_next_survey(autojump_clock: object) -> None:
     async with open_network() as network, network.open_node("operator") as operator:
         async with network.open_node("store") as one, one.join("store", _store()):
@@ -117,8 +133,12 @@ async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> Non
         assert operator.clusters() == ()
         assert operator.statistics().services == {}
         assert [other.clusters for other in operator.nodes()] == [()]
-        with pytest.raises(iris.ConfigError, match=r"iris\.nodes"):
-            async with one.join("iris.nodes", iris.Service("iris.nodes")):
+        for name in ("iris.nodes", "iris.door", "iris.anything"):
+            with pytest.raises(iris.ConfigError, match=f"'{name}': names that begin with 'iris.' are Iris's own"):
+                async with one.join(name, iris.Service(name)):
+                    pass
+        with pytest.raises(iris.ConfigError, match=r"Iris's own"):
+            async with one.state("iris.nodes"):
                 pass
 
 
