@@ -1,4 +1,4 @@
-"""The door for nng: REQ asks a cluster, SURVEYOR surveys one, PUSH publishes, SUB follows topics.
+"""The door for nng: REQ asks a cluster, SURVEYOR surveys one, PUSH publishes, SUB follows topics; REP and RESPONDENT serve.
 
 ::
 
