@@ -112,7 +112,9 @@ def door(
             if mqtt_at:
                 sockets = _listening(stack, mqtt_at, plaintext or tls is not None)
                 mqtt_door = await stack.enter_async_context(
-                    mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
+                    mqtt.open_mqtt_door(
+                        node, clients, sockets=sockets, tls=tls, clusters=clusters, max_connections=max_connections
+                    )
                 )
                 stack.callback(lambda: _print_counters("MQTT", mqtt_door.statistics()))
                 _print_addresses("mqtts" if tls else "mqtt", sockets)

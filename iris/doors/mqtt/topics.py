@@ -1,7 +1,7 @@
 """Topics of MQTT as those of Iris, and back: ``/`` is ``.``, ``+`` is ``*``, and ``#`` at the end is ``>``.
 
-MQTT knows levels that Iris cannot hold: empty ones, those with dots or spaces, and more than 32.  Those are refused, as
-are topics that begin with ``$``, which MQTT keeps for servers.  Only what a bridge of Mosquitto says of itself is
+A space or dot of a level is ``%20`` or ``%2E`` in Iris.  MQTT knows levels that Iris cannot hold: empty ones, controls,
+and more than 32.  Those are refused, as are topics that begin with ``$``, which MQTT keeps for servers.  Only what a bridge of Mosquitto says of itself is
 taken, as it would not connect otherwise; it goes nowhere.
 """
 
@@ -16,8 +16,8 @@ from iris.kernel.topic_syntax import is_pattern, is_topic
 
 _SHARED: Final = "$share/"
 
-_UNSUPPORTED: Final = re.compile(r"[.*>+#]")
-"""Characters that a level cannot have, as they mean something else in the other language."""
+_UNSUPPORTED: Final = re.compile(r"[*>+#]|%20|%2E")
+"""Parts that a level cannot have, as they mean something else in the other language."""
 
 _UNTELLABLE: Final = re.compile(r"[/+#]|^\$")
 """Characters that a topic of Iris cannot have if MQTT is to know it."""
@@ -39,17 +39,19 @@ def is_state_of_bridge(name: str) -> bool:
 
 def topic_of(name: str) -> str:
     """Return the topic that a topic name of MQTT stands for; raise Problem if there is none."""
-    topic = name.replace("/", ".")
+    topic = _escaped(name)
     if _UNSUPPORTED.search(name) or name.startswith("$") or not is_topic(topic):
-        raise Problem(
-            400, "bad_topic", f"{name!r:.300} is no topic here: no empty levels, dots, spaces, wildcards or $"
-        )
+        raise Problem(400, "bad_topic", f"{name!r:.300} is no topic here: no empty levels, controls, wildcards or $")
     return topic
 
 
 def name_of(topic: str) -> str | None:
     """Return the topic name by which MQTT knows a topic; None if it cannot."""
-    return None if _UNTELLABLE.search(topic) else topic.replace(".", "/")
+    return None if _UNTELLABLE.search(topic) else topic.replace(".", "/").replace("%20", " ").replace("%2E", ".")
+
+
+def _escaped(text: str) -> str:
+    return text.replace(".", "%2E").replace(" ", "%20").replace("/", ".")
 
 
 def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
@@ -67,10 +69,10 @@ def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
         group, _, rest = text.removeprefix(_SHARED).partition("/")
     levels = rest.split("/")
     has_rest = levels[-1] == "#"
-    tokens = ["*" if level == "+" else level for level in (levels[:-1] if has_rest else levels)]
-    is_unsupported = any(part != "*" and _UNSUPPORTED.search(part) for part in tokens) or "*" in levels
+    tokens = ["*" if level == "+" else _escaped(level) for level in (levels[:-1] if has_rest else levels)]
+    is_unsupported = any(level != "+" and _UNSUPPORTED.search(level) for level in (levels[:-1] if has_rest else levels))
     parent, deeper = ".".join(tokens), ".".join([*tokens, ">"])
     patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
     if is_unsupported or rest.startswith("$") or not all(map(is_pattern, patterns)):
-        raise Problem(400, "bad_topic", f"{text!r:.300} is no filter here: no empty levels, dots, spaces or $")
+        raise Problem(400, "bad_topic", f"{text!r:.300} is no filter here: no empty levels, controls or $")
     return RequestedTopic(patterns, group)

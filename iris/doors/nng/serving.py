@@ -187,11 +187,11 @@ class _Program:
             if not asked.reply.done():
                 asked.reply.set_exception(Unserved(MEMBER_LEFT))
 
-    async def tell(self, message: Message) -> bool:
+    async def tell(self, _: Message, /) -> bool:
         """See ``Program``: nng has nothing for a broadcast."""
         return False
 
-    async def talk(self, tunnel: iris.aio.Tunnel) -> None:
+    async def talk(self, _: iris.aio.Tunnel, /) -> None:
         """See ``Program``: nng has no tunnels."""
         raise RemoteError("no_such_operation", "a program of nng has no tunnels")
 

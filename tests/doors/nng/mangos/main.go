@@ -26,7 +26,7 @@ var protocols = map[string]func() (mangos.Socket, error){
 
 func must(err error) {
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
@@ -58,7 +58,7 @@ func hear(socket mangos.Socket) []byte {
 func serve(address string) {
 	protocol := address[strings.LastIndex(address, ".")+1:]
 	socket := open(protocol, address)
-	must(socket.SetOption(mangos.OptionRecvDeadline, time.Duration(0)))
+	must(socket.SetOption(mangos.OptionRecvDeadline, time.Hour))
 	for {
 		_, payload, _ := bytes.Cut(hear(socket), []byte("\n"))
 		must(socket.Send(append([]byte("200 text\n"+protocol+": "), bytes.ToUpper(payload)...)))
