@@ -12,7 +12,7 @@ from iris.kernel.topic_syntax import is_pattern, is_topic
 
 
 @pytest.mark.parametrize(
-    ("name", "topic"), [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$"), ("a b/c.d", "a%20b.c%2Ed")]
+    ("name", "topic"), [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$"), ("a b/c.d", "a%20b.c%2Ed"), ("/a//b/", "%00.a.%00.b.%00")]
 )
 def test_names_are_topics_and_back(name: str, topic: str) -> None:
     assert topic_of(name) == topic
@@ -20,7 +20,7 @@ def test_names_are_topics_and_back(name: str, topic: str) -> None:
 
 
 BAD_NAMES = (
-    "", "/", "/a", "a/", "a//b", "a%20b", "a%2Eb", "a\tb", "$SYS/x", "a/+", "#", "a/*", ">", "a\n", "\ud800", "x" * 257,
+    "", "a/%00", "a%20b", "a%2Eb", "a\tb", "$SYS/x", "a/+", "#", "a/*", ">", "a\n", "\ud800", "x" * 257,
     "/".join(["a"] * 33),
 )  # fmt: skip
 
@@ -44,6 +44,8 @@ FILTERS = [
     ("+", ("*",)),
     ("+/b/+", ("*.b.*",)),
     ("#", (">",)),
+    ("/", ("%00.%00",)),
+    ("/+/#", ("%00.*", "%00.*.>")),
     ("a/#", ("a", "a.>")),
     ("+/#", ("*", "*.>")),
 ]
@@ -58,7 +60,7 @@ def test_filters_are_patterns(text: str, patterns: tuple[str, ...]) -> None:
 
 
 BAD_FILTERS = (
-    "", "/", "a//#", "/#", "a/", "#/a", "a/#/b", "a#", "a+/b", "+a", "*", "a/*", ">", "a/>", "a%20b", "a/%2E/#", "a\tb", "$SYS/#",
+    "", "a%00/#", "#/a", "a/#/b", "a#", "a+/b", "+a", "*", "a/*", ">", "a/>", "a%20b", "a/%2E/#", "a\tb", "$SYS/#",
     "$share/g", "$share/g/", "$share", "$share/g/$SYS", "/".join(["a"] * 33),
     "/".join(["a"] * 32) + "/#",
 )  # fmt: skip
