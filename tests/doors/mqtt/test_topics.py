@@ -12,7 +12,8 @@ from iris.kernel.topic_syntax import is_pattern, is_topic
 
 
 @pytest.mark.parametrize(
-    ("name", "topic"), [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$"), ("a b/c.d", "a%20b.c%2Ed"), ("/a//b/", "%00.a.%00.b.%00")]
+    ("name", "topic"),
+    [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$"), ("a b/c.d", "a%20b.c%2Ed"), ("/a//b/", "%00.a.%00.b.%00")],
 )
 def test_names_are_topics_and_back(name: str, topic: str) -> None:
     assert topic_of(name) == topic
