@@ -121,7 +121,11 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     check_name(name, "client")
     lists = {right: fields.get(right, []) for right in RIGHTS}
     digest, expires = fields["sha256"], fields.get("expires")
-    if set(fields) - {"sha256", "expires", "subscriptions", *_RATES, *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
+    if (
+        set(fields) - {"sha256", "expires", "subscriptions", *_RATES, *RIGHTS}
+        or not isinstance(digest, str)
+        or len(digest) != 64
+    ):
         raise ValueError(name)
     if expires is not None:
         expires = _time(expires)
@@ -210,7 +214,11 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
             "sha256": token.digest,
             # Without empty ones: an earlier version takes no file that names a right which it does not know.
             **{right: list(getattr(token, right)) for right in RIGHTS if getattr(token, right)},
-            **{name: value for name in ("expires", *_RATES, "subscriptions") if (value := getattr(token, name)) is not None},
+            **{
+                name: value
+                for name in ("expires", *_RATES, "subscriptions")
+                if (value := getattr(token, name)) is not None
+            },
         }
         for name, token in tokens.items()
     }

@@ -40,7 +40,9 @@ def test_a_token_keeps_its_rates_and_others_have_none(tmp_path: Path) -> None:
         Clients(tokens, lambda: NOW)
 
 
-def test_a_token_says_how_many_subscriptions_its_bearer_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_says_how_many_subscriptions_its_bearer_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for wrong in (0, 4097, True, "7"):
         with pytest.raises(ConfigError, match="a whole number from 1 to 4096"):
             grant(tmp_path / "tokens", "wrong", subscriptions=wrong)  # type: ignore[arg-type]

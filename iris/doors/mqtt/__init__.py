@@ -19,8 +19,9 @@ alone.
 A request of MQTT 5 goes to ``$call/CLUSTER``, and its reply to the response topic; who subscribes to ``$serve/CLUSTER``
 gets requests and publishes replies to theirs.
 
-Not here: QoS 2, sessions that outlive connections, topic aliases and "no local", which are refused; the expiry of messages and the format of payloads, which are not passed on; "retain as published":
-only what was published before the subscription says that it is retained.  Filters that overlap have an event each.
+Not here: QoS 2, sessions that outlive connections, topic aliases and "no local", which are refused; the expiry of
+messages and the format of payloads, which are not passed on; "retain as published": only what was published before the
+subscription says that it is retained. Filters that overlap have an event each.
 """
 
 from iris.doors.mqtt.counters import MqttStatistics

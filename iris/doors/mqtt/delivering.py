@@ -10,8 +10,8 @@ from typing import Final, final
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
-from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
 from iris.doors.mqtt.exchanging import SERVE, Exchange
+from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
 from iris.doors.mqtt.payloads import CORRELATION, RESPONSE, encoded, exchange_properties
 from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, final
 
 import trio
@@ -222,10 +222,8 @@ class Exchange:
         return True
 
     async def _sent(self, data: bytes) -> None:
-        try:
+        with suppress(Lost):  # as the task that reads sees, too
             await self._send(data)
-        except Lost:
-            pass  # as the task that reads sees, too
 
     def done(self, topic: str) -> None:
         """Forget a request that nobody waits for any more, or that is answered."""

@@ -1,8 +1,9 @@
 """Topics of MQTT as those of Iris, and back: ``/`` is ``.``, ``+`` is ``*``, and ``#`` at the end is ``>``.
 
-In Iris a space of a level is ``%20``, a dot ``%2E``, and an empty level ``%00``.  MQTT knows levels that Iris cannot hold:
-those with controls, and more than 32.  Those are refused, as are topics that begin with ``$``, which MQTT keeps for servers.  Only what a bridge of Mosquitto says of itself is
-taken, as it would not connect otherwise; it goes nowhere.
+In Iris a space of a level is ``%20``, a dot ``%2E``, and an empty level ``%00``.  MQTT knows levels that Iris cannot
+hold: those with controls, and more than 32.  Those are refused, as are topics that begin with ``$``, which MQTT keeps
+for servers.  Only what a bridge of Mosquitto says of itself is taken, as it would not connect otherwise; it goes
+nowhere.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
     levels = rest.split("/")
     has_rest = levels[-1] == "#"
     tokens = ["*" if level == "+" else _escaped(level) for level in (levels[:-1] if has_rest else levels)]
-    is_unsupported = not rest or any(level != "+" and _UNSUPPORTED.search(level) for level in (levels[:-1] if has_rest else levels))
+    is_unsupported = not rest or any(
+        level != "+" and _UNSUPPORTED.search(level) for level in (levels[:-1] if has_rest else levels)
+    )
     parent, deeper = ".".join(tokens), ".".join([*tokens, ">"])
     patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
     if is_unsupported or rest.startswith("$") or not all(map(is_pattern, patterns)):

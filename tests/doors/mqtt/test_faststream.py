@@ -13,9 +13,9 @@ from tests.support.doors import Counted, Run, greeters
 
 pytest.importorskip("faststream.mqtt", reason="FastStream is not installed: pip install 'faststream[mqtt]'")
 
-from faststream import Path  # noqa: E402
-from faststream.mqtt import MQTTBroker, QoS  # noqa: E402
-from faststream.security import SASLPlaintext  # noqa: E402
+from faststream import Path
+from faststream.mqtt import MQTTBroker, QoS
+from faststream.security import SASLPlaintext
 
 RIGHTS: Any = {"call": (">",), "serve": ("orders",), "publish": (">",), "subscribe": (">",)}
 

@@ -14,9 +14,9 @@ from tests.support.doors import Counted, Run, greeters
 
 pytest.importorskip("paho.mqtt.client", reason="Paho is not installed: pip install paho-mqtt")
 
-from paho.mqtt import client as paho  # noqa: E402
-from paho.mqtt.packettypes import PacketTypes  # noqa: E402
-from paho.mqtt.properties import Properties  # noqa: E402
+from paho.mqtt import client as paho
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 RIGHTS: Any = {"call": ("greeters",), "serve": ("orders",)}
 
