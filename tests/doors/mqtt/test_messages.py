@@ -369,7 +369,7 @@ def test_a_lost_connection_has_a_will_and_one_that_was_ended_has_none(run: Run) 
 
 
 WRONG_WILLS = [
-    (mqtt5.Will("a.b"), 0x90),
+    (mqtt5.Will("a>b"), 0x90),
     (mqtt5.Will("secret"), 0x87),
     (mqtt5.Will("open", qos=QoS.EXACTLY_ONCE), 0x9B),
 ]
