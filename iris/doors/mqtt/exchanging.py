@@ -113,7 +113,7 @@ class Exchange:
         timeout = TIMEOUT if expiry is None else min(float(expiry), LONGEST)
         with ExitStack() as stack:
             stack.enter_context(self.client.calling())
-            stack.enter_context(self.client.holding())(len(packet.payload) * AS_VALUE)
+            stack.enter_context(self.client.holding())(_size(packet, payload))
             options: dict[str, Any] = {"operation": operation or None, "timeout": timeout, "headers": headers}
             asking = self._request(cluster, payload, options, response, packet.properties)
             task = self._tasks.create_task(self.client.processor.metered(asking))
@@ -192,9 +192,8 @@ class Exchange:
                 finally:
                     program.lose()
         except Problem as problem:
-            if ready.done():
-                raise
-            ready.set_exception(problem)
+            if not ready.done():  # else its token has ended, and so does the connection
+                ready.set_exception(problem)
 
     def ask(self, packet: Callable[[str], bytes]) -> tuple[str, _Asked]:
         """Send a request to the client, whose packet is made with the topic of its reply.
@@ -234,13 +233,14 @@ class Exchange:
         asked = self._asked.get(packet.topic)
         if asked is None or asked.reply.done():
             return
-        size = len(packet.payload) * AS_VALUE
         code = dict(packet.properties.get(Property.USER, ())).get(ERROR)
         try:
-            self.client.hold(size)
-            asked.size = size
             if code is None:
-                asked.reply.set_result(payload_of(packet))
+                payload = payload_of(packet)
+                size = _size(packet, payload)
+                self.client.hold(size)
+                asked.size = size
+                asked.reply.set_result(payload)
                 self.counted.served += 1
                 return
             if not is_name(code) or len(code) > _MAX_CODE:
@@ -343,6 +343,11 @@ class _Program:
             if not asked.reply.done():
                 asked.reply.set_exception(Unserved(MEMBER_LEFT))
         self._done.set()
+
+
+def _size(packet: Publish, payload: object) -> int:
+    """Return the bytes that a payload takes while it is worked on."""
+    return len(packet.payload) * (1 if isinstance(payload, bytes) else AS_VALUE)
 
 
 def _origin(given: Request | Message) -> list[tuple[str, str]]:
