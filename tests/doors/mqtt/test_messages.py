@@ -131,7 +131,6 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("a>b", b"", {}, 0x90),
     ("secret", b"", {}, 0x87),
     ("open", b"{", {"content_type": "application/json; charset=utf-8"}, 0x99),
-    ("open", b"", {"response_topic": "r/#"}, 0x83),
     ("$call/open", b"", {}, 0x83),
     ("$call/a/b/c", b"", {"response_topic": "r"}, 0x90),
     ("$reply", b"", {}, 0x90),
