@@ -39,6 +39,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--mqtt", "mqtt_at", multiple=True, metavar="HOST:PORT", help="Serve MQTT there; may be repeated.")
 @click.option("--nng", "nng_at", metavar="URL", help="Serve nng there: ipc:///PATH or tls+tcp://HOST:PORT.")
 @click.option("--nng-client", metavar="NAME", help="Whose rights those have who come by --nng, which knows no tokens.")
+@click.option("--nng-serve", multiple=True, metavar="CLUSTER", help="Cluster that a REP of nng may serve; repeated.")
 @click.option("--tokens", type=FILE, required=True, metavar="FILE", help="Who may come: see 'iris keys token'.")
 @click.option("--certificate", type=FILE, metavar="FILE", help="The certificate chain of this door, for TLS.")
 @click.option("--private-key", type=FILE, metavar="FILE", help="Its key.")
@@ -57,6 +58,7 @@ def door(
     mqtt_at: tuple[str, ...],
     nng_at: str | None,
     nng_client: str | None,
+    nng_serve: tuple[str, ...],
     tokens: Path,
     certificate: Path | None,
     private_key: Path | None,
@@ -78,9 +80,12 @@ def door(
     tls = tls_of(certificate, private_key)
     if (nng_at is None) != (nng_client is None):
         raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
+    if nng_serve and nng_at is None:
+        raise click.UsageError("--nng-serve belongs to --nng")
     try:
         from iris.doors import clients as door_clients
         from iris.doors import http, mqtt, nng
+        from iris.doors.programs import ServedClusters
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
     _raise_descriptors()
@@ -92,26 +97,31 @@ def door(
                 iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
             )
             await stack.enter_async_context(connection.serving_metrics(node))
+            clusters = ServedClusters(node)
             note(f"{node.id} is a door for {len(clients)} clients")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)
                 limits = http.HttpLimits(connections=max_connections)
                 http_door = await stack.enter_async_context(
-                    http.open_http_door(node, clients, sockets=sockets, tls=tls, origins=origins, limits=limits)
+                    http.open_http_door(
+                        node, clients, clusters, sockets=sockets, tls=tls, origins=origins, limits=limits
+                    )
                 )
                 stack.callback(lambda: _print_counters("HTTP", http_door.statistics()))
                 _print_addresses("https" if tls else "http", sockets)
             if mqtt_at:
                 sockets = _listening(stack, mqtt_at, plaintext or tls is not None)
                 mqtt_door = await stack.enter_async_context(
-                    mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
+                    mqtt.open_mqtt_door(
+                        node, clients, sockets=sockets, tls=tls, clusters=clusters, max_connections=max_connections
+                    )
                 )
                 stack.callback(lambda: _print_counters("MQTT", mqtt_door.statistics()))
                 _print_addresses("mqtts" if tls else "mqtt", sockets)
             if nng_at and nng_client:
                 opened_nng = nng.open_nng_door(
                     node, clients, nng_at, nng_client, certificate=certificate, private_key=private_key,
-                    client_ca=client_ca, max_connections=max_connections,
+                    client_ca=client_ca, serve=nng_serve, clusters=clusters, max_connections=max_connections,
                 )  # fmt: skip
                 for protocol, url in (await stack.enter_async_context(opened_nng)).addresses.items():
                     note(f"{protocol} {url}")

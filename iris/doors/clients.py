@@ -56,7 +56,8 @@ class ClientLimits:
     Args:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
         streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
-        subscriptions: subscriptions of all of its streams and connections, at a time.
+        subscriptions: subscriptions of all of its streams and connections, at a time, unless its token says another
+            number.
         shapes: shapes of their patterns with wildcards: two have one if their wildcards are at the same places.
             The door's node may have 64 for all clients.
         groups: groups with which they share the events of one pattern.  The node may have 16 for all clients.
@@ -334,8 +335,9 @@ class Client:
 
     def _check_wanted(self, pattern: str, group: str | None, instead_of: int) -> None:
         limits = self._limits
-        if self._wanted.total() - instead_of >= limits.subscriptions:
-            detail = f"{limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
+        most = self.token.subscriptions or limits.subscriptions
+        if self._wanted.total() - instead_of >= most:
+            detail = f"{most} subscriptions of a client at a time are the limit: end another first"
             raise Problem(429, "too_many_subscriptions", detail)
         shapes = {shape_of(one) for one, _ in [*self._wanted, (pattern, group)] if one} - {None}
         if len(shapes) > limits.shapes:

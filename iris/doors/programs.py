@@ -49,11 +49,11 @@ class Program(Protocol):
         """
         ...
 
-    async def tell(self, message: Message) -> bool:
+    async def tell(self, message: Message, /) -> bool:
         """Give it a broadcast; return False if it has none of the room for that.  It may wait for some."""
         ...
 
-    async def talk(self, tunnel: iris.aio.Tunnel) -> None:
+    async def talk(self, tunnel: iris.aio.Tunnel, /) -> None:
         """Connect it with who has opened a tunnel, until one of them ends it."""
         ...
 

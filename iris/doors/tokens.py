@@ -45,6 +45,7 @@ class Token(Struct, frozen=True, kw_only=True):
         expires: seconds of Unix time at which it ends; None: never.
         rate: messages that it may send each second, at each door; None: any number.
         rate_bytes: bytes of their payloads and headers each second, likewise.
+        subscriptions: subscriptions that it may have at a time, at each door; None: as many as ``ClientLimits`` say.
     """
 
     digest: str
@@ -55,6 +56,7 @@ class Token(Struct, frozen=True, kw_only=True):
     expires: float | None = None
     rate: float | None = None
     rate_bytes: float | None = None
+    subscriptions: int | None = None
 
     def may(self, right: str, wanted: str) -> bool:
         """Return whether its bearer has a right, one of ``RIGHTS``, to all that ``wanted`` matches."""
@@ -90,6 +92,8 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
 _LAST: Final = 1e11
 """Latest end of a token in seconds of Unix time, in the year 5138: a greater number is a mistake."""
 
+_MAX_SUBSCRIPTIONS: Final = 4096
+
 RIGHTS: Final = ("call", "publish", "subscribe", "serve")
 _RATES: Final = ("rate", "rate_bytes")
 
@@ -119,7 +123,11 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     check_name(name, "client")
     lists = {right: fields.get(right, []) for right in RIGHTS}
     digest, expires = fields["sha256"], fields.get("expires")
-    if set(fields) - {"sha256", "expires", *_RATES, *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
+    if (
+        set(fields) - {"sha256", "expires", "subscriptions", *_RATES, *RIGHTS}
+        or not isinstance(digest, str)
+        or len(digest) != 64
+    ):
         raise ValueError(name)
     if expires is not None:
         expires = _time(expires)
@@ -129,7 +137,15 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     for right, patterns in rights.items():
         _check(patterns, name, right)
     given: dict[str, Any] = {**rights, **{rate: check_rate(fields[rate], rate) for rate in _RATES if rate in fields}}
+    if "subscriptions" in fields:
+        given["subscriptions"] = _subscriptions(fields["subscriptions"])
     return Token(digest=digest, expires=expires, **given)
+
+
+def _subscriptions(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_SUBSCRIPTIONS:
+        raise ConfigError(f"subscriptions of a token are a whole number from 1 to {_MAX_SUBSCRIPTIONS}")
+    return value
 
 
 def _time(expires: object) -> float:
@@ -150,13 +166,14 @@ def grant(
     expires: float | None = None,
     rate: float | None = None,
     rate_bytes: float | None = None,
+    subscriptions: int | None = None,
 ) -> str:
     """Write a client with a new token into a file, which is made if it is not there; return the token.
 
     A client of that name loses the token it had.  The arguments are those of ``Token``.
 
     Raises:
-        ConfigError: a name or pattern is malformed, the end no time, a rate none; or the file cannot be used.
+        ConfigError: a name or pattern is malformed, the end no time, a rate or number none; or the file cannot be used.
     """
     check_name(name, "client")
     try:
@@ -165,10 +182,12 @@ def grant(
         raise ConfigError(f"expires is {error}: use seconds of Unix time, or None") from None
     given = {"rate": rate, "rate_bytes": rate_bytes}
     rates = {name: check_rate(value, name) for name, value in given.items() if value is not None}
+    most = None if subscriptions is None else _subscriptions(subscriptions)
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(
-        digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, serve=serve, expires=expires, **rates
-    )
+        digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, serve=serve, expires=expires,
+        subscriptions=most, **rates,
+    )  # fmt: skip
     for right in RIGHTS:
         _check(getattr(token, right), name, right)
     for own in filter(is_of_iris, serve):
@@ -199,7 +218,11 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
             "sha256": token.digest,
             # Without empty ones: an earlier version takes no file that names a right which it does not know.
             **{right: list(getattr(token, right)) for right in RIGHTS if getattr(token, right)},
-            **{name: value for name in ("expires", *_RATES) if (value := getattr(token, name)) is not None},
+            **{
+                name: value
+                for name in ("expires", *_RATES, "subscriptions")
+                if (value := getattr(token, name)) is not None
+            },
         }
         for name, token in tokens.items()
     }

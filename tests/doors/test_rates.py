@@ -42,6 +42,22 @@ def test_a_token_keeps_its_rates_and_others_have_none(tmp_path: Path) -> None:
         Clients(tokens, lambda: NOW)
 
 
+def test_a_token_says_how_many_subscriptions_its_bearer_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong in (0, 4097, True, "7"):
+        with pytest.raises(ConfigError, match="a whole number from 1 to 4096"):
+            grant(tmp_path / "tokens", "wrong", subscriptions=wrong)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with open_mqtt_place(tmp_path, rights={**EVERYTHING, "subscriptions": 66}) as place:
+            assert load_tokens(place.tokens)["sensor"].subscriptions == 66
+            async with place.client() as raw:
+                assert await raw.follow(*(f"a/{number}" for number in range(67))) == [0] * 66 + [0x97]
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
 def test_calls_by_http_beyond_the_rate_are_refused_with_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with open_place(tmp_path, rights={**EVERYTHING, "rate": 0.01}) as place:

@@ -24,6 +24,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--serve", multiple=True, metavar="PATTERN", help="Clusters it may serve.")
 @click.option("--rate", type=Finite(0.001, 1e12), metavar="N", help="Messages a second that it may send at a door.")
 @click.option("--rate-bytes", type=Finite(0.001, 1e12), metavar="N", help="Bytes a second of their payloads.")
+@click.option("--subscriptions", type=click.IntRange(1, 4096), metavar="N", help="Subscriptions at a time (64).")
 @click.option("--days", type=Finite(0.0001, 36_525), help="Validity; for ever if not given.")
 def token(
     file: Path,
@@ -34,6 +35,7 @@ def token(
     serve: tuple[str, ...],
     rate: float | None,
     rate_bytes: float | None,
+    subscriptions: int | None,
     days: float | None,
 ) -> None:
     """Write the client NAME into TOKENS with a new token for a door, and print that token, this once.
@@ -43,8 +45,19 @@ def token(
     that is not said. One that has a token loses it. Doors take a changed file without a restart.
     """
     expires = None if days is None else wall_clock() + days * _DAY
-    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
-    click.echo(tokens.grant(file, name, expires=expires, rate=rate, rate_bytes=rate_bytes, **rights))
+    secret = tokens.grant(
+        file,
+        name,
+        call=call,
+        publish=publish,
+        subscribe=subscribe,
+        serve=serve,
+        expires=expires,
+        rate=rate,
+        rate_bytes=rate_bytes,
+        subscriptions=subscriptions,
+    )
+    click.echo(secret)
     until = "" if expires is None else f", valid until {date(int(expires))}"
     note(f"{file} has a token for client {name}{until}: it is shown here only")
 

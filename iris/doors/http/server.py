@@ -64,6 +64,7 @@ class HttpDoor:
 async def open_http_door(
     node: iris.aio.Node,
     clients: Clients,
+    clusters: ServedClusters | None = None,
     *,
     sockets: list[socket.socket],
     tls: ssl.SSLContext | None = None,
@@ -75,6 +76,8 @@ async def open_http_door(
     Args:
         node: node whose place is lent.
         clients: clients that may use it.
+        clusters: clusters that the node serves for programs of other doors as well, which end with the first of these
+            doors.  None: this door's own.
         sockets: sockets to which they connect; bound, and listening or not.  They are closed.
         tls: context for HTTPS.  None for plain HTTP.
         origins: origins of pages that may use it, ``https://HOST``; ``*`` for all.
@@ -83,7 +86,7 @@ async def open_http_door(
     Leaving the block has programs drain that serve, ends all streams, waits a few seconds for requests and closes all
     connections.
     """
-    counted, clusters = HttpStatistics(), ServedClusters(node)
+    counted, clusters = HttpStatistics(), clusters or ServedClusters(node)
     places = Places(limits.connections, counted)
     bounded = bounded_http(limits, counted, places, clients.unauthenticated, make_full_app(origins))
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""The door for MQTT 3.1.1 and 5: its clients publish events and subscribe to topics.
+"""The door for MQTT 3.1.1 and 5: its clients publish events, subscribe to topics, ask clusters and serve them.
 
 ::
 
@@ -16,9 +16,12 @@ connection brings them.  A client that comes back with its identifier, to this d
 of before, whose will is published first.  All is bounded, and what a client sends or does not read costs that client
 alone.
 
-Not here: QoS 2, sessions that outlive connections, topic aliases, "no local", response topics and correlation data,
-which are refused; the expiry of messages and the format of payloads, which are not passed on; "retain as published":
-only what was published before the subscription says that it is retained.  Filters that overlap have an event each.
+A request of MQTT 5 goes to ``$call/CLUSTER``, and its reply to the response topic; who subscribes to ``$serve/CLUSTER``
+gets requests and publishes replies to theirs.
+
+Not here: QoS 2, sessions that outlive connections, topic aliases and "no local", which are refused; the expiry of
+messages and the format of payloads, which are not passed on; "retain as published": only what was published before the
+subscription says that it is retained. Filters that overlap have an event each.
 """
 
 from iris.doors.mqtt.counters import MqttStatistics

@@ -11,6 +11,7 @@ from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
 from iris.doors.mqtt.delivering import Options, Subscriptions, message_of
+from iris.doors.mqtt.exchanging import Exchange
 from iris.doors.mqtt.inbox import RECEIVE_MAXIMUM, Inbox
 from iris.doors.mqtt.packets import (
     V3,
@@ -108,9 +109,10 @@ class MqttConnection:
         has_will = True
         try:
             async with self._client.streaming(), asyncio.TaskGroup() as tasks:
-                deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver)
+                exchange = Exchange(self._around, self._client, tasks, self._wire.send, self._max_size)
+                deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver, exchange)
                 await self._welcome()
-                for work in (self._read(), self._work(deliver)):
+                for work in (self._read(), self._work(deliver, exchange)):
                     tasks.create_task(self._client.processor.metered(work))
                 tasks.create_task(self._wait_end())
         except Problem as problem:  # its token has ended, or it may not have another connection
@@ -242,12 +244,12 @@ class MqttConnection:
         except (Parting, _Goodbye, Lost) as end:
             self._inbox.end(end)
 
-    async def _work(self, subscriptions: Subscriptions) -> None:
+    async def _work(self, subscriptions: Subscriptions, exchange: Exchange) -> None:
         """Do what the client asks for, in its order."""
         while True:
             for kind, packets in groupby(await self._inbox.pop_all(), type):
                 if kind is Publish:
-                    await self._publish([packet for packet in packets if isinstance(packet, Publish)])
+                    await self._publish([packet for packet in packets if isinstance(packet, Publish)], exchange)
                     continue
                 for packet in packets:
                     await self._client.processor.rest()
@@ -262,14 +264,20 @@ class MqttConnection:
                         data = writing.unsuback(self._level, packet.packet_id, reasons)
                         await self._answer(data, data)
 
-    async def _publish(self, packets: list[Publish]) -> None:
+    async def _publish(self, packets: list[Publish], exchange: Exchange) -> None:
         paused = await self._client.pace(sum(packet.size for packet in packets), len(packets))
         self._counted.paused += paused  # now, as others have counted meanwhile
         await self._client.processor.rest()
-        for packet, problem in zip(packets, await self._publishing.publish(packets), strict=True):
-            if problem is None:
-                self._counted.published += 1
+        problems: list[Problem | None] = []
+        for exchanged, run in groupby(packets, lambda packet: packet.topic.startswith("$")):
+            if exchanged:
+                problems += [_problem_with(exchange, packet) for packet in run]
             else:
+                results = await self._publishing.publish([*run])
+                self._counted.published += results.count(None)
+                problems += results
+        for packet, problem in zip(packets, problems, strict=True):
+            if problem is not None:
                 self._counted.refused[problem.status] += 1
                 self._around.log_once(self._client.name, problem.code, problem.detail)
             if not packet.qos:
@@ -303,3 +311,12 @@ class MqttConnection:
         await self._wire.send(data)
         self._counted.delivered += 1
         return 0
+
+
+def _problem_with(exchange: Exchange, packet: Publish) -> Problem | None:
+    """Have a request made or a reply taken; return why it is not."""
+    try:
+        exchange.accept(packet)
+    except Problem as problem:
+        return problem
+    return None

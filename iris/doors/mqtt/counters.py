@@ -9,6 +9,7 @@ from typing import Final, final
 
 import iris.aio
 from iris.doors.clients import Clients
+from iris.doors.programs import ServedClusters
 
 _logger: Final = logging.getLogger("iris")
 
@@ -27,6 +28,8 @@ class MqttStatistics:
         published: messages of clients that became events, wills included.
         refused: messages of clients that did not, by the status that they would have by HTTP.
         paused: times that messages of a client waited, as its token has a rate.
+        called: requests of clients to clusters.
+        served: requests to clusters that clients have answered.
         delivered: messages sent to clients.
         missed: events that clients did not get, as they did not read or had no room.
         untellable: events on topics that MQTT cannot have.
@@ -38,6 +41,8 @@ class MqttStatistics:
     published: int = 0
     refused: Counter[int] = field(default_factory=Counter[int])
     paused: int = 0
+    called: int = 0
+    served: int = 0
     delivered: int = 0
     missed: int = 0
     untellable: int = 0
@@ -48,8 +53,9 @@ class MqttStatistics:
 class Surroundings:
     """State that all connections of a door share."""
 
-    def __init__(self, node: iris.aio.Node, clients: Clients, max_payload: int) -> None:
+    def __init__(self, node: iris.aio.Node, clients: Clients, clusters: ServedClusters, max_payload: int) -> None:
         self.node: Final = node
+        self.clusters: Final = clusters
         self.clients: Final = clients
         self.max_payload: Final = max_payload
         self.counted: Final = MqttStatistics()

@@ -10,18 +10,16 @@ from typing import Final, final
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.counters import Surroundings
-from iris.doors.mqtt.packets import V5, Filter, Parting, Properties, Property, Reason, Subscribe
-from iris.doors.mqtt.publishing import JSON
+from iris.doors.mqtt.exchanging import SERVE, Exchange
+from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
+from iris.doors.mqtt.payloads import CORRELATION, RESPONSE, encoded, exchange_properties
 from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import packed, to_json
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import AnnouncedLosses, Event
 
 MISSED: Final = "iris-missed"
 """User property with the number of events that were lost just before a message."""
-
-_MESSAGEPACK: Final = "application/msgpack"
 
 _REASONS: Final = {
     "not_allowed": Reason.NOT_AUTHORIZED,
@@ -51,7 +49,13 @@ class Subscriptions:
     """The subscriptions of one connection; their tasks belong to its group, and end with it."""
 
     def __init__(
-        self, around: Surroundings, client: Client, level: int, tasks: asyncio.TaskGroup, deliver: Deliver
+        self,
+        around: Surroundings,
+        client: Client,
+        level: int,
+        tasks: asyncio.TaskGroup,
+        deliver: Deliver,
+        exchange: Exchange,
     ) -> None:
         self._node = around.node
         self._counted = around.counted
@@ -59,6 +63,7 @@ class Subscriptions:
         self._level = level
         self._tasks = tasks
         self._deliver = deliver
+        self._exchange = exchange
         self._open: dict[str, list[asyncio.Task[None]]] = {}
 
     async def subscribe(self, packet: Subscribe) -> tuple[list[Reason], str]:
@@ -72,7 +77,10 @@ class Subscriptions:
         for one in packet.filters:
             await self._client.processor.rest()
             try:
-                await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
+                if self._level == V5 and one.text.startswith(SERVE):
+                    await self._exchange.serve(one.text, packet.properties.get(Property.USER, []))
+                else:
+                    await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
             except Problem as problem:
                 reasons.append(_REASONS.get(problem.code, Reason.NOT_ACCEPTED))
                 text = text or problem.detail
@@ -82,6 +90,8 @@ class Subscriptions:
 
     async def unsubscribe(self, text: str) -> Reason:
         """Close a subscription."""
+        if self._exchange.leave(text):
+            return Reason.SUCCESS
         tasks = self._open.pop(text, None)
         if tasks is None:
             return Reason.NO_SUBSCRIPTION
@@ -140,14 +150,13 @@ def message_of(level: int, event: Event, identifier: int | None, missed: int) ->
     name = name_of(event.topic)
     if name is None:
         return None
-    payload, kind = event.payload, None
-    if not isinstance(payload, bytes):
-        encoded = to_json(payload)
-        payload, kind = (packed(payload), _MESSAGEPACK) if encoded is None else (encoded, JSON)
-    properties: Properties = {} if kind is None else {Property.CONTENT_TYPE: kind}
+    payload, kind = encoded(event.payload)
+    properties = exchange_properties(event.headers)
+    if kind is not None:
+        properties[Property.CONTENT_TYPE] = kind
     if identifier is not None:
         properties[Property.SUBSCRIPTION_ID] = identifier
-    user = [pair for pair in event.headers.items() if pair[0] != MISSED]
+    user = [pair for pair in event.headers.items() if pair[0] not in (MISSED, RESPONSE, CORRELATION)]
     if missed:
         user.append((MISSED, str(missed)))
     properties[Property.USER] = user

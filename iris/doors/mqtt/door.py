@@ -27,6 +27,7 @@ from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, password_
 from iris.doors.mqtt.topics import is_state_of_bridge
 from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
+from iris.doors.programs import ServedClusters
 from iris.doors.reporting import reporting
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
@@ -278,6 +279,7 @@ async def open_mqtt_door(
     *,
     sockets: list[socket.socket],
     tls: ssl.SSLContext | None = None,
+    clusters: ServedClusters | None = None,
     max_connections: int = 1000,
     max_payload: int = Config().max_payload,
 ) -> AsyncGenerator[MqttDoor]:
@@ -288,6 +290,8 @@ async def open_mqtt_door(
         clients: clients that may use it; the password of MQTT is the token.
         sockets: sockets to which they connect; bound, and listening or not.  They are closed.
         tls: context for connections by TLS.  None for plain TCP.
+        clusters: clusters that the node serves for programs of other doors as well, which end with the first of these
+            doors.  None: this door's own.
         max_connections: at a time, a quarter of them, 4 at least, for one client; who comes then is refused as the
             server is busy, or the quota of the client exceeded.
         max_payload: bytes of a message, at most those of the node's ``Config``.
@@ -295,10 +299,12 @@ async def open_mqtt_door(
     Raises:
         ConfigError: ``max_connections`` or ``max_payload`` is no whole number above 0.
 
-    Leaving the block tells all clients that the door closes, and waits a few seconds for their wills.
+    Leaving the block has programs finish that serve, for the node's ``drain_timeout`` at most, tells all clients that
+    the door closes, and waits a few seconds for their wills.
     """
     max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
-    door = MqttDoor(Surroundings(node, clients, max_payload), tls, max_connections)
+    clusters = clusters or ServedClusters(node)
+    door = MqttDoor(Surroundings(node, clients, clusters, max_payload), tls, max_connections)
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # those that are accepted have it as well
         if hasattr(socket, "TCP_KEEPIDLE"):  # pragma: no branch -- Linux
@@ -314,6 +320,7 @@ async def open_mqtt_door(
         for task in listening:
             task.cancel()
         await asyncio.wait(listening)
+        await clusters.close()
         await door.close()
         for one in sockets:
             one.close()

@@ -11,14 +11,11 @@ from typing import Final, NamedTuple, final
 
 import iris.aio
 from iris.doors.clients import Client
-from iris.doors.mqtt.packets import Property, Publish, Reason
+from iris.doors.mqtt.packets import Publish, Reason
+from iris.doors.mqtt.payloads import exchange_headers, headers_of, payload_of
 from iris.doors.mqtt.topics import topic_of
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import from_json
 from iris.kernel.errors import IrisError, NotSent
-
-JSON: Final = "application/json"
-"""The content type of values; a payload of any other one is bytes."""
 
 _CONFIRMED_WITHIN: Final = 5.0
 """Seconds that durable subscribers have for a message of QoS 1."""
@@ -141,18 +138,5 @@ class Publishing:
     def _event(self, packet: Publish) -> _Event:
         topic = topic_of(packet.topic)
         self._client.check("publish", topic)
-        properties = packet.properties
-        if Property.RESPONSE_TOPIC in properties or Property.CORRELATION_DATA in properties:
-            raise Problem(
-                400, "malformed", "events have no response topic and no correlation data: nobody would answer"
-            )
-        payload: object = packet.payload
-        if properties.get(Property.CONTENT_TYPE, "").partition(";")[0].strip().lower() == JSON and payload:
-            try:
-                payload = from_json(packet.payload)
-            except Problem as problem:
-                raise Problem(400, "bad_payload", problem.detail) from None
-        pairs = properties.get(Property.USER, ())
-        if len(dict(pairs)) < len(pairs):
-            raise Problem(400, "malformed", "a user property of one name twice: headers have each name once")
-        return _Event(topic, payload, self._client.headers(pairs))
+        headers = {**headers_of(packet, self._client), **exchange_headers(packet.properties)}
+        return _Event(topic, payload_of(packet), headers)

@@ -22,6 +22,7 @@ _WIDTHS: Final = {
     Property.ALIAS_MAXIMUM: 2,
     Property.MAXIMUM_QOS: 1,
     Property.MAXIMUM_SIZE: 4,
+    Property.MESSAGE_EXPIRY: 4,
 }
 """Sizes of properties that are numbers, in bytes; a subscription identifier has as many as it needs."""
 
@@ -112,5 +113,7 @@ def _pieces(one: Property, value: Any) -> Iterable[bytes]:
         return [_text(name) + _text(said) for name, said in value]
     if one is Property.SUBSCRIPTION_ID:
         return [_number(value)]
+    if one is Property.CORRELATION_DATA:
+        return [len(value).to_bytes(2, "big") + value]
     width = _WIDTHS.get(one)
     return [_text(value) if width is None else value.to_bytes(width, "big")]

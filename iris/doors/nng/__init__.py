@@ -1,11 +1,11 @@
-"""The door for nng: REQ asks a cluster, SURVEYOR surveys one, PUSH publishes, SUB follows topics.
+"""The door for nng: REQ asks a cluster, SURVEYOR surveys one, REP serves one, PUSH publishes, SUB follows topics.
 
 ::
 
     (echo greeters text; echo world) | nngcat --req --dial ipc:///run/door.req --raw --file -
 
-A message is a line of text and a payload: the name of a cluster or topic, what the payload is, and options.  Each of
-the four protocols has an address of its own.  nng knows no tokens: who can connect, which files or certificates decide,
+A message is a line of text and a payload: the name of a cluster or topic, what the payload is, and options.  Each
+protocol has an address of its own.  nng knows no tokens: who can connect, which files or certificates decide,
 has the rights of one client.
 
 Promises: a request is answered by a reply or by what went wrong; a survey by one message that has all answers and

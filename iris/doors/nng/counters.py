@@ -23,14 +23,15 @@ class NngStatistics:
     """Counters of what a door has done since it was opened.
 
     Attributes:
-        connections: connections now, by the protocol of the client.
+        connections: connections now, by the protocol of the client; of programs, with the cluster before it.
         turned_away: connections beyond the limit.
         answered: requests and surveys that were answered, by what went wrong too.
-        refused: answers of these that were an error, and messages of PUSH that became no events, by status.
+        refused: answers of these that were an error, messages of PUSH that became no events, answers of programs that
+            cannot be read, and programs that may not serve, by status.
         given_up: requests and surveys whose client ended its connection before the answer.
         stalled: connections that were ended because their client did not read answers, or events.
         published: messages of PUSH that became events.
-        paused: messages of PUSH that waited, as the token has a rate.
+        paused: messages of PUSH, and answers of programs, that waited, as the token has a rate.
         followed: events handed over for the clients that were connected then.
         missed: events that this node lost before they could be handed over, or that were too large.
         unread: events that connections of SUB did not take: dropped as they were slow, or unsent when they ended.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final, final
 
@@ -92,12 +92,6 @@ class Following:
                 self._reported.once("nothing is followed", problem)
             await asyncio.sleep(_PAUSE)
 
-    async def end_stalled(self) -> None:
-        """End connections that take nothing of what is sent to them, for ever."""
-        while True:
-            await asyncio.sleep(_LOOK)
-            self._counted.stalled += self._endpoint.end_stalled()
-
     async def _follow(self, client: Client, pattern: str, earlier: Sequence[str]) -> None:
         """Follow one pattern, without the events that an earlier one matches too."""
         missed = 0
@@ -136,6 +130,13 @@ class Following:
         self._endpoint.send_to_all(message)
         self._counted.followed += 1
         return 0
+
+
+async def end_stalled(endpoints: Collection[Endpoint], counted: NngStatistics) -> None:
+    """End connections that take nothing of what is sent to them, for ever."""
+    while True:
+        await asyncio.sleep(_LOOK)
+        counted.stalled += sum(endpoint.end_stalled() for endpoint in endpoints)
 
 
 @final

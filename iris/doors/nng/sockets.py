@@ -21,7 +21,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -66,7 +66,7 @@ class Protocol(NamedTuple):
     peer: int
     """Number of the client's side."""
     has_header: bool = False
-    """True if messages begin with a header that stands before the answer as well."""
+    """True if messages begin with a header, which is the same before the answer."""
     receives: bool = True
     """False if clients send nothing."""
 
@@ -75,6 +75,8 @@ REP: Final = Protocol(0x31, 0x30, has_header=True)
 RESPONDENT: Final = Protocol(0x63, 0x62, has_header=True)
 PULL: Final = Protocol(0x51, 0x50)
 PUB: Final = Protocol(0x20, 0x21, receives=False)
+REQ: Final = Protocol(0x30, 0x31, has_header=True)
+SURVEYOR: Final = Protocol(0x62, 0x63, has_header=True)
 
 
 @final
@@ -248,6 +250,7 @@ class Endpoint:
         max_connections: connections at a time; further ones are turned away.
         strangers: processor of connections that have not said what they speak.
         tls: context for TLS.  None by ipc.
+        beside: what is done for each connection beside reading; cancelled when it has ended.
     """
 
     def __init__(
@@ -258,6 +261,7 @@ class Endpoint:
         max_connections: int,
         strangers: Processor,
         tls: ssl.SSLContext | None,
+        beside: Callable[[Pipe], Coroutine[object, object, None]] | None = None,
     ) -> None:
         self.turned_away = 0
         self._protocol = protocol
@@ -266,6 +270,7 @@ class Endpoint:
         self._max_connections = max_connections
         self._strangers = strangers
         self._tls = tls
+        self._beside = beside
         self._unread = 0
         """Messages to all that were not sent to connections that have ended."""
         self._pipes: dict[int, tuple[Pipe, asyncio.Task[None]]] = {}
@@ -375,7 +380,7 @@ class Endpoint:
 
     async def _keep(self, pipe: Pipe) -> None:
         """Read what a connection sends until it ends."""
-        sending = None if self._protocol.receives else asyncio.ensure_future(pipe.send_waiting())
+        beside = None if self._beside is None else asyncio.ensure_future(self._beside(pipe))
         try:
             await self._read(pipe)
         except (OSError, EOFError):
@@ -384,11 +389,13 @@ class Endpoint:
             _logger.exception("the door failed a connection of nng", extra={"door": "nng"})
         finally:
             pipe.end()
-            if sending is not None:
-                sending.cancel()
+            if beside is not None:
+                beside.cancel()
             self._unread += pipe.left
             del self._pipes[pipe.number]
             pipe.gone.set_result(None)
+            if beside is not None:
+                await asyncio.wait([beside])
 
     async def _read(self, pipe: Pipe) -> None:
         if not self._protocol.receives:

@@ -514,7 +514,7 @@ def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
         yield Sample("iris_door_paused_total", (protocol,), statistics.paused)
     if hasattr(statistics, "stalled"):
         yield Sample("iris_door_stalled_total", (protocol,), statistics.stalled)
-    for outcome in ("answered", "given_up", "published", "delivered", "followed"):
+    for outcome in ("answered", "given_up", "published", "called", "served", "delivered", "followed"):
         if hasattr(statistics, outcome):
             yield Sample("iris_door_messages_total", (protocol, outcome), getattr(statistics, outcome))
     for status, count in bounded({str(status): count for status, count in statistics.refused.items()}).items():

@@ -11,14 +11,17 @@ from iris.doors.mqtt.topics import RequestedTopic, name_of, topic_of, wanted_of
 from iris.kernel.topic_syntax import is_pattern, is_topic
 
 
-@pytest.mark.parametrize(("name", "topic"), [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$")])
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [("a", "a"), ("a/b/c", "a.b.c"), ("ä/1$", "ä.1$"), ("a b/c.d", "a%20b.c%2Ed"), ("/a//b/", "%00.a.%00.b.%00")],
+)
 def test_names_are_topics_and_back(name: str, topic: str) -> None:
     assert topic_of(name) == topic
     assert name_of(topic) == name
 
 
 BAD_NAMES = (
-    "", "/", "/a", "a/", "a//b", "a.b", "a b", "$SYS/x", "a/+", "#", "a/*", ">", "a\n", "\ud800", "x" * 257,
+    "", "a/%00", "a%20b", "a%2Eb", "a\tb", "$SYS/x", "a/+", "#", "a/*", ">", "a\n", "\ud800", "x" * 257,
     "/".join(["a"] * 33),
 )  # fmt: skip
 
@@ -38,9 +41,12 @@ def test_topics_that_have_no_name_are_not_told(topic: str) -> None:
 
 FILTERS = [
     ("a/b", ("a.b",)),
+    ("a b/+/c.d/#", ("a%20b.*.c%2Ed", "a%20b.*.c%2Ed.>")),
     ("+", ("*",)),
     ("+/b/+", ("*.b.*",)),
     ("#", (">",)),
+    ("/", ("%00.%00",)),
+    ("/+/#", ("%00.*", "%00.*.>")),
     ("a/#", ("a", "a.>")),
     ("+/#", ("*", "*.>")),
 ]
@@ -55,7 +61,7 @@ def test_filters_are_patterns(text: str, patterns: tuple[str, ...]) -> None:
 
 
 BAD_FILTERS = (
-    "", "/", "a//#", "/#", "a/", "#/a", "a/#/b", "a#", "a+/b", "+a", "*", "a/*", ">", "a/>", "a.b", "a b", "$SYS/#",
+    "", "a%00/#", "#/a", "a/#/b", "a#", "a+/b", "+a", "*", "a/*", ">", "a/>", "a%20b", "a/%2E/#", "a\tb", "$SYS/#",
     "$share/g", "$share/g/", "$share", "$share/g/$SYS", "/".join(["a"] * 33),
     "/".join(["a"] * 32) + "/#",
 )  # fmt: skip
@@ -68,7 +74,9 @@ def test_filters_that_are_no_patterns_are_refused(text: str) -> None:
     assert caught.value.code == "bad_topic"
 
 
-PIECES = st.lists(st.sampled_from(["a", "ä", "+", "#", "*", ">", ".", "/", "$", " ", "$share/"]), max_size=12)
+PIECES = st.lists(
+    st.sampled_from(["a", "ä", "+", "#", "*", ">", ".", "/", "$", " ", "%", "2", "0", "E", "$share/"]), max_size=12
+)
 
 
 @given(PIECES.map("".join))

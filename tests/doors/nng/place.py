@@ -117,7 +117,7 @@ class Place:
 
     async def start_nngcat(self, protocol: str, *options: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *("nngcat", f"--{protocol}", "--dial", self.door.addresses[protocol], *options),
+            *("nngcat", f"--{protocol.rpartition('.')[2]}", "--dial", self.door.addresses[protocol], *options),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
