@@ -11,7 +11,7 @@ from typing import Any, Final, Self, final
 import trio
 
 from iris.aio.crossing import Handle, Source, awaited, direct
-from iris.aio.guest import Guest
+from iris.aio.guest import Guest, turn_after_error, turning
 from iris.cluster.membership import Change
 from iris.cluster.membership import Watch as TrioWatch
 from iris.kernel.errors import IrisError
@@ -61,6 +61,7 @@ class Tunnel(Source[TrioTunnel, Any]):
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
 
+    @turning
     async def send(self, payload: Any) -> None:
         """See ``iris.Tunnel.send``."""
         inner, guest = self._inner, self._guest
@@ -77,6 +78,7 @@ class Tunnel(Source[TrioTunnel, Any]):
                 self._sending -= 1
         return None
 
+    @turning
     async def __anext__(self) -> Any:
         if not self._arrived and self._guest.runs_here():
             message = self._inner._receive_at_once()
@@ -121,6 +123,7 @@ class Subscription(Source[TrioSubscription, Event]):
     confirm = awaited(TrioSubscription.confirm)
     statistics = direct(TrioSubscription.statistics)
 
+    @turning
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """See ``iris.Subscription.receive_batch``."""
         most = batch_size(max_events)
@@ -236,10 +239,14 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
         expires: float | None = None,
     ) -> None:
         """See ``iris.ConfirmedEvents.publish``."""
-        inner = self._inner
-        if not (self._guest.runs_here() and inner._publish_at_once(topic, payload, key, headers, expires)):
-            publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
-            await self._guest.call(publish, here=False)
+        try:
+            inner = self._inner
+            if not (self._guest.runs_here() and inner._publish_at_once(topic, payload, key, headers, expires)):
+                publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
+                await self._guest.call(publish, here=False)
+        except Exception:
+            await turn_after_error()
+            raise
 
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
     published = Shown[int]()

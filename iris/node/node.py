@@ -15,7 +15,7 @@ from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import NodeId, check_address, check_name
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import checkpoint_after_error, checkpointed, protected_context
 from iris.node.arguments import (
     check_count,
     check_is,
@@ -208,6 +208,7 @@ class Node(OwnNode):
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
+    @checkpointed
     async def broadcast(
         self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
@@ -351,27 +352,32 @@ class Node(OwnNode):
         It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is in flight, or
         unsent if it yielded or waited for a patient subscriber or another site.
         """
-        if get_ident() != self._guard.thread:
-            self._guard.check()
-        if self._lookups is not None:
-            self._first.check_not_client("publish")
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        if self._tracing is not None:
-            span, headers = self._tracing.begin_call("event", topic, None, headers)
-            if span is not None:
-                with span:  # once more, with the trace in its headers
-                    return await self.publish(topic, payload, key=key, headers=headers)
-        if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
-            with self._guard.waiting():
-                await self._remote_subscribers.reach(topic, within=None)
-        publishing = self._publishing
-        # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
-        plain = type(payload) is bytes and key is None and not headers
-        if not (plain and publishing.extend(topic, payload, len(payload))):
-            await publishing.publish(topic, payload, key=key, headers=headers)
+        try:
+            if get_ident() != self._guard.thread:
+                self._guard.check()
+            if self._lookups is not None:
+                self._first.check_not_client("publish")
+            if expires is not None:
+                headers = with_expiry(headers, expires)
+            if self._tracing is not None:
+                span, headers = self._tracing.begin_call("event", topic, None, headers)
+                if span is not None:
+                    with span:  # once more, with the trace in its headers
+                        return await self.publish(topic, payload, key=key, headers=headers)
+            if self._remote_subscribers is not None and self._remote_subscribers.pending(topic):
+                with self._guard.waiting():
+                    await self._remote_subscribers.reach(topic, within=None)
+            publishing = self._publishing
+            # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
+            plain = type(payload) is bytes and key is None and not headers
+            if not (plain and publishing.extend(topic, payload, len(payload))):
+                await publishing.publish(topic, payload, key=key, headers=headers)
+        except Exception:
+            await checkpoint_after_error()
+            raise
         return None
 
+    @checkpointed
     async def publish_confirmed(
         self,
         topic: str,
@@ -407,6 +413,7 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=False)
 
+    @checkpointed
     async def retain(
         self,
         topic: str,
@@ -439,6 +446,7 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=None, retain=True)
 
+    @checkpointed
     async def retain_confirmed(
         self,
         topic: str,
@@ -671,6 +679,7 @@ class Node(OwnNode):
         """Return the durable subscribers that have a name, those that are away included, by name."""
         return self._pubsub.durable.known()
 
+    @checkpointed
     async def forget_subscriber(self, name: str) -> None:
         """Have publishers wait no more for a durable subscriber that is away, and belongs to this node's cluster.
 
@@ -882,6 +891,7 @@ class Node(OwnNode):
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
 
+    @checkpointed
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
@@ -907,6 +917,7 @@ class Node(OwnNode):
         check_name(cluster, "cluster")
         return self._first.watch(cluster)
 
+    @checkpointed
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.
 
@@ -928,6 +939,7 @@ class Node(OwnNode):
         await trio.lowlevel.checkpoint()
         return newer
 
+    @checkpointed
     async def books(self, pattern: str = ">", *, settle: float = 2.0) -> Books:
         """Return what became of all that this node has sent: every message is in one column of one receiver.
 

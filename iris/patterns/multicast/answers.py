@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
+from iris.kernel.tasks import checkpointed
 from iris.patterns.messages import Answer
 
 StopReason = Literal["all", "count", "quiet", "deadline"]
@@ -97,6 +98,7 @@ class Answers:
     def __aiter__(self) -> AsyncIterator[Answer]:
         return self
 
+    @checkpointed
     async def __anext__(self) -> Answer:
         try:
             return await self._receive.receive()

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast, final
 import trio
 
 from iris.kernel.errors import summary_of, text_of
+from iris.kernel.tasks import checkpointed
 from iris.patterns.bridge_protocol import Place
 
 _log: Final = logging.getLogger("iris")
@@ -126,6 +127,7 @@ class Job:
     def __repr__(self) -> str:
         return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
 
+    @checkpointed
     async def commit(self) -> None:
         """Report the job as done, and wait until that is on the bridge's disk.
 

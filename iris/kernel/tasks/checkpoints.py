@@ -1,0 +1,39 @@
+"""Checkpoints: an operation lets other tasks run also when it raises, so no loop that tries again stops the node.
+
+What raises before it has waited for anything, as a request to nobody, would otherwise come back at once for ever: in one
+task's loop no other task runs, the node answers no ping, and a cancel scope around it never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import trio
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def checkpoint_after_error() -> None:
+    """Let others run before an error is raised; in a scope that is cancelled that ends the caller, and not the error.
+
+    Called from no task of trio's, it does nothing: there the error says what to do.
+    """
+    if trio.lowlevel.in_trio_task():
+        await trio.lowlevel.checkpoint()
+
+
+def checkpointed(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make an async function a checkpoint when it raises.  What is called for each message has that written out."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except Exception:
+            await checkpoint_after_error()
+            raise
+
+    return call
