@@ -76,8 +76,8 @@ class Node(Handle[TrioNode], OwnNode):
         try:
             # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
             if wait == 0 and fallback is None:
-                # Most requests are one message there and one back: those cross to trio and back only if they fail, which
-                # takes a third of the time.
+                # Most requests are one message there and one back: those cross to trio and back only if they fail,
+                # which takes a third of the time.
                 self._guest.check()
                 convert = None if reply is None else reply_converter(reply)
                 waiter = Waiter(self._guest.loop)
@@ -151,7 +151,9 @@ class Node(Handle[TrioNode], OwnNode):
                     await asyncio.sleep(0)
                     if guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires):
                         return
-            await guest.call(partial(node.publish, topic, payload, key=key, headers=headers, expires=expires), here=False)
+            await guest.call(
+                partial(node.publish, topic, payload, key=key, headers=headers, expires=expires), here=False
+            )
         except Exception:
             await turn_after_error()
             raise

@@ -1,4 +1,4 @@
-"""Every async operation lets other tasks of the event loop run, also when it fails: see tests/node/test_checkpoints.py."""
+"""Every async operation lets others of the event loop run, also when it fails: see tests/node/test_checkpoints.py."""
 
 from __future__ import annotations
 

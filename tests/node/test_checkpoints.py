@@ -57,7 +57,7 @@ async def test_every_operation_that_fails_or_waits_for_nothing_is_a_checkpoint(t
             await tunnel.send(message)
 
     cases: list[tuple[str, Case]] = []
-    async with (
+    async with (  # noqa: SIM117 -- the node is closed before the others
         open_network() as network,
         network.open_node("bridge") as serving,
         open_bridge(serving, topics=["jobs", "log"], directory=tmp_path / "log"),

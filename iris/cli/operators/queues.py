@@ -167,7 +167,8 @@ def redrive(
 ) -> int:
     """Put the dead letters of queue NAME back into it, as new jobs, in their order.
 
-    Only those that are there when it begins: a job may die again meanwhile. A letter is done when its job is on the bridge's disk. Who is killed in between leaves one that is there twice.
+    Only those that are there when it begins: a job may die again meanwhile. A letter is done when its job is on the
+    bridge's disk. Who is killed in between leaves one that is there twice.
     """
 
     async def move() -> None:

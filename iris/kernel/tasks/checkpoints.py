@@ -1,7 +1,7 @@
 """Checkpoints: an operation lets other tasks run also when it raises, so no loop that tries again stops the node.
 
-What raises before it has waited for anything, as a request to nobody, would otherwise come back at once for ever: in one
-task's loop no other task runs, the node answers no ping, and a cancel scope around it never ends.
+What raises before it has waited for anything, as a request to nobody, would otherwise come back at once for ever: in
+one task's loop no other task runs, the node answers no ping, and a cancel scope around it never ends.
 """
 
 from __future__ import annotations
