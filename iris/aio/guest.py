@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from functools import wraps
@@ -25,7 +25,7 @@ from math import inf
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from types import FrameType
-from typing import Any, Final, ParamSpec, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import outcome
 import trio
@@ -35,7 +35,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched, host_loop
 from iris.kernel.transport import check_not_forked
 
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
 
 _here: Final = threading.local()
@@ -69,18 +69,18 @@ async def turn_after_error() -> None:
         await asyncio.sleep(0)
 
 
-def turning(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def turning(function: F) -> F:
     """Let others run when an async function raises; see ``iris.kernel.tasks.checkpointed``."""
 
     @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return await function(*args, **kwargs)
         except Exception:
             await turn_after_error()
             raise
 
-    return call
+    return cast("F", call)
 
 
 @final

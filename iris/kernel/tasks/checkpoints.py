@@ -6,14 +6,13 @@ one task's loop no other task runs, the node answers no ping, and a cancel scope
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import trio
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
 async def checkpoint_after_error() -> None:
@@ -25,15 +24,15 @@ async def checkpoint_after_error() -> None:
         await trio.lowlevel.checkpoint()
 
 
-def checkpointed(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def checkpointed(function: F) -> F:
     """Make an async function a checkpoint when it raises.  What is called for each message has that written out."""
 
     @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return await function(*args, **kwargs)
         except Exception:
             await checkpoint_after_error()
             raise
 
-    return call
+    return cast("F", call)

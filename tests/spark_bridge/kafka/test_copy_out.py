@@ -188,7 +188,7 @@ async def test_of_two_connectors_of_one_name_the_first_one_ends_and_nothing_is_w
 async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_committed_place(
     kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = KafkaLog.producer
+    make: Any = KafkaLog.producer
     stalls = [False, False, True]  # the first mark, the first event, the second event
 
     class Stalling:
@@ -205,7 +205,11 @@ async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_c
             self._producer.commit_transaction(timeout)
 
     monkeypatch.setattr(transactions, "_TRANSACTION", 1.0)
-    monkeypatch.setattr(KafkaLog, "producer", lambda *args, **options: Stalling(make(*args, **options)))
+
+    def stalling(*args: Any, **options: Any) -> Stalling:
+        return Stalling(make(*args, **options))
+
+    monkeypatch.setattr(KafkaLog, "producer", stalling)
     async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
         await desk.publish_confirmed("a", b"0", timeout=30)
         copy = copying(desk, kafka, topic)

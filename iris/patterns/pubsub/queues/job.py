@@ -143,7 +143,7 @@ class Job:
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()
-        if self._outcome is not JobOutcome.DONE:
+        if self._outcome is not None and self._outcome is not JobOutcome.DONE:
             raise trio.ClosedResourceError(f"{self!r} was {self._outcome.value} before, so nobody takes it for done")
         reporting = None
         while reporting is not self._reporting:  # its member may get another name
