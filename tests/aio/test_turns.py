@@ -13,8 +13,8 @@ import pytest
 
 import iris.aio
 from iris.kernel.errors import ConfigError, DeliveryError, IrisError, NoSuchCluster
+from tests.support.async_operations import async_operations
 from tests.support.bridges import open_aio_bridge
-from tests.support.operations import async_operations
 
 NO_OPERATIONS: Final = {
     # They return what they are called on.

@@ -16,7 +16,7 @@ import iris
 from iris.kernel.errors import ConfigError, DeliveryError, IrisError, NoSuchCluster
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.operations import async_operations
+from tests.support.async_operations import async_operations
 
 NO_OPERATIONS: Final = {
     # They return what they are called on.
