@@ -14,7 +14,7 @@ from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.shapes import is_group
-from iris.kernel.tasks import checkpointed
+from iris.kernel.tasks import checkpoint_after_error, checkpointed
 from iris.patterns.messages import Sender
 from iris.patterns.payloads import encoded
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
@@ -93,7 +93,6 @@ class Tunnel:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    @checkpointed
     async def send(self, payload: Any) -> None:
         """Send one message: a payload as for ``Node.request``.
 
@@ -110,8 +109,12 @@ class Tunnel:
 
         If it is cancelled, the message was not queued and nothing of it is sent; if it returns, all of it was.
         """
-        data, packed = self._encoded(payload)
-        await self._send_encoded(data, packed=packed)
+        try:
+            data, packed = self._encoded(payload)
+            await self._send_encoded(data, packed=packed)
+        except Exception:
+            await checkpoint_after_error()
+            raise
 
     async def _send_message(self, message: object) -> None:
         """Send a message of Iris's own as ``send`` does, whatever it consists of but for keys: texts.  C packs it."""
@@ -210,7 +213,6 @@ class Tunnel:
 
     # -- receiving ------------------------------------------------------------------------------------------
 
-    @checkpointed
     async def receive(self) -> Any:
         """Return the next message of the other end, whole.
 
@@ -224,7 +226,11 @@ class Tunnel:
 
         If it is cancelled, no message is lost: the next call returns it.
         """
-        return self._decoded(await self._read(pieces=False))
+        try:
+            return self._decoded(await self._read(pieces=False))
+        except Exception:
+            await checkpoint_after_error()
+            raise
 
     def _receive_at_once(self) -> tuple[Any] | None:
         """Return the next message as ``receive`` does, in a tuple, if it is here; else None, and nothing has happened.
@@ -326,13 +332,15 @@ class Tunnel:
         """Iterate over the messages of the other end until its end of file."""
         return self
 
-    @checkpointed
     async def __anext__(self) -> Any:
         """See ``receive``; cancelling the iteration loses no message."""
         try:
             return self._decoded(await self._read(pieces=False))
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None
+        except Exception as error:
+            await checkpoint_after_error()
+            if isinstance(error, trio.EndOfChannel):
+                raise StopAsyncIteration from None
+            raise
 
     # -- streams and files ----------------------------------------------------------------------------------
 
