@@ -61,33 +61,39 @@ class Tunnel(Source[TrioTunnel, Any]):
     abort = direct(TrioTunnel.abort)
     statistics = direct(TrioTunnel.statistics)
 
-    @turning
     async def send(self, payload: Any) -> None:
         """See ``iris.Tunnel.send``."""
-        inner, guest = self._inner, self._guest
-        if not guest.runs_here():
-            return await guest.call(partial(inner.send, payload))  # which says so
-        if self._sending or not inner._send_at_once(payload):
-            self._sending += 1
-            try:
-                # Trio begins calls in an order of its own; so the one before is over first.
-                async with self._line:
-                    if not inner._send_at_once(payload):
-                        await guest.call(partial(inner.send, payload))
-            finally:
-                self._sending -= 1
-        return None
+        try:
+            inner, guest = self._inner, self._guest
+            if not guest.runs_here():
+                return await guest.call(partial(inner.send, payload))  # which says so
+            if self._sending or not inner._send_at_once(payload):
+                self._sending += 1
+                try:
+                    # Trio begins calls in an order of its own; so the one before is over first.
+                    async with self._line:
+                        if not inner._send_at_once(payload):
+                            await guest.call(partial(inner.send, payload))
+                finally:
+                    self._sending -= 1
+            return None
+        except Exception:
+            await turn_after_error()
+            raise
 
-    @turning
     async def __anext__(self) -> Any:
-        if not self._arrived and self._guest.runs_here():
-            message = self._inner._receive_at_once()
-            if message is None:
-                await self._guest.wait_woken(self._inner._watch_readable)
+        try:
+            if not self._arrived and self._guest.runs_here():
                 message = self._inner._receive_at_once()
-            if message is not None:
-                return message[0]
-        return await super().__anext__()
+                if message is None:
+                    await self._guest.wait_woken(self._inner._watch_readable)
+                    message = self._inner._receive_at_once()
+                if message is not None:
+                    return message[0]
+            return await super().__anext__()
+        except Exception:
+            await turn_after_error()
+            raise
 
     async def receive(self) -> Any:
         """See ``iris.Tunnel.receive``."""
