@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, 
 
 import outcome
 
-from iris.aio.guest import Guest, Waiter, enter_guest
+from iris.aio.guest import Guest, Waiter, enter_guest, turning
 from iris.kernel.tasks import HeldBlock, MustEnter
 
 T = TypeVar("T")
@@ -123,6 +123,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
         self._cancelling = 0
         self._cut_off = False
 
+    @turning
     async def __aenter__(self) -> W:
         self._enters()
         news = Waiter(self._guest.loop)

@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from functools import wraps
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -34,6 +35,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched, host_loop
 from iris.kernel.transport import check_not_forked
 
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
 
 _here: Final = threading.local()
@@ -52,6 +54,33 @@ is_serving: Final[ContextVar[bool]] = ContextVar("is_serving", default=False)
 def _owner(loop: asyncio.AbstractEventLoop) -> Any:
     """Return what has the guest of a loop: its thread, or itself if it is one of a simulation, which trio runs."""
     return loop if hasattr(loop, "start_trio") else _here
+
+
+async def turn_after_error() -> None:
+    """Let others run before an error is raised: no loop that tries again stops the event loop.
+
+    Called from no task of asyncio's, it does nothing: there the error says what to do.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return
+    if task is not None:
+        await asyncio.sleep(0)
+
+
+def turning(function: F) -> F:
+    """Let others run when an async function raises; see ``iris.kernel.tasks.checkpointed``."""
+
+    @wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await function(*args, **kwargs)
+        except Exception:
+            await turn_after_error()
+            raise
+
+    return cast("F", call)
 
 
 @final
@@ -232,6 +261,7 @@ class Guest:
         self._calls.begin(call)
         return call
 
+    @turning
     async def call(self, function: Callable[[], Awaitable[T]], *, here: bool = True) -> T:
         """Do something in the trio run, and return what comes of it.
 

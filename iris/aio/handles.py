@@ -11,7 +11,7 @@ from typing import Any, Final, Self, final
 import trio
 
 from iris.aio.crossing import Handle, Source, awaited, direct
-from iris.aio.guest import Guest
+from iris.aio.guest import Guest, turn_after_error, turning
 from iris.cluster.membership import Change
 from iris.cluster.membership import Watch as TrioWatch
 from iris.kernel.errors import IrisError
@@ -63,29 +63,37 @@ class Tunnel(Source[TrioTunnel, Any]):
 
     async def send(self, payload: Any) -> None:
         """See ``iris.Tunnel.send``."""
-        inner, guest = self._inner, self._guest
-        if not guest.runs_here():
-            return await guest.call(partial(inner.send, payload))  # which says so
-        if self._sending or not inner._send_at_once(payload):
-            self._sending += 1
-            try:
-                # Trio begins calls in an order of its own; so the one before is over first.
-                async with self._line:
-                    if not inner._send_at_once(payload):
-                        await guest.call(partial(inner.send, payload))
-            finally:
-                self._sending -= 1
-        return None
+        try:
+            inner, guest = self._inner, self._guest
+            if not guest.runs_here():
+                return await guest.call(partial(inner.send, payload))  # which says so
+            if self._sending or not inner._send_at_once(payload):
+                self._sending += 1
+                try:
+                    # Trio begins calls in an order of its own; so the one before is over first.
+                    async with self._line:
+                        if not inner._send_at_once(payload):
+                            await guest.call(partial(inner.send, payload))
+                finally:
+                    self._sending -= 1
+            return None
+        except Exception:
+            await turn_after_error()
+            raise
 
     async def __anext__(self) -> Any:
-        if not self._arrived and self._guest.runs_here():
-            message = self._inner._receive_at_once()
-            if message is None:
-                await self._guest.wait_woken(self._inner._watch_readable)
+        try:
+            if not self._arrived and self._guest.runs_here():
                 message = self._inner._receive_at_once()
-            if message is not None:
-                return message[0]
-        return await super().__anext__()
+                if message is None:
+                    await self._guest.wait_woken(self._inner._watch_readable)
+                    message = self._inner._receive_at_once()
+                if message is not None:
+                    return message[0]
+            return await super().__anext__()
+        except Exception:
+            await turn_after_error()
+            raise
 
     async def receive(self) -> Any:
         """See ``iris.Tunnel.receive``."""
@@ -121,6 +129,7 @@ class Subscription(Source[TrioSubscription, Event]):
     confirm = awaited(TrioSubscription.confirm)
     statistics = direct(TrioSubscription.statistics)
 
+    @turning
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """See ``iris.Subscription.receive_batch``."""
         most = batch_size(max_events)
@@ -237,10 +246,14 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
         expires: float | None = None,
     ) -> None:
         """See ``iris.ConfirmedEvents.publish``."""
-        inner = self._inner
-        if not (self._guest.runs_here() and inner._publish_at_once(topic, payload, key, headers, expires)):
-            publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
-            await self._guest.call(publish, here=False)
+        try:
+            inner = self._inner
+            if not (self._guest.runs_here() and inner._publish_at_once(topic, payload, key, headers, expires)):
+                publish = partial(inner.publish, topic, payload, key=key, headers=headers, expires=expires)
+                await self._guest.call(publish, here=False)
+        except Exception:
+            await turn_after_error()
+            raise
 
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
     published = Shown[int]()

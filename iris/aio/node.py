@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.aio.crossing import Block, Handle, Opening, awaited, block, direct
-from iris.aio.guest import Waiter
+from iris.aio.guest import Waiter, turn_after_error, turning
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import (
     Answers,
@@ -73,50 +73,55 @@ class Node(Handle[TrioNode], OwnNode):
         options: RequestOptions | None = None,
     ) -> R:
         """See ``iris.Node.request``."""
-        # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and fallback is None:
-            # Most requests are one message there and one back: those cross to trio and back only if they fail, which
-            # takes a third of the time.
-            self._guest.check()
-            convert = None if reply is None else reply_converter(reply)
-            waiter = Waiter(self._guest.loop)
-            begun = self._inner._calls.begin(
-                waiter.notify,
-                self._guest.deadline,
-                cluster,
-                payload,
-                operation=operation,
-                key=key,
-                timeout=timeout,
-                headers=headers,
-                options=options,
+        try:
+            # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
+            if wait == 0 and fallback is None:
+                # Most requests are one message there and one back: those cross to trio and back only if they fail,
+                # which takes a third of the time.
+                self._guest.check()
+                convert = None if reply is None else reply_converter(reply)
+                waiter = Waiter(self._guest.loop)
+                begun = self._inner._calls.begin(
+                    waiter.notify,
+                    self._guest.deadline,
+                    cluster,
+                    payload,
+                    operation=operation,
+                    key=key,
+                    timeout=timeout,
+                    headers=headers,
+                    options=options,
+                )
+                if begun is not None:
+                    try:
+                        await waiter.wait()
+                        replied = begun.reply()
+                        came: Any = await self._guest.call(begun.go_on) if replied is None else replied[0]
+                    except BaseException:  # also of a coroutine that is dropped
+                        begun.abandon()
+                        raise
+                    value: R = came if convert is None else converted_reply(convert, came, cluster)
+                    return value
+            return await self._guest.call(
+                partial(
+                    self._inner.request,
+                    cluster,
+                    payload,
+                    operation=operation,
+                    key=key,
+                    timeout=timeout,
+                    headers=headers,
+                    reply=reply,
+                    wait=wait,
+                    fallback=fallback,
+                    options=options,
+                )
             )
-            if begun is not None:
-                try:
-                    await waiter.wait()
-                    replied = begun.reply()
-                    came: Any = await self._guest.call(begun.go_on) if replied is None else replied[0]
-                except BaseException:  # also of a coroutine that is dropped
-                    begun.abandon()
-                    raise
-                value: R = came if convert is None else converted_reply(convert, came, cluster)
-                return value
-        return await self._guest.call(
-            partial(
-                self._inner.request,
-                cluster,
-                payload,
-                operation=operation,
-                key=key,
-                timeout=timeout,
-                headers=headers,
-                reply=reply,
-                wait=wait,
-                fallback=fallback,
-                options=options,
-            )
-        )
+        except Exception:
+            await turn_after_error()
+            raise
 
+    @turning
     async def broadcast(
         self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
@@ -137,18 +142,25 @@ class Node(Handle[TrioNode], OwnNode):
         expires: float | None = None,
     ) -> None:
         """See ``iris.Node.publish``.  It lets other tasks run every 1,024 events or 256 KiB."""
-        node, guest = self._inner, self._guest
-        if guest.runs_here():
-            if node._publish_at_once(topic, payload, key, headers, expires):
-                return
-            if node._publishing.begin_turn():
-                await asyncio.sleep(0)
-                if guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires):
+        try:
+            node, guest = self._inner, self._guest
+            if guest.runs_here():
+                if node._publish_at_once(topic, payload, key, headers, expires):
                     return
-        await guest.call(partial(node.publish, topic, payload, key=key, headers=headers, expires=expires), here=False)
+                if node._publishing.begin_turn():
+                    await asyncio.sleep(0)
+                    if guest.runs_here() and node._publish_at_once(topic, payload, key, headers, expires):
+                        return
+            await guest.call(
+                partial(node.publish, topic, payload, key=key, headers=headers, expires=expires), here=False
+            )
+        except Exception:
+            await turn_after_error()
+            raise
 
     publish_confirmed = awaited(TrioNode.publish_confirmed)
 
+    @turning
     async def retain(
         self,
         topic: str,

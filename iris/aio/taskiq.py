@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, final
 
+from msgspec import Struct
+
 try:
     from taskiq import AckableMessage, AsyncBroker, AsyncTaskiqDecoratedTask, BrokerMessage
 except ModuleNotFoundError as error:
@@ -39,6 +41,29 @@ _OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {"delay": float, "expires": f
 
 
 @final
+class BrokerOptions(Struct, frozen=True, kw_only=True):
+    """Options of an ``IrisBroker``.
+
+    Attributes:
+        bridge: cluster of the bridge.
+        limit: tasks that a worker process has at a time, waiting or running; at least its ``--max-async-tasks``.
+        lease: see ``iris.Bridge.queue``; a worker that lives lets it begin anew.
+        attempts: see there.
+        dead: see there.
+        backoff: see there.
+        timeout: seconds within which a program that sends tasks finds the bridge, and a task is confirmed.
+    """
+
+    bridge: str = "bridge"
+    limit: int = 128
+    lease: float = 30.0
+    attempts: int = 5
+    dead: str | None = None
+    backoff: float = 1.0
+    timeout: float = 10.0
+
+
+@final
 class IrisBroker(AsyncBroker):
     """Sends taskiq's tasks through a queue on a bridge's log.
 
@@ -50,14 +75,8 @@ class IrisBroker(AsyncBroker):
 
     Args:
         queue: name of the queue, a topic that the bridge stores.
-        bridge: cluster of the bridge.
         name: name of the node that each process opens, and so its cluster; with a credential None.
-        limit: tasks that a worker process has at a time, waiting or running; at least its ``--max-async-tasks``.
-        lease: see ``iris.Bridge.queue``; a worker that lives lets it begin anew.
-        attempts: see there.
-        dead: see there.
-        backoff: see there.
-        timeout: seconds within which a program that sends tasks finds the bridge, and a task is confirmed.
+        options: what becomes of its tasks.
         node: other arguments of ``iris.aio.open_node``.
     """
 
@@ -65,27 +84,20 @@ class IrisBroker(AsyncBroker):
         self,
         queue: str = "taskiq",
         *,
-        bridge: str = "bridge",
         name: str | None = "taskiq",
-        limit: int = 128,
-        lease: float = 30.0,
-        attempts: int = 5,
-        dead: str | None = None,
-        backoff: float = 1.0,
-        timeout: float = 10.0,
+        options: BrokerOptions = BrokerOptions(),  # noqa: B008 -- a frozen value
         **node: Any,
     ) -> None:
         super().__init__()
         self._name = queue
-        self._bridge = bridge
+        self._options = options
         self._open: Callable[[], Any] = lambda: open_node(name, **node)
-        self._limit = limit
-        self._terms: dict[str, Any] = {"lease": lease, "attempts": attempts, "dead": dead, "backoff": backoff}
-        self._timeout = timeout
         self._queue: WorkQueue | None = None
         self._owner: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._in_hand: set[Job] = set()
+        self._refused: set[Job] = set()
+        """Jobs of tasks that this worker does not know, which taskiq acknowledges next."""
 
     async def startup(self) -> None:
         """Open a node and the queue; a program that sends tasks waits for the bridge.
@@ -115,13 +127,23 @@ class IrisBroker(AsyncBroker):
 
     async def _own(self, opened: asyncio.Future[WorkQueue]) -> None:
         node: Node
-        async with self._open() as node, node.bridge(self._bridge).queue(self._name, **self._terms) as queue:
+        options = self._options
+        async with (
+            self._open() as node,
+            node.bridge(options.bridge).queue(
+                self._name,
+                lease=options.lease,
+                attempts=options.attempts,
+                dead=options.dead,
+                backoff=options.backoff,
+            ) as queue,
+        ):
             if not self.is_worker_process:
-                await node.wait_for(self._bridge, timeout=self._timeout)
+                await node.wait_for(options.bridge, timeout=options.timeout)
             opened.set_result(queue)
             while not self._closing.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._terms["lease"] / 3):
+                    async with asyncio.timeout(options.lease / 3):
                         await self._closing.wait()
                 for job in self._in_hand:
                     job.release() if self._closing.is_set() else job.extend()
@@ -136,7 +158,7 @@ class IrisBroker(AsyncBroker):
         """
         labels = {name: read(message.labels[name]) for name, read in _OPTIONS.items() if name in message.labels}
         headers = {ID: message.task_id, NAME: message.task_name}
-        await self._started().put(message.message, headers=headers, timeout=self._timeout, **labels)
+        await self._started().put(message.message, headers=headers, timeout=self._options.timeout, **labels)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Take tasks from the queue.
@@ -144,7 +166,7 @@ class IrisBroker(AsyncBroker):
         Raises:
             ValueError: the broker was not started.
         """
-        async for job in self._started().receive(self._limit):
+        async for job in self._started().receive(self._options.limit):
             if isinstance(job.payload, bytes) and NAME in job.headers:
                 self._in_hand.add(job)
                 yield AckableMessage(data=job.payload, ack=partial(self._acknowledge, job))
@@ -152,7 +174,14 @@ class IrisBroker(AsyncBroker):
                 job.fail("this is no message of taskiq", permanent=True)
 
     async def _acknowledge(self, job: Job) -> None:
-        """Report a task as done, and wait until that is on the bridge's disk."""
+        """Report a task as done, and wait until that is on the bridge's disk.
+
+        Raises:
+            trio.ClosedResourceError: the broker was shut down before, and another worker gets the task.
+        """
+        if job in self._refused:
+            self._refused.remove(job)
+            return
         self._in_hand.discard(job)
         try:
             await job.commit()
@@ -165,6 +194,7 @@ class IrisBroker(AsyncBroker):
         if task is None:
             for job in [job for job in self._in_hand if job.headers[NAME] == task_name]:
                 self._in_hand.remove(job)
+                self._refused.add(job)
                 job.fail(f"this worker knows no task {task_name!r}")
         return task
 

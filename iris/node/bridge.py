@@ -11,6 +11,7 @@ from random import Random
 from typing import Final, Literal, Protocol, final
 
 from iris.kernel.names import check_name
+from iris.kernel.tasks import checkpointed
 from iris.node.arguments import check_between, check_flags, check_timeout
 from iris.node.run_guard import RunGuard
 from iris.patterns import state
@@ -165,6 +166,7 @@ class Bridge:
             self._members = queues.BridgeMembers(self.name, self._node)
         return self._members
 
+    @checkpointed
     async def drop_group(self, group: str) -> None:
         """Forget a group of readers: its place is gone, its name is free, and the bridge keeps no events for it.
 

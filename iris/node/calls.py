@@ -18,7 +18,7 @@ from iris.cluster.sites import Reach, reach_one
 from iris.kernel.errors import ConfigError, DeliveryError, RequestTimeout
 from iris.kernel.names import Entropy, check_address
 from iris.kernel.numerals import shown
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import checkpoint_after_error, protected_context
 from iris.node.arguments import check_is, check_request, check_timeout, check_wait
 from iris.node.run_guard import RunGuard
 from iris.patterns.bridge_protocol import Ask, as_fields, read_answer
@@ -167,18 +167,18 @@ class Calls:
         options: RequestOptions | None = None,
     ) -> R:
         """See ``Node.request``."""
-        if get_ident() != self._guard.thread:
-            self._guard.check()
-        if operation is not None or key is not None or type(cluster) is not str:
-            check_request(cluster, operation, key)
-        options = PLAIN if options is None else check_is(options, RequestOptions, "options")
-        if type(timeout) is not float or not timeout > 0:
-            timeout = check_timeout(timeout)
-        convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
-        if self._tracing is not None:
-            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
         try:
+            if get_ident() != self._guard.thread:
+                self._guard.check()
+            if operation is not None or key is not None or type(cluster) is not str:
+                check_request(cluster, operation, key)
+            options = PLAIN if options is None else check_is(options, RequestOptions, "options")
+            if type(timeout) is not float or not timeout > 0:
+                timeout = check_timeout(timeout)
+            convert = None if reply is None else reply_converter(reply)
+            if self._tracing is not None:
+                span, headers = self._tracing.begin_call("request", cluster, operation, headers)
             if wait != 0.0:
                 await self._first.wait(cluster, check_wait(wait))
             keyed = key is not None or options.prefer is not None
@@ -204,6 +204,8 @@ class Calls:
                 span.end(error)
             if isinstance(error, RuntimeError):
                 self._guard.check()  # called from another framework in the node's thread: this says what to do
+            if isinstance(error, Exception):
+                await checkpoint_after_error()
             if fallback is None or not isinstance(error, DeliveryError):
                 raise
             self._requests.fallbacks[type(error).__name__] += 1

@@ -15,7 +15,7 @@ from iris.cluster.membership import Member, NodeInfo, Watch
 from iris.cluster.sites import open_with_all, open_with_one
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.kernel.names import OWN, NodeId, check_address, check_name
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import checkpoint_after_error, checkpointed, protected_context
 from iris.node.arguments import (
     check_count,
     check_is,
@@ -35,10 +35,10 @@ from iris.patterns.books import Books, LossWatch, matching
 from iris.patterns.messages import OwnNode
 from iris.patterns.multicast import Answers, StopRules
 from iris.patterns.priority import PriorityName, check_priority
+from iris.patterns.pubsub import SubscriberLinks
 from iris.patterns.pubsub.interest import DurableSubscriber, Share, check_topic
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
-from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 from iris.patterns.request import RequestOptions, check_preference, preference_of
 from iris.patterns.service import Limits, Role, Service, callers, provided
 from iris.patterns.tunnel import Tunnel
@@ -211,6 +211,7 @@ class Node(OwnNode):
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
+    @checkpointed
     async def broadcast(
         self, cluster: str, payload: Any, *, headers: Mapping[str, str] | None = None, wait: float = 0.0
     ) -> None:
@@ -354,26 +355,31 @@ class Node(OwnNode):
         It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is in flight, or
         unsent if it yielded or waited for a patient subscriber or another site.
         """
-        if get_ident() != self._guard.thread:
-            self._guard.check()
-        if self._lookups is not None:
-            self._first.check_not_client("publish")
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        if self._tracing is not None:
-            span, headers = self._tracing.begin_call("event", topic, None, headers)
-            if span is not None:
-                with span:  # once more, with the trace in its headers
-                    return await self.publish(topic, payload, key=key, headers=headers)
-        if self._subscriber_links is not None and self._subscriber_links.pending(topic):
-            await self._reach_subscribers(self._subscriber_links, topic)
-        publishing = self._publishing
-        # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
-        plain = type(payload) is bytes and key is None and not headers
-        if not (plain and publishing.extend(topic, payload, len(payload))):
-            await publishing.publish(topic, payload, key=key, headers=headers)
+        try:
+            if get_ident() != self._guard.thread:
+                self._guard.check()
+            if self._lookups is not None:
+                self._first.check_not_client("publish")
+            if expires is not None:
+                headers = with_expiry(headers, expires)
+            if self._tracing is not None:
+                span, headers = self._tracing.begin_call("event", topic, None, headers)
+                if span is not None:
+                    with span:  # once more, with the trace in its headers
+                        return await self.publish(topic, payload, key=key, headers=headers)
+            if self._subscriber_links is not None and self._subscriber_links.pending(topic):
+                await self._reach_subscribers(self._subscriber_links, topic)
+            publishing = self._publishing
+            # A plain call where nothing has to be waited for: a coroutine more would cost a third of the whole.
+            plain = type(payload) is bytes and key is None and not headers
+            if not (plain and publishing.extend(topic, payload, len(payload))):
+                await publishing.publish(topic, payload, key=key, headers=headers)
+        except Exception:
+            await checkpoint_after_error()
+            raise
         return None
 
+    @checkpointed
     async def publish_confirmed(
         self,
         topic: str,
@@ -409,6 +415,7 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=check_timeout(timeout), retain=False)
 
+    @checkpointed
     async def retain(
         self,
         topic: str,
@@ -441,6 +448,7 @@ class Node(OwnNode):
             headers = with_expiry(headers, expires)
         await self._publish(topic, payload, key, headers, within=None, retain=True)
 
+    @checkpointed
     async def retain_confirmed(
         self,
         topic: str,
@@ -680,6 +688,7 @@ class Node(OwnNode):
         """Return the durable subscribers that have a name, those that are away included, by name."""
         return self._pubsub.durable.known()
 
+    @checkpointed
     async def forget_subscriber(self, name: str) -> None:
         """Have publishers wait no more for a durable subscriber that is away, and belongs to this node's cluster.
 
@@ -895,6 +904,7 @@ class Node(OwnNode):
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
 
+    @checkpointed
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
@@ -920,6 +930,7 @@ class Node(OwnNode):
         check_name(cluster, "cluster")
         return self._first.watch(cluster)
 
+    @checkpointed
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.
 
@@ -941,6 +952,7 @@ class Node(OwnNode):
         await trio.lowlevel.checkpoint()
         return newer
 
+    @checkpointed
     async def books(self, pattern: str = ">", *, settle: float = 2.0) -> Books:
         """Return what became of all that this node has sent: every message is in one column of one receiver.
 

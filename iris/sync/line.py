@@ -21,8 +21,8 @@ from typing import Final, Literal, Protocol, TypeAlias, final
 
 import trio
 
-from iris.kernel.errors import RequestTimeout
 from iris.kernel.numerals import as_float
+from iris.kernel.tasks import behind_events
 from iris.node.open import GOODBYE
 from iris.patterns.pubsub import PostedEvents
 
@@ -137,7 +137,7 @@ class Line:
             with trio.move_on_after(seconds if seconds > 0 else inf):
                 await self.wait_emptied()
                 return
-            raise RequestTimeout(f"{seconds:g} s are over: it came after what its thread had published before")
+            raise behind_events(seconds)
 
     @asynccontextmanager
     async def published(self) -> AsyncIterator[None]:

@@ -31,7 +31,7 @@ from taskiq import (  # noqa: E402
 from taskiq.receiver import Receiver  # noqa: E402
 from taskiq.utils import maybe_awaitable  # noqa: E402
 
-from iris.aio.taskiq import IrisBroker  # noqa: E402
+from iris.aio.taskiq import BrokerOptions, IrisBroker  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def open_broker(tmp_path: Path, **options: Any) -> AsyncGenerator[tuple[IrisBroker, iris.aio.Node]]:
     """Open a bridge and start a broker on it."""
     settings: dict[str, Any] = {"backoff": 0.01, "timeout": 60, **options}
-    broker = IrisBroker("tasks", **settings)
+    broker = IrisBroker("tasks", options=BrokerOptions(**settings))
     async with (
         iris.aio.open_node("bridge") as serving,
         open_aio_bridge(serving, topics=[">"], directory=tmp_path / "log"),
@@ -93,7 +93,7 @@ def test_a_broker_that_was_not_started_says_so() -> None:
 def test_a_program_that_finds_no_bridge_is_told_in_time() -> None:
     async def main() -> None:
         with pytest.raises(iris.RequestTimeout, match="cluster 'bridge' has 0 of 1 members"):
-            await IrisBroker(timeout=0.2).startup()
+            await IrisBroker(options=BrokerOptions(timeout=0.2)).startup()
 
     asyncio.run(main())
 
@@ -109,7 +109,7 @@ def test_events_of_its_life_are_handled(tmp_path: Path, worker: bool, events: tu
     seen: list[TaskiqEvents] = []
 
     async def main() -> None:
-        broker = IrisBroker("tasks", timeout=60)
+        broker = IrisBroker("tasks", options=BrokerOptions(timeout=60))
         broker.is_worker_process = worker
         for event in TaskiqEvents:
 
@@ -237,10 +237,12 @@ def test_a_broker_that_ends_gives_back_what_is_not_acknowledged_at_once(tmp_path
         await broker.kick(message(b"task"))
         held = await anext(broker.listen())
         await broker.shutdown()
-        other = IrisBroker("tasks", timeout=60)
+        other = IrisBroker("tasks", options=BrokerOptions(timeout=60))
         await other.startup()
         async with asyncio.timeout(30):
             assert (await anext(other.listen())).data == held.data
+        with pytest.raises(iris.aio.ClosedResourceError, match="was released before"):
+            await maybe_awaitable(held.ack())
         await other.shutdown()
 
     run(work, tmp_path, lease=600.0)

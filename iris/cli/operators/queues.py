@@ -22,13 +22,14 @@ from iris.patterns.bridge_protocol import (
     MemberShards,
     PeekJobs,
     PurgeQueue,
+    RemoteShard,
     ShownJob,
     ShowQueue,
     as_fields,
     read_answer,
     read_reply,
 )
-from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, decode_value_untrusted
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, OWN_HEADERS, Job, decode_value_untrusted
 
 R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., object])
@@ -67,19 +68,28 @@ def _as_worker(verb: Verb) -> Verb:
 
 
 @contextlib.asynccontextmanager
+async def _shards(
+    connection: NodeOptions, bridge: str, timeout: float, cluster: str | None = None
+) -> AsyncIterator[tuple[Node, list[RemoteShard]]]:
+    """Open a node; give it with the shards of a bridge."""
+    async with connection.open(cluster) as node:
+        await node.wait_for(bridge, timeout=timeout)
+        found: list[RemoteShard] = []
+        async with node.survey(bridge, None, operation=ListShards.operation, timeout=timeout) as answers:
+            async for answer in answers:
+                found += read_reply(MemberShards, answer.payload).shards
+        if not found:
+            raise RequestTimeout(f"not every member of bridge {bridge!r} has answered")
+        yield node, found
+
+
+@contextlib.asynccontextmanager
 async def _addresses(
     connection: NodeOptions, bridge: str, timeout: float, cluster: str | None = None
 ) -> AsyncIterator[tuple[Node, list[str]]]:
     """Open a node; give it with the clusters at which the members of a bridge are found."""
-    async with connection.open(cluster) as node:
-        await node.wait_for(bridge, timeout=timeout)
-        found: set[str] = set()
-        async with node.survey(bridge, None, operation=ListShards.operation, timeout=timeout) as answers:
-            async for answer in answers:
-                found |= {shard.address for shard in read_reply(MemberShards, answer.payload).shards}
-        if not found:
-            raise RequestTimeout(f"not every member of bridge {bridge!r} has answered")
-        yield node, sorted(found)
+    async with _shards(connection, bridge, timeout, cluster) as (node, shards):
+        yield node, sorted({shard.address for shard in shards})
 
 
 async def _ask(node: Node, address: str, request: Ask[R], timeout: float) -> R:
@@ -157,27 +167,38 @@ def redrive(
 ) -> int:
     """Put the dead letters of queue NAME back into it, as new jobs, in their order.
 
-    A letter is done when its job is on the bridge's disk. Who is killed in between leaves one that is there twice.
+    Only those that are there when it begins: a job may die again meanwhile. A letter is done when its job is on the
+    bridge's disk. Who is killed in between leaves one that is there twice.
     """
 
     async def move() -> None:
         count = 0
         async with (
-            _addresses(connection, bridge, timeout, cluster) as (node, _),
+            _shards(connection, bridge, timeout, cluster) as (node, shards),
             node.bridge(bridge).queue(name) as jobs,
             node.bridge(bridge).queue(dead or name + DEAD_SUFFIX) as letters,
         ):
+            ends = {shard.number: shard.next for shard in shards}
             worker = letters.receive(64)
+            later: list[Job] = []
+            deadline = trio.current_time() + timeout
             while True:
                 letter = None
-                with trio.move_on_after(timeout if count == 0 else _QUIET):
+                with trio.move_on_at(deadline):
                     letter = await anext(worker)
                 if letter is None:
                     break
+                shard, offset = letter._place
+                if offset >= ends.get(shard, 0):
+                    later.append(letter)  # and not released: it would come again
+                    continue
                 headers = {field: text for field, text in letter.headers.items() if field not in OWN_HEADERS}
                 await jobs.put(letter.payload, key=letter.key, headers=headers, timeout=timeout)
                 async with letter:
                     count += 1
+                deadline = trio.current_time() + _QUIET
+            for letter in later:
+                letter.release()
         note(f"{count} jobs are in queue {name} again")
 
     return run_until_done(move)

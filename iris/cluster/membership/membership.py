@@ -387,6 +387,7 @@ class Membership(PeerObserver):
     @protected_context
     async def watch(self, cluster: str) -> AsyncIterator[Watch]:
         """See ``Node.watch``."""
+        await trio.lowlevel.checkpoint()  # nothing else in it waits
         present = [Change(kind="joined", cluster=cluster, member=member) for member in self._roster.members(cluster)]
         watched = WatchedChanges(cluster, present)
         self._watches.append(watched)

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from iris.cluster.swim import Changed, MemberState, NodeRecord
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, checkpointed
 
 MemberStatus = Literal["alive", "suspected", "draining"]
 ChangeKind = Literal["joined", "left", "suspected", "recovered", "draining", "lost", "load"]
@@ -244,5 +244,6 @@ class Watch:
     def __aiter__(self) -> AsyncIterator[Change]:
         return self
 
+    @checkpointed
     async def __anext__(self) -> Change:
         return await self._changes.pop()

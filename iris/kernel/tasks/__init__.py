@@ -6,7 +6,8 @@ opens the block owns its tasks.
 """
 
 from iris.kernel.tasks.background import open_background
-from iris.kernel.tasks.calls import AtOnce, OutsideCall, CallTasks, HeldBlock
+from iris.kernel.tasks.calls import AtOnce, OutsideCall, CallTasks, HeldBlock, behind_events
+from iris.kernel.tasks.checkpoints import checkpoint_after_error, checkpointed
 from iris.kernel.tasks.effective_deadline import effective_deadline
 from iris.kernel.tasks.file_locks import close_locked, try_lock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
@@ -20,7 +21,7 @@ from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "AtOnce", "CallTasks", "HeldBlock", "HostLoop", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
-    "check_not_patched", "close_locked", "deadline_for_threads", "effective_deadline", "first_of", "host_loop",
-    "interruptible", "late_names", "leave_unprotected", "open_background", "protected_context", "run_in_thread",
-    "thread_deadline", "try_lock",
+    "behind_events", "check_not_patched", "checkpoint_after_error", "checkpointed", "close_locked",
+    "deadline_for_threads", "effective_deadline", "first_of", "host_loop", "interruptible", "late_names",
+    "leave_unprotected", "open_background", "protected_context", "run_in_thread", "thread_deadline", "try_lock",
 )  # fmt: skip

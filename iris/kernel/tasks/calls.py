@@ -51,6 +51,11 @@ It returns the result in a tuple, or what waits; None if it has done nothing, an
 """
 
 
+def behind_events(within: float) -> RequestTimeout:
+    """Return the error of a call that events of its thread have kept waiting for longer than it had."""
+    return RequestTimeout(f"{within:g} s are over: it came after what its thread had published before")
+
+
 @final
 class OutsideCall:
     """One call from outside.
@@ -114,7 +119,7 @@ class OutsideCall:
             with trio.move_on_after(within):
                 await wait()
                 return await function()
-            raise RequestTimeout(f"{within:g} s are over: it came after what its thread had published before")
+            raise behind_events(within)
 
         self._function, self._at_once = after, None
 

@@ -25,6 +25,7 @@ from typing import Final, NoReturn, ParamSpec, TypeVar, cast, final
 
 import trio
 
+from iris.kernel.tasks.checkpoints import checkpoint_after_error
 from iris.kernel.tasks.must_enter import MustEnter
 
 _PACKAGE: Final = f"{__name__.partition('.')[0]}."
@@ -155,8 +156,12 @@ class _Block(MustEnter, AbstractAsyncContextManager[_T]):
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> _T:
-        self._enters()
-        return await self._block.__aenter__()
+        try:
+            self._enters()
+            return await self._block.__aenter__()
+        except Exception:
+            await checkpoint_after_error()
+            raise
 
     @trio.lowlevel.enable_ki_protection
     async def __aexit__(

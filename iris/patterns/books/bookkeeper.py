@@ -193,6 +193,7 @@ class Bookkeeper(PeerObserver):
             if now >= deadline:
                 for node in {row.node for row in open_}:
                     self.ledger.confirm(node)
+                await trio.lowlevel.checkpoint()
                 return self.books(matches)
             if now >= ask_at:
                 self._ask(open_)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import checkpointed
 from iris.kernel.topic_syntax import is_pattern
 from iris.patterns.books.bookkeeper import Bookkeeper
 from iris.patterns.books.shown import BookRow
@@ -70,6 +71,7 @@ class LossWatch:
     def __aiter__(self) -> Self:
         return self
 
+    @checkpointed
     async def __anext__(self) -> Loss:
         while not self._found:
             began = trio.current_time()

@@ -18,6 +18,7 @@ from iris.kernel import wire
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
+from iris.kernel.tasks import checkpointed
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Answer
 
@@ -118,6 +119,7 @@ class Answers:
     def __aiter__(self) -> AsyncIterator[Answer]:
         return self
 
+    @checkpointed
     async def __anext__(self) -> Answer:
         try:
             return await self._receive.receive()

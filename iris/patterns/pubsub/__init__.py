@@ -14,10 +14,10 @@ Not here: history.  Beyond retained values nothing is stored; a log that is read
 
 from iris.patterns.pubsub.publish import PostedEvents
 from iris.patterns.pubsub.pubsub import Elsewhere, PubSub
-from iris.patterns.pubsub.remote import RemoteSubscribers
 from iris.patterns.pubsub.sealed import SealedReceiver
 from iris.patterns.pubsub.subscribe import OpenSubscriptions
+from iris.patterns.pubsub.subscriber_links import SubscriberLinks
 
 __all__ = (
-    "Elsewhere", "OpenSubscriptions", "PostedEvents", "PubSub", "RemoteSubscribers", "SealedReceiver",
+    "Elsewhere", "OpenSubscriptions", "PostedEvents", "PubSub", "SealedReceiver", "SubscriberLinks",
 )  # fmt: skip

@@ -41,7 +41,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import check_address, check_name
 from iris.kernel.numerals import as_float
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import checkpointed, protected_context
 from iris.patterns.bridge_protocol import MAX_OUTCOME, ClaimKey, KeyAnswer
 from iris.patterns.payloads import encoded
 from iris.patterns.request import UNDO, UNDOES, RequestOptions
@@ -124,6 +124,7 @@ class Saga:
     def __repr__(self) -> str:
         return f"<Saga {self.name!r}, {self._steps} steps>"
 
+    @checkpointed
     async def request(
         self,
         cluster: str,

@@ -34,7 +34,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.statistics import Statistics
-from iris.kernel.tasks import Wakeup, open_background, run_in_thread
+from iris.kernel.tasks import Wakeup, checkpointed, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
@@ -228,6 +228,7 @@ class SharedState(SharedMap):
         self._node.check_open()
         return StateWatch(pattern, self._changes)
 
+    @checkpointed
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
 

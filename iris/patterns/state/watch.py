@@ -10,7 +10,7 @@ from weakref import WeakSet
 import trio
 from msgspec import Struct
 
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, checkpointed
 from iris.patterns.state.entries import Entry, Kind
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
@@ -142,6 +142,7 @@ class StateWatch:
     def __aiter__(self) -> StateWatch:
         return self
 
+    @checkpointed
     async def __anext__(self) -> StateChange:
         changes, shows = self._changes, self._changes.shows
         while self._kinds:

@@ -14,6 +14,7 @@ from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.shapes import is_group
+from iris.kernel.tasks import checkpoint_after_error, checkpointed
 from iris.patterns.messages import Sender
 from iris.patterns.payloads import encoded
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
@@ -108,8 +109,12 @@ class Tunnel:
 
         If it is cancelled, the message was not queued and nothing of it is sent; if it returns, all of it was.
         """
-        data, packed = self._encoded(payload)
-        await self._send_encoded(data, packed=packed)
+        try:
+            data, packed = self._encoded(payload)
+            await self._send_encoded(data, packed=packed)
+        except Exception:
+            await checkpoint_after_error()
+            raise
 
     async def _send_message(self, message: object) -> None:
         """Send a message of Iris's own as ``send`` does, whatever it consists of but for keys: texts.  C packs it."""
@@ -179,6 +184,7 @@ class Tunnel:
         if not self._is_unsendable() and (end.senders or not end.machine.sending.has_room(1)):
             await end.wait_room(1, self._is_unsendable)
 
+    @checkpointed
     async def send_eof(self) -> None:
         """Send the end of file; the other end's ``receive`` raises EndOfChannel after the last message.
 
@@ -220,7 +226,11 @@ class Tunnel:
 
         If it is cancelled, no message is lost: the next call returns it.
         """
-        return self._decoded(await self._read(pieces=False))
+        try:
+            return self._decoded(await self._read(pieces=False))
+        except Exception:
+            await checkpoint_after_error()
+            raise
 
     def _receive_at_once(self) -> tuple[Any] | None:
         """Return the next message as ``receive`` does, in a tuple, if it is here; else None, and nothing has happened.
@@ -326,8 +336,11 @@ class Tunnel:
         """See ``receive``; cancelling the iteration loses no message."""
         try:
             return self._decoded(await self._read(pieces=False))
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None
+        except Exception as error:
+            await checkpoint_after_error()
+            if isinstance(error, trio.EndOfChannel):
+                raise StopAsyncIteration from None
+            raise
 
     # -- streams and files ----------------------------------------------------------------------------------
 
@@ -338,6 +351,7 @@ class Tunnel:
         """
         return TunnelStream(self)
 
+    @checkpointed
     async def send_file(self, path: str | PathLike[str], progress: Progress | None = None) -> FileSummary:
         """Send a file of any size, for ``receive_file`` at the other end; see ``iris.patterns.tunnel.file_transfer``.
 
@@ -347,6 +361,7 @@ class Tunnel:
             self.send, path, progress, max_piece=self.max_message, chunk=self._end.machine.sending.piece
         )
 
+    @checkpointed
     async def receive_file(
         self, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
     ) -> FileSummary:
@@ -364,6 +379,7 @@ class Tunnel:
 
     # -- the end --------------------------------------------------------------------------------------------
 
+    @checkpointed
     async def aclose(self) -> None:
         """Send the end of file, wait until the other end has everything that was sent, and close.
 
@@ -527,6 +543,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
     def __repr__(self) -> str:
         return f"<TunnelStream over {self._tunnel!r}>"
 
+    @checkpointed
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, any number of them.  If it is cancelled, some of them were sent and some not."""
         self._start_sending()
@@ -545,6 +562,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         finally:
             self._sending = False
 
+    @checkpointed
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until a chunk can be sent without waiting.  Cancelling has no effect."""
         self._start_sending()
@@ -556,6 +574,8 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         finally:
             self._sending = False
 
+    @checkpointed
+    @checkpointed
     async def send_eof(self) -> None:
         """Send the end of file; receiving goes on.  If it is cancelled, nothing was sent."""
         self._start_sending()
@@ -566,6 +586,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         finally:
             self._sending = False
 
+    @checkpointed
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return some bytes, at most ``max_bytes``; b"" at the end.  If it is cancelled, none are lost."""
         if max_bytes is not None:
@@ -594,6 +615,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
         self._rest = data[max_bytes:]
         return data[:max_bytes]
 
+    @checkpointed
     async def aclose(self) -> None:
         """Close, once the other end has everything that was sent.  If it is cancelled, it aborts the tunnel.
 

@@ -263,8 +263,10 @@ class BridgeCopy:
         held = msgspec.msgpack.encode(await run_in_thread(self.store.replication.held))
         async with self._node.open_tunnel(primary_cluster(self._bridge, self._shard), operation="follow") as tunnel:
             state = self._state
+            # In doubt it says to each primary that it knows nothing: its promise may be to the successor of any.
+            revision = 0 if self._name in state.doubted else state.revision
             follow = Follow(
-                copy=self._name, term=self._term, promised=state.promised, revision=state.revision, held=len(held)
+                copy=self._name, term=self._term, promised=state.promised, revision=revision, held=len(held)
             )
             await send_message(tunnel, follow)
             await send_bytes(tunnel, held)

@@ -146,7 +146,7 @@ class PrimaryCopies:
         self._token = trio.lowlevel.current_trio_token()
         self._followers: dict[str, _Follower] = {}
         self._confirmed: dict[str, int] = {}
-        """Number of the last change that each copy has confirmed as a whole copy."""
+        """Number of the last change that each copy that is connected has confirmed as a whole copy."""
         self._next: dict[str, Mapping[int, int]] = {}
         self._revisions: dict[str, int] = {}
         self._copied = 0
@@ -293,7 +293,8 @@ class PrimaryCopies:
     async def wait_ready(self) -> None:
         """Wait until so many known copies have met this primary that none of them can have been promoted meanwhile.
 
-        A log that has no copies is ready at once: what is in it is the only one.
+        A log that has no copies is ready at once: what is in it is the only one.  A copy that counted and comes with
+        nothing may have promised itself to a successor, on the disk that it lost: it does not count here.
         """
         start = await run_in_thread(self._store.replication.number)
         state, new = self._state, self._settings
@@ -307,6 +308,7 @@ class PrimaryCopies:
             while self._count_known(revision) < needed_acceptances(len(self._state.copies), strict):
                 await self.wait_news()
         self._ready = True
+        await self._write(lambda state: {"doubted": ()} if state.doubted else {})
         self._copied = max(self._copied, start)
 
     def has_any(self) -> bool:
@@ -319,10 +321,13 @@ class PrimaryCopies:
         return not self._ready and needed_acceptances(len(self._state.copies), strict) > 0
 
     def _count_met(self, number: int) -> int:
-        return sum(self._confirmed.get(name, -1) >= number for name in self._state.counted)
+        return sum(self._confirmed.get(name, -1) >= number for name in self._undoubted())
 
     def _count_known(self, revision: int) -> int:
-        return sum(self._revisions.get(name, -1) >= revision for name in self._state.counted)
+        return sum(self._revisions.get(name, -1) >= revision for name in self._undoubted())
+
+    def _undoubted(self) -> list[str]:
+        return [name for name in self._state.counted if name not in self._state.doubted]
 
     async def watch(self) -> None:
         """Wait until a copy has reported a later term.
@@ -387,6 +392,7 @@ class PrimaryCopies:
             return {
                 "copies": {copy: added for copy, added in state.copies.items() if copy != name},
                 "counted": [copy for copy in state.counted if copy != name],
+                "doubted": [copy for copy in state.doubted if copy != name],
             }
 
         await self._write(forget)
@@ -465,9 +471,7 @@ class PrimaryCopies:
         try:
             with follower.scope:
                 self._revisions[name] = asked.revision
-                await self._write(
-                    lambda state: {} if name in state.copies else {"copies": {**state.copies, name: state.revision + 1}}
-                )
+                await self._write(lambda state: self._met(state, name, asked.revision))
                 follower.state = None
                 await send_message(tunnel, FollowAnswer(term=self.term, state=encode_state(self._state)))
                 await self._send_all(follower, term, held)
@@ -476,8 +480,26 @@ class PrimaryCopies:
             _log.warning("copy %s of bridge %s has left", name, self._bridge, extra={"bridge": self._bridge})
             if self._followers.get(name) is follower:
                 del self._followers[name]
+                self._confirmed.pop(name, None)  # its disk may be another one when it comes back
             self._notify()
             await self._listen()
+
+    def _met(self, state: LogState, name: str, revision: int) -> dict[str, Any]:
+        """Return what changes as a copy comes that knows a revision."""
+        if name not in state.copies:
+            return {"copies": {**state.copies, name: state.revision + 1}}
+        if self._ready or revision or name not in state.counted or name in state.doubted:
+            return {}
+        _log.warning(
+            "copy %s of bridge %s has lost what it had: this primary waits for others, as one may have been promoted; "
+            "if none was, stop the copy and take it from the list: iris bridge drop --copy %s/%d",
+            name,
+            self._bridge,
+            name,
+            min(self._settings.shards),
+            extra={"bridge": self._bridge},
+        )
+        return {"doubted": [*state.doubted, name]}
 
     async def _listen(self) -> None:
         """Journal the changes of the log as long as there is a copy."""

@@ -66,6 +66,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     copies: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     counted: Sequence[str] = ()
     settings: Settings = Settings()
+    doubted: Sequence[str] = ()
+    """Copies that counted and came back with nothing while their primary was not ready: what they promised is lost."""
     emptied: bool = False
     """True of a copy that counted, and began anew with nothing: what it confirmed before is lost until it is whole."""
 

@@ -127,6 +127,8 @@ class ShardWriter:
         self._name = name
         self._over = over
         self._producer: Producer | None = None
+        self._begun = 0.0
+        """Time at which the last transaction began, on a clock that goes on while the machine sleeps."""
         self._failed: KafkaError | None = None
         """What has become of a record of the transaction that failed."""
 
@@ -193,6 +195,7 @@ class ShardWriter:
     def _commit(self, producer: Producer, records: Sequence[Copied], key: str, value: bytes) -> None:
         """Write records, and this in the topic of places, in a transaction."""
         self._failed = None
+        self._begun = _now()
         producer.begin_transaction()
         for record in records:
             producer.produce(
@@ -233,9 +236,10 @@ class ShardWriter:
     def _translated(self, error: KafkaException) -> Exception:
         reason: KafkaError = error.args[0]
         if reason.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            if _now() >= self._begun + _TRANSACTION:  # the brokers gave it up, and ``open`` tells where it goes on
+                return BridgeUnreachable(f"a transaction stood still for {_TRANSACTION:g} s or more")
             return KafkaLost(
-                f"another connector writes {self._name} now, or this one stood still for {_TRANSACTION:g} s: nothing "
-                "is lost or written twice; have one of each --group"
+                f"another connector writes {self._name} now: nothing is lost or written twice; have one of each --group"
             )
         for refused in (self._failed, reason):
             if refused is not None and refused.code() in _REFUSALS:
@@ -244,3 +248,7 @@ class ShardWriter:
                     "the settings of the topic, and what its ACLs permit this client"
                 )
         return BridgeUnreachable(f"Kafka has not written it: {(self._failed or reason).str()}")
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -89,3 +90,37 @@ def test_purging_asks_first(bridge: None, capfd: pytest.CaptureFixture[str], mon
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     assert run_command(("queue", "purge", "jobs", "--as", "workers")) != 0
     assert "Forget every job of queue jobs?" in capfd.readouterr().err
+
+
+def test_what_dies_again_while_it_is_put_back_stays_dead(queue: Callable[..., str]) -> None:
+    ready, ended = threading.Event(), threading.Event()
+    died = 0
+
+    async def work() -> None:
+        nonlocal died
+        async with iris.open_node("workers") as node, node.bridge().queue("hopeless", attempts=1) as jobs:
+            await node.wait_for("bridge", timeout=60)
+            await jobs.put("broken", timeout=60)
+            worker = jobs.receive(1)
+            while not ended.is_set():
+                with trio.move_on_after(0.1):
+                    job = await anext(worker)
+                    async with job:
+                        died += 1
+                        if died <= 20:
+                            raise ValueError("no good")
+                if died:
+                    ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(work,))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        said = queue("redrive", "hopeless", "--as", "workers")
+    finally:
+        ended.set()
+        thread.join()
+    assert "1 jobs are in queue hopeless again" in said
+    assert died == 2
+    (letter,) = map(json.loads, queue("peek", "hopeless.dead", "--as", "workers").splitlines())
+    assert letter["payload"] == "broken"

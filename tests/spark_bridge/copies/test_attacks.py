@@ -246,6 +246,91 @@ async def test_a_copy_that_lost_its_disk_counts_for_no_promotion_until_it_has_ca
                 await promote(operator, "bridge", 0, patience=1)
 
 
+async def test_a_former_primary_and_a_copy_that_lost_its_disk_make_no_second_history_while_the_successor_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("publisher") as publisher,
+        network.open_node("bridge") as operator,
+    ):
+        client = BridgeClient(operator, "bridge", patience=20)
+        async with network.open_node("bridge") as node, open_follower(network, tmp_path / "a", "a"):
+            async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "b", name="b") as b:
+                async with open_primary(network, tmp_path / "primary"):
+                    await wait_copies(client, a="in step", b="in step")
+                    await publisher.publish_confirmed("a", b"1", timeout=60)
+                await promote(operator, "bridge", 0, copy="b")
+                settings = await b.wait_promoted()
+            async with reopen(node, "bridge", tmp_path / "b", settings, waiting=print):
+                await publisher.publish_confirmed("a", b"first", timeout=60)
+        async with trio.open_nursery() as nursery:
+            opened = trio.Event()
+
+            async def come_back() -> None:
+                async with open_primary(network, tmp_path / "primary"):
+                    opened.set()
+                    await trio.sleep_forever()
+
+            nursery.start_soon(come_back)
+            for _ in range(2):  # it is as new when it comes a second time
+                async with open_follower(network, tmp_path / "another disk", "a") as emptied:
+                    with trio.fail_after(60):
+                        while not emptied.whole:  # noqa: ASYNC110 -- there is no event
+                            await trio.sleep(0.02)
+                    with pytest.raises(RequestTimeout):
+                        await publisher.publish_confirmed("a", b"second", timeout=2)
+                    assert not opened.is_set()
+            assert caplog.text.count("iris bridge drop --copy a/0") == 1
+            # A person knows that nobody was promoted, and takes both from the list.
+            for name in ("a", "b"):
+                await drop_copy(client, 0, name)
+            with trio.fail_after(60):
+                await opened.wait()
+            async with open_follower(network, tmp_path / "another disk", "a"):
+                await publisher.publish_confirmed("a", b"second", timeout=60)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_copy_that_has_left_counts_for_no_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher") as publisher,
+        open_primary(network, tmp_path / "primary", min_copies=2),
+        open_follower(network, tmp_path / "b", "b") as slow,
+        AsyncExitStack() as stack,
+    ):
+        client = BridgeClient(operator, "bridge", patience=20)
+        go_on = threading.Event()
+        stack.callback(go_on.set)
+        repeat = slow.store.replication.repeat
+
+        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
+            go_on.wait()
+            return repeat(changes, term=term)
+
+        async with open_follower(network, tmp_path / "a", "a") as gone:
+            await wait_copies(client, a="in step", b="in step")
+            await publisher.publish_confirmed("a", b"1", timeout=60)
+            monkeypatch.setattr(slow.store.replication, "repeat", hang)
+            await publisher.publish("a", b"2")
+            with trio.fail_after(60):
+                while stored(gone.store) != [b"1", b"2"]:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+        await wait_copies(client, a="away", b="in step")
+        go_on.set()  # of two disks that have it, one may be gone with its copy
+        with trio.fail_after(60):
+            while stored(slow.store) != [b"1", b"2"]:  # noqa: ASYNC110 -- there is no event
+                await trio.sleep(0.02)
+        with pytest.raises(RequestTimeout, match="1 of the 2 copies that it needs are in step"):
+            await publisher.publish_confirmed("a", b"3", timeout=5)
+        assert await values(client) == [b"1"]
+        async with open_follower(network, tmp_path / "another disk", "a"):
+            await publisher.publish_confirmed("a", b"4", timeout=60)
+            assert await values(client) == [b"1", b"2", b"3", b"4"]
+
+
 async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_said(tmp_path: Path) -> None:
     async with (
         open_network() as network,

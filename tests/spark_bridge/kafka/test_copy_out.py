@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from iris.kernel.tasks import open_background
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client import BridgeClient
 from iris.spark_bridge.errors import DataLost, KafkaLost
+from iris.spark_bridge.kafka import transactions
 from iris.spark_bridge.kafka.copy_out import CopyOut
 from iris.spark_bridge.kafka.log import KafkaLog
 from iris.spark_bridge.kafka.transactions import PLACES
@@ -181,6 +183,43 @@ async def test_of_two_connectors_of_one_name_the_first_one_ends_and_nothing_is_w
                 while len(found := committed(kafka, topic)) < number:  # noqa: ASYNC110 -- Kafka tells nobody
                     await trio.sleep(0.1)
     assert [record.value() for record in found] == [b"%d" % one for one in range(number)]
+
+
+async def test_a_connector_whose_transaction_stood_still_goes_on_from_the_last_committed_place(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make: Any = KafkaLog.producer
+    stalls = [False, False, True]  # the first mark, the first event, the second event
+
+    class Stalling:
+        def __init__(self, producer: Producer) -> None:
+            self._producer = producer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._producer, name)
+
+        def commit_transaction(self, timeout: float) -> None:
+            if stalls and stalls.pop(0):
+                assert self._producer.flush(30) == 0
+                time.sleep(15)  # brokers look every 10 s for what they give up
+            self._producer.commit_transaction(timeout)
+
+    monkeypatch.setattr(transactions, "_TRANSACTION", 1.0)
+
+    def stalling(*args: Any, **options: Any) -> Stalling:
+        return Stalling(make(*args, **options))
+
+    monkeypatch.setattr(KafkaLog, "producer", stalling)
+    async with open_network() as network, embedded(network, tmp_path / "log"), network.open_node("desk") as desk:
+        await desk.publish_confirmed("a", b"0", timeout=30)
+        copy = copying(desk, kafka, topic)
+        async with running(copy, 1):
+            await desk.publish_confirmed("a", b"1", timeout=30)
+            with trio.fail_after(60):
+                while copy.copied < 2:  # noqa: ASYNC110 -- there is no event
+                    await trio.sleep(0.02)
+    assert not stalls
+    assert [record.value() for record in committed(kafka, topic)] == [b"0", b"1"]
 
 
 async def test_only_wanted_topics_are_copied_and_the_bridge_knows_how_far(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from iris.aio.taskiq import IrisBroker
+from iris.aio.taskiq import BrokerOptions, IrisBroker
 
-broker = IrisBroker("tasks", lease=2.0, backoff=0.1, timeout=60)
+broker = IrisBroker("tasks", options=BrokerOptions(lease=2.0, backoff=0.1, timeout=60))
 
 
 def note(line: str) -> None:

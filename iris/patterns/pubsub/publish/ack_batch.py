@@ -17,7 +17,7 @@ from iris.kernel import wire
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, NotSent
 from iris.kernel.names import check_key
-from iris.kernel.tasks import Wakeup, open_background, protected_context
+from iris.kernel.tasks import Wakeup, checkpoint_after_error, checkpointed, open_background, protected_context
 from iris.patterns.books import WaitGuard
 from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
@@ -120,23 +120,27 @@ class ConfirmedEvents:
 
         Cancelling it while it waits leaves this event unpublished.
         """
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        if self._observer is not None:
-            span, headers = self._observer.begin_call("event", topic, None, headers)
-            if span is not None:
-                with span:  # once more, with the trace in its headers
-                    return await self.publish(topic, payload, key=key, headers=headers)
-        headers = headers or None
-        body, size = self._encoded(payload)
-        run = self._run_for(topic, key, headers, size)
-        if run is None:
-            flat = self._checked(key, headers)
-            left = self._timeout
-            if not self._may_begin(topic, key):
-                left = await self._wait_run(topic, key)
-            run = self._begin_run(topic, key, headers, flat, left)
-        self._append(run, body, size)
+        try:
+            if expires is not None:
+                headers = with_expiry(headers, expires)
+            if self._observer is not None:
+                span, headers = self._observer.begin_call("event", topic, None, headers)
+                if span is not None:
+                    with span:  # once more, with the trace in its headers
+                        return await self.publish(topic, payload, key=key, headers=headers)
+            headers = headers or None
+            body, size = self._encoded(payload)
+            run = self._run_for(topic, key, headers, size)
+            if run is None:
+                flat = self._checked(key, headers)
+                left = self._timeout
+                if not self._may_begin(topic, key):
+                    left = await self._wait_run(topic, key)
+                run = self._begin_run(topic, key, headers, flat, left)
+            self._append(run, body, size)
+        except Exception:
+            await checkpoint_after_error()
+            raise
         return None
 
     def _publish_at_once(
@@ -294,6 +298,7 @@ class ConfirmedEvents:
             self._error = error
             self._changed.unpark_all()
 
+    @checkpointed
     async def wait_confirmed(self) -> None:
         """Wait until everything published so far is confirmed.
 
@@ -305,6 +310,7 @@ class ConfirmedEvents:
         """
         self._post()
         wanted = self.published
+        await trio.lowlevel.checkpoint()
         while self._error is None and self.confirmed < wanted:
             await self._changed.park()
         if self._error is not None and (self.confirmed < wanted or isinstance(self._error, IrisError)):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.names import check_name
-from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.tasks import Wakeup, checkpointed, open_background
 from iris.kernel.topic_syntax import is_pattern
 from iris.patterns import bridge_protocol
 from iris.patterns.bridge_protocol import (
@@ -112,6 +112,7 @@ class LogBatch(Sequence[LogEvent]):
     def __iter__(self) -> Iterator[LogEvent]:
         return iter(self._events)
 
+    @checkpointed
     async def commit(self) -> None:
         """Let the group go on behind this batch, and wait until that is on the bridge's disk.
 
@@ -354,6 +355,7 @@ class Consumer(MemberStreams[MemberReader]):
     def __aiter__(self) -> Self:
         return self
 
+    @checkpointed
     async def __anext__(self) -> LogBatch:
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._batches.ready:

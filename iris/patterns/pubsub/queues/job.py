@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast, final
 import trio
 
 from iris.kernel.errors import summary_of, text_of
+from iris.kernel.tasks import checkpointed
 from iris.patterns.bridge_protocol import Place
 
 _log: Final = logging.getLogger("iris")
@@ -126,6 +127,7 @@ class Job:
     def __repr__(self) -> str:
         return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
 
+    @checkpointed
     async def commit(self) -> None:
         """Report the job as done, and wait until that is on the bridge's disk.
 
@@ -135,13 +137,16 @@ class Job:
             LeaseLost: its lease had ended, and before the report came another worker had got or done it, or it was a
                 dead letter: what that one does counts.  If it was given to nobody meanwhile, the report counts.  Or
                 the bridge's log was lost and made anew, and does not hold it any more.
-            trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
+            trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.  Or the
+                job was reported as failed, or released, before: that counts.
             IrisError: the worker has failed for good, as iterating over it says, and the same is not known.
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()
+        if self._outcome is not None and self._outcome is not JobOutcome.DONE:
+            raise trio.ClosedResourceError(f"{self!r} was {self._outcome.value} before, so nobody takes it for done")
         reporting = None
-        while self._outcome is JobOutcome.DONE and reporting is not self._reporting:  # its member may get another name
+        while reporting is not self._reporting:  # its member may get another name
             reporting = self._reporting
             await reporting.wait_settled(self)
 

@@ -10,7 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from iris.kernel.errors import ConfigError, summary_of
-from iris.kernel.tasks import open_background
+from iris.kernel.tasks import checkpointed, open_background
 from iris.kernel.topic_syntax import is_own_topic
 from iris.patterns.bridge_protocol import (
     GROUP,
@@ -55,6 +55,7 @@ class WorkQueue:
     def __repr__(self) -> str:
         return f"<WorkQueue {self.name!r} of bridge {self._members.bridge!r}>"
 
+    @checkpointed
     async def put(
         self,
         payload: Any,

@@ -14,6 +14,7 @@ from typing import final
 import trio
 from msgspec.structs import replace
 
+from iris.kernel.tasks import checkpointed
 from iris.patterns.bridge_protocol import TakeJobs
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
 from iris.patterns.pubsub.queues.job import Job
@@ -70,6 +71,7 @@ class JobWorker(MemberStreams[MemberLink]):
     def __aiter__(self) -> JobWorker:
         return self
 
+    @checkpointed
     async def __anext__(self) -> Job:
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:

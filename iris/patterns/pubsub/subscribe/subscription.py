@@ -24,7 +24,7 @@ from iris.kernel.errors import ConfigError, RemoteProtocolError, SubscriberTooSl
 from iris.kernel.names import NodeId
 from iris.kernel.numerals import as_whole, shown
 from iris.kernel.statistics import Statistics
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, checkpoint_after_error, checkpointed
 from iris.patterns.books import UNCOUNTED, Account
 from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import owed_from
@@ -547,11 +547,13 @@ class Subscription:
                 await self._pass_turn()
             while not self._runs and self._too_slow is None:
                 if self._closed:
+                    await checkpoint_after_error()
                     raise StopAsyncIteration
                 await self._news.wait()
                 self._turn_began = trio.current_time()
                 self._turn_events = 0
             if self._too_slow is not None:
+                await checkpoint_after_error()
                 waited, held, count, size = self._too_slow
                 raise SubscriberTooSlow(
                     f"the subscription to {self.pattern!r} was too slow: {waited} events of {held} bytes waited when "
@@ -739,6 +741,7 @@ class Subscription:
             numberings.expected[run.topic] = end
         return max(0, first - expected)
 
+    @checkpointed
     async def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """Wait for at least one event and return what waits, up to ``max_events``.  Cancelling it loses none.
 
@@ -786,6 +789,7 @@ class Subscription:
         self._go_on()
         return runs
 
+    @checkpointed
     async def confirm(self, batch: Sequence[Event]) -> None:
         """Acknowledge these events as durable to the publishers that asked for it.
 
