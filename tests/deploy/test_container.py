@@ -61,6 +61,9 @@ def test_the_entry_point_is_replaced_by_the_command_and_nothing_is_wrong_with_th
             assert process.stdout is not None
             assert int(process.stdout.read()) == process.pid
 
+_BUILDS = pytest.mark.timeout(1800)
+"""Two minutes of a quiet machine, for packages of Debian and Python."""
+
 
 @final
 class Builder:
@@ -114,6 +117,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 @pytest.mark.long
+@_BUILDS
 def test_doctor_finds_nothing_wrong_in_a_container_that_is_read_only(builder: Builder) -> None:
     listed = run([*builder.container(), "iris", "doctor", "-o", "json"]).splitlines()
     findings = [json.loads(line) for line in listed if line.startswith("{")]
@@ -124,6 +128,7 @@ def test_doctor_finds_nothing_wrong_in_a_container_that_is_read_only(builder: Bu
 
 
 @pytest.mark.long
+@_BUILDS
 def test_a_member_in_a_container_and_one_outside_ask_each_other(builder: Builder) -> None:
     with open_place() as place:
         there, here = free_port(), free_port()
@@ -147,6 +152,6 @@ def test_a_member_in_a_container_and_one_outside_ask_each_other(builder: Builder
 
 
 def run(command: list[object] | list[str]) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout.strip()
