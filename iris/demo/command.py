@@ -30,8 +30,8 @@ from iris.demo.processes import ProcessFailed
 def demo(rows: int, kafka: str | None, as_json: bool) -> int:
     """See every pattern at work: an airport with the flights of New York City in 2013.
 
-    One of a dozen processes is killed. The page whose address is printed shows it, live; at the end Spark's numbers stand
-    beside those of pandas. The exit status is 1 if anything differs.
+    One of a dozen processes is killed. The page whose address is printed shows it, live; at the end Spark's numbers
+    stand beside those of pandas. The exit status is 1 if anything differs.
     """
     check_installed()
     from rich.console import Console

@@ -43,7 +43,7 @@ _LOOKING: Final = 2.0
 
 
 def next_commands() -> list[str]:
-    """Return three commands to go on with, which work as they stand: a member, a request to it, the realm in a browser."""
+    """Return three commands that work as they stand: a member, a request to it, the realm in a browser."""
     program = Path(sys.executable).with_name("iris")
     found = shutil.which("iris")
     name = "iris" if found is not None and Path(found).samefile(program) else str(program)
@@ -111,7 +111,7 @@ class DemoPage:
             with trio.move_on_after(_LOOKING):
                 await self._end_seen.wait()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Answer a browser."""
         path, status = scope["path"], 200
         if path == _STATE:

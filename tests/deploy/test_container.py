@@ -61,6 +61,7 @@ def test_the_entry_point_is_replaced_by_the_command_and_nothing_is_wrong_with_th
             assert process.stdout is not None
             assert int(process.stdout.read()) == process.pid
 
+
 _BUILDS = pytest.mark.timeout(1800)
 """Two minutes of a quiet machine, for packages of Debian and Python."""
 
@@ -75,7 +76,7 @@ class Builder:
         self._storage = ["--storage-driver=vfs", f"--root={directory}/storage", f"--runroot={directory}/run"]
 
     def build(self) -> None:
-        """Build on a base of Debian's packages in the place of a registry's; Python's packages come from this machine."""
+        """Build on a base of Debian's packages, where a registry's would be; Python's come from this machine."""
         wheels, settings, base = (self.directory / name for name in ("wheels", "pip.conf", "base.tar"))
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         extras = project["optional-dependencies"]

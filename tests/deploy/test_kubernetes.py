@@ -15,7 +15,15 @@ import pytest
 import yaml
 
 from tests.support.deployments import (
-    DEPLOY, Place, by_name, documents, end, is_healthy, manifests, missing, open_place,
+    DEPLOY,
+    Place,
+    by_name,
+    documents,
+    end,
+    is_healthy,
+    manifests,
+    missing,
+    open_place,
 )  # fmt: skip
 from tests.support.ports import free_port
 

@@ -195,7 +195,7 @@ def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fail
         for load in loads:
             load.leave()
         outcomes = {name: json.loads((directory / f"{name}.json").read_text()) for name in ("tree", "release")}
-        print(json.dumps(outcomes))
+        print(json.dumps(outcomes))  # noqa: T201 -- the figures of docs/reference/stability.md
         for name, outcome in outcomes.items():
             assert (outcome["failed"], outcome["left"]) == ({}, 0), name
             assert outcome["done"]["request"] > 100

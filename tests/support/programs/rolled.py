@@ -8,7 +8,6 @@ to the file REPORT what became of all.  It uses nothing that 0.9.0 does not have
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -71,12 +70,13 @@ class _Load:
         """Return how many of the own jobs nobody has done."""
         wanted = {f"{self._name} {number}" for number in range(self.done["job"])}
         with trio.move_on_after(PATIENCE):
-            while not wanted <= set(self._file.read_text().splitlines()):
+            while not wanted <= set(self._file.read_text().splitlines()):  # noqa: ASYNC110 -- others write it
                 await trio.sleep(_PAUSE)
         return len(wanted - set(self._file.read_text().splitlines()))
 
 
-async def _run(name: str, done: Path, report: Path) -> None:
+async def _run(name: str, done: Path) -> dict[str, object]:
+    """Return what became of all."""
     async with iris.open_node("load") as node, node.bridge().queue("jobs", attempts=100) as jobs:
         await node.wait_for("ledger", 3, timeout=PATIENCE)
         await node.wait_for("bridge", timeout=PATIENCE)
@@ -89,14 +89,14 @@ async def _run(name: str, done: Path, report: Path) -> None:
                         asking.start_soon(load.keep, "request", load.ask)
                     asking.start_soon(load.keep, "event", load.publish)
                     asking.start_soon(load.keep, "job", load.put)
-                    print(f"{name} is under way, with {os.path.dirname(iris.__file__)}", file=sys.stderr, flush=True)
+                    print(f"{name} is under way, with {Path(iris.__file__).parent}", file=sys.stderr, flush=True)
                     async for _ in signals:
                         load.stopping = True
                         break
                 left = await load.wait_done()
                 working.cancel_scope.cancel()
-    report.write_text(json.dumps({"done": load.done, "failed": load.failed, "left": left}))
+    return {"done": load.done, "failed": load.failed, "left": left}
 
 
 if __name__ == "__main__":
-    trio.run(_run, sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    Path(sys.argv[3]).write_text(json.dumps(trio.run(_run, sys.argv[1], Path(sys.argv[2]))))
