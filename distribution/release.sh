@@ -11,7 +11,8 @@ cd "$(dirname "$0")/../dist"
 
 for wheel in iris_mesh-*.whl; do release="${wheel%-py3-*}"; done
 rm -f -- *.cdx.json SHA256SUMS SHA256SUMS.sig
-"$1" environment --output-reproducible --output-format JSON --output-file "$release.cdx.json" "$2"
+"$1" environment --output-reproducible --output-format JSON \
+    --pyproject ../pyproject.toml --output-file "$release.cdx.json" "$2"
 if [ -n "${IRIS_IMAGE:-}" ]; then
     syft scan --quiet --source-name iris --select-catalogers -file --output "cyclonedx-json=$release-image.cdx.json" "$IRIS_IMAGE"
 fi
