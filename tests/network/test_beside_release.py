@@ -151,15 +151,14 @@ class Member:
             self._child.end()
 
 
-def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fails(
-    release: Path,
-) -> None:
+@pytest.mark.timeout(1800)  # ten starts of processes, one after the other: a minute on a quiet machine
+def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fails(release: Path) -> None:
     """Its credentials are of the release; both versions ask, publish, put jobs and do them all the while."""
     with open_realm() as directory, ExitStack() as stack:
         realm, ports = directory / "realm.key", [free_port() for _ in range(4)]
         command(release, "iris", "keys", "realm", str(realm))
         variables = {"IRIS_SEEDS": " ".join(f"tcp://127.0.0.1:{port}" for port in ports)}
-        rights = {"ledger": [], "bridge": ["--subscribe", ">"], "load": ["--publish", ">"]}
+        rights: dict[str, list[str]] = {"ledger": [], "bridge": ["--subscribe", ">"], "load": ["--publish", ">"]}
         for name, options in rights.items():
             command(release, "iris", "keys", "cluster", str(realm), name, "--out", str(directory / name), *options)
 
