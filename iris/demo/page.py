@@ -13,10 +13,9 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
-from starlette.types import Receive, Scope, Send
 
 import iris
 from iris.cli.connection import listen_at, url_of
@@ -25,6 +24,9 @@ from iris.cli.operators.dash.server import open_server
 from iris.demo.checks import Check, Outcome
 from iris.demo.display import Stages
 from iris.node.realm import RealmSurvey, open_survey
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 _FILES: Final = {
     "/": ("iris.demo", "page.html", "text/html; charset=utf-8"),
