@@ -22,7 +22,6 @@ from tests.support.deployments import (
     end,
     is_healthy,
     manifests,
-    missing,
     open_place,
 )  # fmt: skip
 from tests.support.ports import free_port
@@ -31,7 +30,7 @@ OBJECTS = manifests()
 WORKLOADS = {name: one for (kind, name), one in OBJECTS.items() if kind in ("StatefulSet", "Deployment")}
 SERVING = [name for name in WORKLOADS if name != "web"]
 POLICIES = {name: one["spec"] for (kind, name), one in OBJECTS.items() if kind == "NetworkPolicy"}
-_NO_KUBECTL = missing("kubectl")
+_NO_KUBECTL = "" if shutil.which("kubectl") else "kubectl is missing: apt install kubernetes-client"
 OVERLAY = """
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
