@@ -55,7 +55,7 @@ def next_commands() -> list[str]:
     question = '{"airport": "JFK", "hour": "2013-01-01T11:00:00Z"}'
     return [
         f"{name} run iris.demo.weather:weather",
-        f"{name} request weather '{question}' --json-payload",
+        f"{name} request weather '{question}' --json-payload --wait 20",
         f"{name} dash",
     ]
 
