@@ -15,8 +15,7 @@ from typing import final
 
 import pytest
 
-from tests.support.deployments import DEPLOY, IRIS, ROOT, end, missing, open_place
-from tests.support.ports import free_port
+from tests.support.deployments import DEPLOY, ROOT, missing
 
 FILE = DEPLOY / "container" / "Containerfile"
 ENTRY = DEPLOY / "container" / "entrypoint.sh"
@@ -126,30 +125,6 @@ def test_doctor_finds_nothing_wrong_in_a_container_that_is_read_only(builder: Bu
     assert {"home-ok", "runtime-ok", "node-ok"} <= {finding["code"] for finding in findings}
     inside = "test $(id -u) = 10001 && ! touch /x /opt/iris/x /srv/iris/x 2>&1 && grep CapEff /proc/self/status"
     assert run([*builder.container(), "sh", "-c", inside]).splitlines()[-1] == "CapEff:\t0000000000000000"
-
-
-@pytest.mark.long
-@_BUILDS
-def test_a_member_in_a_container_and_one_outside_ask_each_other(builder: Builder) -> None:
-    with open_place() as place:
-        there, here = free_port(), free_port()
-        mounted = place.credential("prices")
-        mounted.chmod(0o444)
-        options = [
-            f"--volume={mounted}:/run/secrets/prices:ro", "--env=IRIS_CREDENTIAL=/run/secrets/prices",
-            f"--env=IRIS_SEEDS=tcp://127.0.0.1:{here}", "--name=prices",
-        ]  # fmt: skip
-        served = ["iris", "run", "shop:prices", "--listen", f"tcp://127.0.0.1:{there}", "--drain-timeout=30"]
-        inside = place.start([*builder.container(*options), *served], {})
-        orders = place.credential("orders", "--publish", "orders.>")
-        place.start(
-            [IRIS, "run", "orders:orders", "--listen", f"tcp://127.0.0.1:{here}"], {"IRIS_CREDENTIAL": str(orders)}
-        )
-        asked = place.credential("askers")
-        reached = ("--credential", str(asked), "--seeds", f"tcp://127.0.0.1:{here}", "--listen", "tcp://127.0.0.1:0")
-        done = place.terminal.run("request", "prices", "tea", "--wait", "20", *reached)
-        assert (done.returncode, done.stdout) == (0, b"295\n"), done.stderr
-        assert end(inside, 60) == 0
 
 
 def run(command: list[object] | list[str]) -> str:
