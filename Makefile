@@ -20,7 +20,7 @@ HOURS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench figures faults simulate membership docs dist clean
+.PHONY: help demo test test-core test-lowest test-long check lint types layers coverage bench figures faults simulate membership docs dist release clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -37,6 +37,7 @@ help:
 	@echo "make faults    real faults between network namespaces (Linux, root)"
 	@echo "make docs      the site: build/site/index.html, with the reference, links and examples checked"
 	@echo "make dist      wheel and sdist in dist/, checked; the wheel runs the first example in an empty environment"
+	@echo "make release   the same, with SBOMs and signed checksums: IRIS_SIGNING_KEY=KEY IRIS_IMAGE=oci-archive:FILE"
 	@echo "make clean     remove what the other verbs have made"
 
 demo: $(VENV)/.ready-demo
@@ -111,11 +112,13 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.build $(ARGS)
 
 # The wheel is tried where nothing is but what it asks for itself, and away from this tree; its command with that extra.
-# It is built of the tree, and once more of the sdist: both are the same, bit by bit.
+# It is built of the tree, and once more of the sdist elsewhere: both are the same, bit by bit.  Setuptools writes its
+# version into them, so that is fixed.
+dist: BUILD = PIP_CONSTRAINT="$(CURDIR)/distribution/constraints.txt" $(BIN)/python -m build
 dist: $(VENV)/.ready-dist
 	rm -rf dist build/lib build/bdist.* build/empty build/again
-	$(BIN)/python -m build --outdir dist --sdist --wheel .
-	$(BIN)/python -m build --outdir build/again .
+	$(BUILD) --outdir dist --sdist --wheel .
+	umask 077 && $(BUILD) --outdir build/again .
 	cmp dist/*.tar.gz build/again/*.tar.gz && cmp dist/*.whl build/again/*.whl
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
@@ -124,6 +127,9 @@ dist: $(VENV)/.ready-dist
 	cd build/empty && test "$$(bin/python -P ../../examples/tutorial/first.py)" = "hello world, from desk"
 	build/empty/bin/python -m pip install --disable-pip-version-check --quiet "$$(echo dist/*.whl)[cli]"
 	build/empty/bin/iris --version
+
+release: dist
+	distribution/release.sh "$(CURDIR)/$(BIN)/cyclonedx-py" "$(CURDIR)/build/empty/bin/python"
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \

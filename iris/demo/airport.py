@@ -27,6 +27,7 @@ from iris.demo.data import (
 )
 from iris.demo.display import Stages
 from iris.demo.kafka import DemoTopic
+from iris.demo.page import DemoPage
 from iris.demo.processes import PeakMemory, Process, Processes, ProcessFailed, describe_status, open_processes
 from iris.demo.tower import MEMBERS, first_third
 from iris.kernel.tasks import open_background
@@ -50,7 +51,9 @@ _LONGEST_PATH: Final = 5
 """Longest path that the demo's directory may be in, in characters: it adds 19, and XDG_RUNTIME_DIR may have 26."""
 
 
-async def run_airport(rows: int, stages: Stages, topic: DemoTopic | None = None) -> Outcome:
+async def run_airport(
+    rows: int, stages: Stages, topic: DemoTopic | None = None, page: DemoPage | None = None
+) -> Outcome:
     """Run the demo with the first ``rows`` flights, with the bridge's events in a topic of Kafka or its own log.
 
     All its processes use a realm of their own, in a directory that is removed at the end; none of them is left then,
@@ -64,8 +67,12 @@ async def run_airport(rows: int, stages: Stages, topic: DemoTopic | None = None)
     with trio.move_on_after(_AT_MOST):
         async with _open_directory() as directory:
             with _own_environment(directory):
-                async with open_processes(directory / "work") as processes, iris.open_node("airport") as node:
-                    return await _Airport(rows, stages, processes, node, directory / "work", topic).run(start)
+                async with (
+                    open_processes(directory / "work") as processes,
+                    iris.open_node("airport") as node,
+                    contextlib.nullcontext() if page is None else page.watching(node),
+                ):
+                    return await _Airport(rows, stages, processes, node, directory / "work", topic, page).run(start)
     raise iris.IrisError(f"the demo was not over after {_AT_MOST:g} s")
 
 
@@ -172,9 +179,11 @@ class _Airport:
         node: iris.Node,
         directory: Path,
         topic: DemoTopic | None = None,
+        page: DemoPage | None = None,
     ) -> None:
         self._rows = rows
         self._topic = topic
+        self._page = page
         self._stages = stages
         self._processes = processes
         self._node = node
@@ -258,6 +267,8 @@ class _Airport:
         async def kill() -> None:
             await third.wait()
             await victim.kill()
+            if self._page is not None:
+                self._page.note_killed(victim.session)
             await tower.do("killed", "take note of a death")
 
         with self._stages.stage("Ask for the weather (request)", total=hours, unit="hours") as stage:

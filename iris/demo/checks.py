@@ -49,6 +49,19 @@ class Counters:
         return dataclasses.asdict(self)
 
 
+def count_all(statistics: PatternStatistics) -> Counters:
+    """Return what was counted since the node started."""
+    return Counters(
+        sent=statistics.sent,
+        answered=statistics.answered,
+        handed_over=statistics.handed_over,
+        expired=statistics.expired,
+        refused=statistics.refused,
+        lost=dict(statistics.lost),
+        waiting=statistics.waiting,
+    )
+
+
 def count_since(before: PatternStatistics, after: PatternStatistics) -> Counters:
     """Return what was counted between two snapshots of one node."""
     lost = {reason: number - before.lost.get(reason, 0) for reason, number in after.lost.items()}

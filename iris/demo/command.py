@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import click
 
 from iris.cli.connection import run_until_done
-from iris.cli.terminal import write_object
+from iris.cli.terminal import note, write_object
 from iris.demo.data import FLIGHTS, airline_names, check_installed
 from iris.demo.processes import ProcessFailed
 
@@ -30,8 +30,8 @@ from iris.demo.processes import ProcessFailed
 def demo(rows: int, kafka: str | None, as_json: bool) -> int:
     """See every pattern at work: an airport with the flights of New York City in 2013.
 
-    One of a dozen processes is killed. At the end Spark's numbers stand beside those of pandas. The exit status is 1 if
-    anything differs.
+    One of a dozen processes is killed. The page whose address is printed shows it, live; at the end Spark's numbers
+    stand beside those of pandas. The exit status is 1 if anything differs.
     """
     check_installed()
     from rich.console import Console
@@ -40,18 +40,26 @@ def demo(rows: int, kafka: str | None, as_json: bool) -> int:
     from iris.demo.checks import check_outcome
     from iris.demo.display import as_fields, open_console, open_stages, print_report
     from iris.demo.kafka import open_topic
+    from iris.demo.page import DemoPage, next_commands, open_page
+
+    names = airline_names()
 
     async def run() -> int:
         async with AsyncExitStack() as stack:
             topic = None if kafka is None else await stack.enter_async_context(open_topic(kafka))
             stages = stack.enter_context(open_stages(Console(stderr=True)))
-            outcome = await run_airport(rows, stages, topic)
-        checks = check_outcome(outcome)
-        names = airline_names()
+            page = None
+            if not as_json:
+                page = DemoPage(stages, rows, names)
+                note(f"watch it at {await stack.enter_async_context(open_page(page))}")
+            outcome = await run_airport(rows, stages, topic, page)
+            checks = check_outcome(outcome)
+            if page is not None:
+                await page.finish(outcome, checks)
         if as_json:
             write_object(as_fields(outcome, checks, names))
         else:
-            print_report(open_console(), outcome, checks, names)
+            print_report(open_console(), outcome, checks, names, next_commands())
         return 0 if all(check.ok for check in checks) else 1
 
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:

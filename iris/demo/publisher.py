@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 import iris
-from iris.demo.checks import count_since
+from iris.demo.checks import count_all, count_since
 from iris.demo.data import flight_events, read_flights
 from iris.demo.progress import Progress
 
@@ -51,6 +51,10 @@ async def _serve(rows: int) -> None:
     flights, progress, publisher = read_flights(rows), Progress(), iris.Service("publisher")
     publisher.request("progress")(progress.report)
     async with iris.open_node(publisher.name) as node:
+
+        @publisher.request("books")
+        def report_books(_request: iris.Request) -> object:
+            return {"publish": count_all(node.statistics().events).as_fields()}
 
         @publisher.request
         async def publish(_request: iris.Request) -> object:

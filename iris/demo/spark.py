@@ -119,6 +119,10 @@ def serve(query: StreamingQuery, figures: dict[str, dict[str, Any]], progress: P
     def finish(_request: iris.Request) -> None:
         published.set()
 
+    @service.request("figures")
+    def so_far(_request: iris.Request) -> object:
+        return dict(figures)
+
     service.request("progress")(progress.report)
     return service
 

@@ -18,7 +18,7 @@ import trio
 
 import iris
 from iris.demo.boards import DepartureBoard
-from iris.demo.checks import count_since
+from iris.demo.checks import count_all, count_since
 from iris.demo.data import (
     GateChange,
     Hour,
@@ -67,6 +67,7 @@ class Tower:
             service.request(stage.__name__)(partial(self._begin, stage))
         service.request("killed")(self._note_killed)
         service.request("progress")(self._progress.report)
+        service.request("books")(self._report_books)
         return service
 
     async def _begin(self, stage: Callable[[], Awaitable[object]], _request: iris.Request) -> object:
@@ -107,6 +108,11 @@ class Tower:
             else:
                 outcome.check(reply, self._observations.get(hour))
             progress.advance()
+
+    def _report_books(self, _request: iris.Request) -> object:
+        counted = self._node.statistics()
+        patterns = {"request": counted.requests, "broadcast": counted.broadcasts, "tunnel": counted.tunnels.messages}
+        return {name: count_all(of).as_fields() for name, of in patterns.items()}
 
     def _note_killed(self, _request: iris.Request) -> None:
         """The member is dead."""

@@ -52,14 +52,6 @@ def is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
-def is_known_cluster(value: object) -> TypeGuard[str]:
-    """Return whether ``value``, which may come from a peer, can be a cluster as it is known here.
-
-    One of another realm has ``REALM/`` before its name.
-    """
-    return isinstance(value, str) and all(map(is_name, value.split("/", 1)))
-
-
 OWN: Final = "iris."
 """What names of clusters and operations of Iris itself begin with: no program serves them."""
 

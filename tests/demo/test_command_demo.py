@@ -14,6 +14,7 @@ from iris.demo import airport
 from iris.demo.checks import Outcome
 from iris.demo.data import FLIGHTS
 from iris.demo.display import Stages
+from iris.demo.page import next_commands
 from iris.demo.processes import ProcessFailed
 from iris.kernel.errors import ConfigError
 from tests.support.outcomes import right_outcome
@@ -28,7 +29,7 @@ def flown(monkeypatch: pytest.MonkeyPatch) -> Flown:
     def fly(outcome: Outcome | Exception) -> list[int]:
         asked: list[int] = []
 
-        async def run_airport(rows: int, stages: Stages, topic: object = None) -> Outcome:
+        async def run_airport(rows: int, stages: Stages, topic: object = None, page: object = None) -> Outcome:
             asked.append(rows)
             with stages.stage("Fly", total=rows, unit="flights"):
                 if isinstance(outcome, Exception):
@@ -55,7 +56,11 @@ def test_the_status_is_0_when_everything_is_right(flown: Flown, capsys: pytest.C
     assert "American Airlines Inc." in said.out
     assert "5 flights in 2.0 s, at most 1.00 GiB in memory." in said.out
     assert "✗" not in said.out
-    assert said.err.startswith("Fly: 336,776 flights in 0.")
+    watch, stage = said.err.splitlines()
+    assert watch.startswith("iris: watch it at http://127.0.0.1:")
+    assert stage.startswith("Fly: 336,776 flights in 0.")
+    commands = said.out.partition("Go on, each in a terminal of its own:\n")[2]
+    assert [line.strip() for line in commands.splitlines()] == next_commands()
 
 
 def test_the_status_is_1_when_a_number_differs(flown: Flown, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +130,10 @@ def test_a_process_that_fails_is_named_and_its_last_words_are_shown(
 ) -> None:
     flown(ProcessFailed("the publisher ended with exit status 1", "Traceback\nValueError: x"))
     assert run_command(["demo"]) == 1
-    assert capsys.readouterr().err == "Traceback\nValueError: x\niris: the publisher ended with exit status 1\n"
+    assert (
+        capsys.readouterr().err.partition("/\n")[2]
+        == "Traceback\nValueError: x\niris: the publisher ended with exit status 1\n"
+    )
 
 
 def test_what_is_not_installed_is_said_in_one_line(

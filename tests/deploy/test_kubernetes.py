@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from signal import SIGTERM
@@ -11,14 +12,33 @@ from urllib.request import urlopen
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from tests.support.deployments import DEPLOY, Place, documents, end, is_healthy, manifests, open_place
+from tests.support.deployments import (
+    DEPLOY,
+    Place,
+    by_name,
+    documents,
+    end,
+    is_healthy,
+    manifests,
+    open_place,
+)  # fmt: skip
 from tests.support.ports import free_port
 
 OBJECTS = manifests()
 WORKLOADS = {name: one for (kind, name), one in OBJECTS.items() if kind in ("StatefulSet", "Deployment")}
 SERVING = [name for name in WORKLOADS if name != "web"]
 POLICIES = {name: one["spec"] for (kind, name), one in OBJECTS.items() if kind == "NetworkPolicy"}
+_NO_KUBECTL = "" if shutil.which("kubectl") else "kubectl is missing: apt install kubernetes-client"
+OVERLAY = """
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: shop
+resources: [../base]
+images: [{name: iris, newName: registry.example/iris, newTag: 1.0.0}]
+replicas: [{name: prices, count: 5}]
+"""
 VERSIONS = ("1.28", "1.31", "1.34")
 
 
@@ -41,6 +61,40 @@ def test_a_field_that_does_not_exist_would_be_found() -> None:
     broken["spec"]["template"]["spec"]["containers"][0]["readinessprobe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
+
+
+def kustomize(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the objects that ``kubectl apply --kustomize`` would send."""
+    done = subprocess.run(["kubectl", "kustomize", folder], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return by_name([one for one in yaml.safe_load_all(done.stdout) if one is not None])
+
+
+def test_every_manifest_is_applied() -> None:
+    folder = DEPLOY / "kubernetes"
+    (listed,) = documents(folder / "kustomization.yaml")
+    assert {"kustomization.yaml", *listed["resources"]} == {path.name for path in folder.glob("*.yaml")}
+
+
+@pytest.mark.skipif(bool(_NO_KUBECTL), reason=_NO_KUBECTL)
+def test_what_kustomize_renders_is_what_is_checked_here() -> None:
+    assert kustomize(DEPLOY / "kubernetes") == OBJECTS
+
+
+@pytest.mark.skipif(bool(_NO_KUBECTL), reason=_NO_KUBECTL)
+def test_an_overlay_has_a_registry_a_namespace_and_a_number_of_members_of_its_own(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "kubernetes", tmp_path / "base")
+    overlay = tmp_path / "site" / "kustomization.yaml"
+    overlay.parent.mkdir()
+    overlay.write_text(OVERLAY)
+    objects = kustomize(overlay.parent)
+    for key, one in objects.items():
+        assert one["metadata"]["namespace"] == "shop", key
+        kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
+    prices = objects["StatefulSet", "prices"]["spec"]
+    assert prices["replicas"] == 5
+    assert prices["template"]["spec"]["containers"][0]["image"] == "registry.example/iris:1.0.0"
+    assert objects["RoleBinding", "iris-seeds"]["subjects"][0]["namespace"] == "shop"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -1,4 +1,4 @@
-"""This tree beside the wheel of a release: a mesh of both, and the log of each read by the other.
+"""This tree beside the wheel of a release: a mesh of both that is rolled under load, the log of each read by the other.
 
 The wheel is built of the history: of the tag, or else of the last commit that has the release's version.  Until a later
 version is begun that is the tree itself.
@@ -7,12 +7,15 @@ version is begun that is the tree itself.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tarfile
 import tomllib
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from threading import Semaphore
@@ -24,6 +27,8 @@ from websockets.typing import Subprotocol
 from tests.support.command import Terminal, interrupt, open_terminal
 from tests.support.door_process import DoorProcess, token
 from tests.support.machines import APP
+from tests.support.ports import free_port
+from tests.support.processes import Child, open_realm
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "0.9.0"
@@ -138,3 +143,95 @@ def test_each_reads_and_goes_on_with_the_log_of_the_other(terminals: dict[str, T
                 (offset, str(offset)) for offset in range(number + 1)
             ]
             assert interrupt(process) == 0
+
+
+def environment(iris: Path) -> dict[str, str]:
+    """Return the environment of processes that have the package of this directory, and the tests of the tree."""
+    paths = os.pathsep.join(filter(None, (str(iris), str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def command(iris: Path, *arguments: str) -> None:
+    """Run a module with that package."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        env={**os.environ, **environment(iris)}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+class Member:
+    """A process that is started now with the one package and now with the other."""
+
+    def __init__(self, command: list[str], *, ready: str, log: Path, variables: dict[str, str]) -> None:
+        self._command, self._ready, self._log, self._variables = command, ready, log, variables
+        self._child: Child | None = None
+
+    def start(self, iris: Path) -> None:
+        """Start it; what runs leaves first."""
+        self.leave()
+        self._child = Child(
+            self._command, ready=self._ready, log=self._log, environment={**environment(iris), **self._variables}
+        )
+        self._child.start()
+
+    def leave(self) -> None:
+        """Ask it to leave, and wait until it has."""
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.end(signal.SIGTERM) == 0, child.said()
+
+    def end(self) -> None:
+        """End it at once."""
+        if self._child is not None:
+            self._child.end()
+
+
+@pytest.mark.timeout(1800)  # ten starts of processes, one after the other: a minute on a quiet machine
+def test_a_realm_is_rolled_member_by_member_under_load_and_back_and_nothing_fails(release: Path) -> None:
+    """Its credentials are of the release; both versions ask, publish, put jobs and do them all the while."""
+    with open_realm() as directory, ExitStack() as stack:
+        realm, ports = directory / "realm.key", [free_port() for _ in range(4)]
+        command(release, "iris", "keys", "realm", str(realm))
+        variables = {"IRIS_SEEDS": " ".join(f"tcp://127.0.0.1:{port}" for port in ports)}
+        rights: dict[str, list[str]] = {"ledger": [], "bridge": ["--subscribe", ">"], "load": ["--publish", ">"]}
+        for name, options in rights.items():
+            command(release, "iris", "keys", "cluster", str(realm), name, "--out", str(directory / name), *options)
+
+        def of(name: str) -> dict[str, str]:
+            return {**variables, "IRIS_CREDENTIAL": str(directory / name), "IRIS_LEDGER": str(directory / "served")}
+
+        served = ["run", "tests.support.programs.restarted:ledger", "--drain-timeout", "20"]
+        stored = ["bridge", "--topic", "orders.>", "--topic", "jobs", "--data", str(directory / "log")]
+        kinds = [("ledger", served, " serves ledger at ")] * 3 + [("bridge", stored, " serves bridge")]
+        members = [
+            Member(
+                [sys.executable, "-m", "iris", *arguments, "--listen", f"tcp://127.0.0.1:{port}"],
+                ready=ready, log=directory / f"{port}.txt", variables=of(name),
+            )
+            for port, (name, arguments, ready) in zip(ports, kinds, strict=True)
+        ]  # fmt: skip
+        for member in members:
+            stack.callback(member.end)
+            member.start(release)
+        loads = []
+        for name, iris in (("tree", ROOT), ("release", release)):
+            program = ["tests.support.programs.rolled", name, str(directory / "done"), str(directory / f"{name}.json")]
+            load = Member(
+                [sys.executable, "-m", *program],
+                ready=f"with {iris / 'iris'}", log=directory / f"{name}.txt", variables=of("load"),
+            )  # fmt: skip
+            stack.callback(load.end)
+            load.start(iris)
+            loads.append(load)
+        for iris in (ROOT, release):
+            for member in members:
+                member.start(iris)
+        for load in loads:
+            load.leave()
+        outcomes = {name: json.loads((directory / f"{name}.json").read_text()) for name in ("tree", "release")}
+        print(json.dumps(outcomes))  # noqa: T201 -- the figures of docs/reference/stability.md
+        for name, outcome in outcomes.items():
+            assert (outcome["failed"], outcome["left"]) == ({}, 0), name
+            assert outcome["done"]["request"] > 100
+            assert min(outcome["done"][kind] for kind in ("event", "job")) > 20

@@ -114,6 +114,7 @@ def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) ->
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
     page = {f"iris/cli/operators/dash/dash.{kind}" for kind in ("css", "html", "js", "svg")}
+    page |= {f"iris/demo/page.{kind}" for kind in ("css", "html", "js")}
     expected = modules | page | {"iris/py.typed", "iris/doors/http/iris.js"}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
@@ -146,3 +147,50 @@ def test_the_installed_wheel_works_away_from_the_tree(wheel: Path, tmp_path: Pat
     done = subprocess.run(run, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.strip() == str(target / "iris" / "__init__.py")
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is missing: apt install openssh-client")
+def test_a_release_is_signed_by_a_key_that_is_known_and_by_no_other(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "distribution", tmp_path / "distribution")
+    dist, signers = tmp_path / "dist", tmp_path / "distribution" / "allowed_signers"
+    dist.mkdir()
+    (dist / "iris_mesh-1.0.0-py3-none-any.whl").write_text("a wheel")
+    keys = tmp_path / "known", tmp_path / "other"
+    for key in keys:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    signers.write_text(f"{signers.read_text()}release {(tmp_path / 'known.pub').read_text()}")
+    written = tmp_path / "sbom"
+    written.write_text('#!/bin/sh\nwhile [ "$1" != --output-file ]; do shift; done\necho {} > "$2"\n')
+    written.chmod(0o755)
+
+    def release(key: Path) -> int:
+        command = [tmp_path / "distribution" / "release.sh", written, sys.executable]
+        environment = {**os.environ, "IRIS_SIGNING_KEY": str(key), "IRIS_IMAGE": ""}
+        return subprocess.run(command, env=environment, check=False, capture_output=True).returncode
+
+    def verified() -> bool:
+        verify = [
+            "ssh-keygen",
+            "-Y",
+            "verify",
+            "-f",
+            signers,
+            "-I",
+            "release",
+            "-n",
+            "iris-release",
+            "-s",
+            "SHA256SUMS.sig",
+        ]
+        with (dist / "SHA256SUMS").open() as sums:
+            signed = subprocess.run(verify, cwd=dist, stdin=sums, check=False, capture_output=True)
+        summed = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=dist, check=False, capture_output=True)
+        return (signed.returncode, summed.returncode) == (0, 0)
+
+    known, other = keys
+    assert release(other) != 0
+    assert release(known) == 0
+    assert verified()
+    assert "iris_mesh-1.0.0.cdx.json" in (dist / "SHA256SUMS").read_text()
+    (dist / "iris_mesh-1.0.0-py3-none-any.whl").write_text("another wheel")
+    assert not verified()

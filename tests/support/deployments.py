@@ -33,8 +33,14 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return all objects of the manifests, by kind and name."""
-    found = [document for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in documents(path)]
+    """Return all objects of the manifests that ``kustomization.yaml`` lists, by kind and name."""
+    folder = DEPLOY / "kubernetes"
+    (listed,) = documents(folder / "kustomization.yaml")
+    return by_name([document for name in listed["resources"] for document in documents(folder / name)])
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return objects of Kubernetes by kind and name."""
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
