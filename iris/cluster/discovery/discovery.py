@@ -142,10 +142,10 @@ class Discovery:
                 linked, since = finished, trio.current_time()
         scope.cancel()
 
-    async def _exchange(self, node: NodeId) -> None:
+    async def _exchange(self, node: NodeId, *, by_chance: bool = False) -> None:
         self._introducing += 1
         try:
-            await self._nodes.introduce(node)
+            await self._nodes.introduce(node, by_chance=by_chance)
         finally:
             self._introducing -= 1
 
@@ -336,7 +336,7 @@ class Discovery:
         try:
             peer = await self._mesh.connect(addresses, expected=node, source="registry")
             self._say_back(node)
-            await self._exchange(peer.node)
+            await self._exchange(peer.node, by_chance=True)
         except Refused:
             # Its process was killed and could not do it itself.
             if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:

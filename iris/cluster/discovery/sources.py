@@ -27,8 +27,13 @@ class Sources(NamedTuple):
 class FoundNodes(Protocol):
     """The part that is told of nodes that were found: the membership."""
 
-    async def introduce(self, node: NodeId) -> None:
-        """A node was newly linked.  Returns when the memberships have been exchanged."""
+    async def introduce(self, node: NodeId, *, by_chance: bool = False) -> None:
+        """A node was newly linked.  Returns when the memberships have been exchanged.
+
+        Args:
+            node: it.
+            by_chance: it was drawn among all that are there, so that it is as good as any to keep a link to.
+        """
         ...
 
     def addresses(self) -> set[str]:

@@ -148,6 +148,8 @@ class Membership(PeerObserver):
         self._synchronized = False
         self._introducing = 0
         """Introductions in progress: until one has told who is here, no partners are drawn."""
+        self._met_by_chance: set[NodeId] = set()
+        """Nodes that are being introduced, and were drawn among all."""
         self._version = 0
         self._withdrawn: dict[NodeId, bool] = {}
         """Linked nodes that are asked nothing any more, and whether they are to be linked again then."""
@@ -446,7 +448,7 @@ class Membership(PeerObserver):
 
     # -- joining and leaving --------------------------------------------------------------------------------
 
-    async def introduce(self, node: NodeId) -> None:
+    async def introduce(self, node: NodeId, *, by_chance: bool = False) -> None:
         """Exchange all that is known with a linked node, and link to the partners that are drawn of those it tells of.
 
         Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
@@ -455,6 +457,8 @@ class Membership(PeerObserver):
         """
         self._progress = trio.current_time()
         self._introducing += 1
+        if by_chance:
+            self._met_by_chance.add(node)
         try:
             self._perform(self._swim.join([node], trio.current_time()))
             self._wakeup.wake()
@@ -462,6 +466,7 @@ class Membership(PeerObserver):
         finally:
             self._introducing -= 1
             self._draw()
+            self._met_by_chance.discard(node)
 
     async def _wait_introduced(self) -> None:
         with trio.move_on_after(self._config.subscribe_timeout):
@@ -680,8 +685,8 @@ class Membership(PeerObserver):
     def _draw(self) -> None:
         """Draw partners in the place of those that are gone, or that were not known yet."""
         if self._draws and self._links.kept.missing > 0:
-            callers = {peer.node for peer in self._mesh.peers.values() if not peer.initiated}
-            if self._links.kept.fill(callers):
+            linked = {peer.node for peer in self._mesh.peers.values() if not peer.initiated}
+            if self._links.kept.fill(linked | self._met_by_chance):
                 self._link_wanted()
 
     def _others(self) -> list[NodeId]:

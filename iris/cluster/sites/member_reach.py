@@ -18,8 +18,11 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.sites.sites import Sites
 from iris.kernel.names import NodeId
 
-_ENOUGH: Final = 32
-"""Members of one cluster that are linked to ask one of them at a time; a dozen have work unless very much is asked."""
+_ENOUGH: Final = 16
+"""Members of one cluster that are linked to ask one of them at a time: a caller gives work to a dozen."""
+
+_AT_ONCE: Final = 3
+"""Members that one call begins to link to: the first of them that is linked is asked, and further calls link more."""
 
 _REMEMBERED: Final = 4096
 """Clusters of which it is remembered that enough members, or all, are linked."""
@@ -59,6 +62,8 @@ class MemberReach:
         began, membership, sites = trio.current_time(), self._membership, self._sites
         each = everybody or keyed
         lacking = self._lacking(address, each)
+        if not each:
+            lacking = lacking[:_AT_ONCE]
         for node in lacking:
             membership.request_link(node)
         await trio.lowlevel.checkpoint()
@@ -93,18 +98,19 @@ class MemberReach:
         self._asked_at = {asked: at for asked, at in self._asked_at.items() if at >= time}
         used: set[NodeId] = set()
         for address, everybody in self._asked_at:
-            used.update(self._chosen(self._membership.member_ids(address), everybody=everybody))
+            members = self._membership.member_ids(address)
+            used.update(members if everybody else self._chosen(members, _ENOUGH))
         return used
 
     def _lacking(self, address: str, everybody: bool) -> list[NodeId]:
         """Return the members that are to be linked before one, or each, is asked, as far as they can be."""
         unlinked = self._membership.unlinked(address)
-        linked = self._membership.member_ids(address) if unlinked else ()
-        first = set(self._chosen((*unlinked, *linked), everybody=everybody)) if unlinked else ()
-        return [node for node in unlinked if node in first]
+        if everybody or not unlinked:
+            return unlinked
+        return self._chosen(unlinked, _ENOUGH - len(self._membership.member_ids(address)))
 
-    def _chosen(self, members: Sequence[NodeId], *, everybody: bool) -> Sequence[NodeId]:
-        return members if everybody or len(members) <= _ENOUGH else nsmallest(_ENOUGH, members, self._rank)
+    def _chosen(self, members: Sequence[NodeId], count: int) -> list[NodeId]:
+        return nsmallest(max(0, count), members, self._rank)
 
     def _rank(self, node: NodeId) -> bytes:
         """Return the rank of a member for this node: another one at each, so that all members have as many callers."""

@@ -60,7 +60,7 @@ _OF_ONE: Final = frozenset(
 """Errors that end one connection before it is accepted; see accept(2).  After any other error, such as that no
 descriptor is left, the next attempt would end in the same way at once."""
 
-_LOCKED: Final = 1.0
+_LOCKED: Final = 10.0
 _LOCKED_AGAIN: Final = 0.002
 """Seconds for which another process may hold the lock of a directory, and between attempts to have it."""
 
@@ -534,7 +534,7 @@ def _locked(directory: Path) -> Generator[None]:
     """Lock a directory against other processes of Iris for the length of the block, which is milliseconds.
 
     Raises:
-        OSError: it cannot be opened, or another process holds the lock for a second.
+        OSError: it cannot be opened, or others hold the lock for so long.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

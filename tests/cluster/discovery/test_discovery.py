@@ -48,7 +48,7 @@ class Introduced:
         self._nodes = nodes
         self._known = known
 
-    async def introduce(self, node: NodeId) -> None:
+    async def introduce(self, node: NodeId, *, by_chance: bool = False) -> None:
         await trio.lowlevel.checkpoint()
         if self._nodes is not None:
             self._nodes.append(node)
