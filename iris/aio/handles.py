@@ -218,6 +218,7 @@ class Lease(Handle[TrioLease]):
 
     name = Shown[str]()
     token = Shown[int]()
+    left = Shown[float]()
 
 
 @final

@@ -22,6 +22,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--publish", multiple=True, metavar="PATTERN", help="Topics it may publish.")
 @click.option("--subscribe", multiple=True, metavar="PATTERN", help="Topics it may subscribe to.")
 @click.option("--serve", multiple=True, metavar="PATTERN", help="Clusters it may serve.")
+@click.option("--take", multiple=True, metavar="PATTERN", help="Queues whose jobs it may take; --publish puts some.")
+@click.option("--read", multiple=True, metavar="[GROUP/]PATTERN", help="Topics of a bridge's log; in that group.")
+@click.option("--lease", multiple=True, metavar="CLUSTER/PATTERN", help="Leases of that cluster that it may hold.")
 @click.option("--rate", type=Finite(0.001, 1e12), metavar="N", help="Messages a second that it may send at a door.")
 @click.option("--rate-bytes", type=Finite(0.001, 1e12), metavar="N", help="Bytes a second of their payloads.")
 @click.option("--days", type=Finite(0.0001, 36_525), help="Validity; for ever if not given.")
@@ -32,6 +35,9 @@ def token(
     publish: tuple[str, ...],
     subscribe: tuple[str, ...],
     serve: tuple[str, ...],
+    take: tuple[str, ...],
+    read: tuple[str, ...],
+    lease: tuple[str, ...],
     rate: float | None,
     rate_bytes: float | None,
     days: float | None,
@@ -43,7 +49,10 @@ def token(
     that is not said. One that has a token loses it. Doors take a changed file without a restart.
     """
     expires = None if days is None else wall_clock() + days * _DAY
-    rights = {"call": call, "publish": publish, "subscribe": subscribe, "serve": serve}
+    rights = {
+        "call": call, "publish": publish, "subscribe": subscribe, "serve": serve, "take": take, "read": read,
+        "lease": lease,
+    }  # fmt: skip
     click.echo(tokens.grant(file, name, expires=expires, rate=rate, rate_bytes=rate_bytes, **rights))
     until = "" if expires is None else f", valid until {date(int(expires))}"
     note(f"{file} has a token for client {name}{until}: it is shown here only")
