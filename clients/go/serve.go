@@ -171,6 +171,7 @@ type incoming struct {
 	Member     string            `json:"member"`
 	Capacity   int               `json:"capacity"`
 	MaxMessage int               `json:"max_message"`
+	bridged
 
 	payload Payload
 }
@@ -184,6 +185,8 @@ type outgoing struct {
 	Detail   string          `json:"detail,omitempty"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Encoding string          `json:"encoding,omitempty"`
+
+	Permanent bool `json:"permanent,omitempty"`
 }
 
 // decode reads a message: a map in JSON, with its payload in an envelope or behind a line feed.
