@@ -1,8 +1,8 @@
-"""Jobs that Go programs do through a door, while one of them is killed every few seconds: ``python -m benchmarks.door_jobs``.
+"""Jobs that Go programs do through a door, one of which is killed now and then: ``python -m benchmarks.door_jobs``.
 
-Each job has a number; a worker writes it down, and then says that the job is done.  So one that is killed in between has
-it done twice.  Lost is a job that nobody has written down.  Everything runs in processes of its own, in a local realm
-that is forgotten afterwards; a node puts the jobs, each on the bridge's disk.
+Each job has a number; a worker writes it down, and then says that the job is done.  So one that is killed in between
+has it done twice.  Lost is a job that nobody has written down.  Everything runs in processes of its own, in a local
+realm that is forgotten afterwards; a node puts the jobs, each on the bridge's disk.
 """
 
 from __future__ import annotations
