@@ -269,6 +269,7 @@ export class Door {
             clearTimeout(expiry);
             said("release");
           });
+          working.catch(() => null); // it is told when the connection has ended
         }
       };
       whenClosed(socket, (error) => {
