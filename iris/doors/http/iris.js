@@ -42,7 +42,7 @@ export class Door {
     this.token = token;
   }
 
-  /** Ask one member of a cluster; resolves to its reply. */
+  /** Ask one member of a cluster; resolves to its reply.  With `idempotencyKey: "order-7"` it is done once. */
   async request(cluster, payload = new Uint8Array(), options = {}) {
     const answer = await this.#post("request", cluster, payload, options);
     const type = answer.headers.get("content-type");
@@ -322,9 +322,10 @@ export class Door {
     return socket;
   }
 
-  async #post(verb, name, payload, { signal = null, headers = {}, ...options }) {
+  async #post(verb, name, payload, { signal = null, headers = {}, idempotencyKey = null, ...options }) {
     const raw = payload instanceof Uint8Array;
     const all = { "content-type": raw ? "application/octet-stream" : "application/json" };
+    if (idempotencyKey !== null) all["idempotency-key"] = `"${idempotencyKey.replace(/["\\]/g, "\\$&")}"`;
     for (const [key, value] of Object.entries(headers)) all[`iris-header-${key}`] = value;
     const body = raw ? payload : JSON.stringify(payload);
     const path = `/${verb}/${encodeURIComponent(name)}?${queryOf(options)}`;

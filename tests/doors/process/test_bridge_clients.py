@@ -34,7 +34,7 @@ __all__ = ("module",)  # a fixture
 
 RIGHTS = (
     "--take", "jobs", "--publish", "jobs", "--publish", "orders.>", "--read", "billing/orders.>", "--read", "orders.>",
-    "--lease", "iris.door/>",
+    "--lease", "iris.door/>", "--call", "greeters",
 )  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,6 +123,8 @@ USE = """
     }), { signal: enough.signal, timeout: 40 });
     told.mine = await failed(given);
 
+    told.keyed = await failed(door.request("greeters", "world", { idempotencyKey: 'a "key"' }));
+
     told.refused = [
       await failed(door.work("others", () => null)), await failed(door.put("others", 1)),
       await failed(door.readLog("others").next()), await failed(door.holdLease("others", "leader", () => null)),
@@ -138,6 +140,7 @@ EXPECTED = {
     "held": [True, 504, "timeout"],
     "lease": [True, False],
     "mine": [True, 400, "mine"],
+    "keyed": [True, 400, "no_outcomes"],  # greeters keeps none
     "refused": [[True, 403, "not_allowed"]] * 5,
 }
 
