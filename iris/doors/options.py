@@ -50,7 +50,7 @@ BROADCAST: Final[Readers] = {"wait": number}
 PUBLISH: Final[Readers] = {"confirm": flag, "timeout": number, "key": str, "retain": flag}
 PUSH: Final[Readers] = {"key": str, "retain": flag}
 TUNNEL: Final[Readers] = {"operation": str, "timeout": number, "wait": number, "key": str, "prefer_site": str}
-SERVE: Final[Readers] = {"capacity": whole}
+SERVE: Final[Readers] = {"capacity": whole, "keep": number}
 PUT: Final[Readers] = {"key": str, "delay": number, "expires": number, "priority": whole, "timeout": number}
 TAKE: Final[Readers] = {
     "limit": whole, "lease": number, "attempts": whole, "backoff": number, "dead": str, "wait": number,

@@ -150,11 +150,12 @@ export class Door {
    *
    * When the connection is lost it connects again.  Once the option `signal` aborts it drains: it finishes what is in
    * progress, and resolves.  An error says that this client may not serve the cluster.
-   * `capacity` requests come at a time.  `onReady` is called whenever requests come from now on.
+   * `capacity` requests come at a time.  With `keep` (seconds) a bridge remembers what requests with an idempotency key
+   * (`key` of a request) came to.  `onReady` is called whenever requests come from now on.
    */
-  async serve(cluster, handlers, { capacity = 16, signal = null, onReady = null } = {}) {
+  async serve(cluster, handlers, { capacity = 16, keep = null, signal = null, onReady = null } = {}) {
     await this.#again(signal, (ready) => {
-      const socket = this.#socket("serve", cluster, { capacity }, "iris.serve.1");
+      const socket = this.#socket("serve", cluster, keep === null ? { capacity } : { capacity, keep }, "iris.serve.1");
       return new Program(socket, handlers, () => {
         ready();
         onReady?.();
@@ -478,7 +479,7 @@ class Program {
     this.#requests.set(id, stop);
     try {
       const handler = handlerOf(this.#handlers.request, operation);
-      const request = { operation, ...aboutOf(message), timeout: message.timeout, signal: stop.signal };
+      const request = { operation, ...aboutOf(message), key: message.key ?? null, timeout: message.timeout, signal: stop.signal };
       const reply = await handler(opened(message), request);
       if (!stop.signal.aborted) this.#send({ type: "reply", id }, reply);
     } catch (error) {

@@ -89,7 +89,7 @@ async def open_http_door(
     Leaving the block has programs drain that serve or use the bridge, ends all streams, waits a few seconds for
     requests and closes all connections.
     """
-    counted, clusters = HttpStatistics(), ServedClusters(node)
+    counted, clusters = HttpStatistics(), ServedClusters(node, bridge)
     behind = DoorBridge(node, bridge, node._inner._config.drain_timeout)
     places = Places(limits.connections, counted)
     bounded = bounded_http(limits, counted, places, clients.unauthenticated, make_full_app(origins))

@@ -31,7 +31,7 @@ from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.kernel.names import is_name
 from iris.patterns.messages import Message, Request
 from iris.patterns.request import DRAINING, MEMBER_LEFT, OVERLOADED
-from iris.patterns.service import Unserved
+from iris.patterns.service import Outcomes, Unserved
 
 PROTOCOL: Final = "iris.serve.1"
 """The WebSocket protocol of a program that serves."""
@@ -61,12 +61,14 @@ async def serve_program(
     """
 
     async def serve() -> None:
-        capacity = options_of(socket, SERVE).get("capacity", CAPACITY)
+        options = options_of(socket, SERVE)
+        capacity, keep = options.get("capacity", CAPACITY), options.get("keep")
         if not 0 < capacity <= MAX_CAPACITY:
             raise Problem(400, "malformed", f"capacity is a whole number from 1 to {MAX_CAPACITY}")
         cluster = str(socket.path_params["name"])
         client.check("serve", cluster)
-        async with client.streaming(), clusters.joined(cluster) as served:
+        outcomes = None if keep is None else Outcomes(bridge=clusters.bridge, keep=keep)
+        async with client.streaming(), clusters.joined(cluster, outcomes) as served:
             program = _Program(client, socket, capacity, clusters.patience, counted)
             await program.serve(served, {"member": clusters.member, "cluster": cluster, "max_message": max_message})
 
@@ -254,6 +256,8 @@ class _Program:
         }  # fmt: skip
         if request.operation is not None:
             head["operation"] = request.operation
+        if request.idempotency_key is not None:
+            head["key"] = request.idempotency_key
         with self.client.holding() as hold:
             data = encoded(head, request.payload)
             try:

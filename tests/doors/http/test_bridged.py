@@ -443,3 +443,41 @@ def test_the_lease_of_a_program_that_is_lost_ends_by_its_time_and_no_sooner(run:
                 assert (code, reason.split(":")[0]) == (4409, "lease_lost")
 
     run(work, rights=RIGHTS)
+
+
+def test_a_request_with_a_key_is_done_once_by_the_programs_that_serve(run: Run, tmp_path: Path) -> None:
+    """One whose program has gone is in doubt; one that no program has begun is none the worse for it."""
+
+    async def work(place: Place) -> None:
+        def ask(key: str) -> asyncio.Task[Any]:
+            options = iris.RequestOptions(idempotency_key=key)
+            return asyncio.create_task(place.member.request("orders", 1, timeout=40, wait=40, options=options))
+
+        async with bridged(tmp_path, place):
+            await place.member.wait_for("bridge", timeout=60)
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                async with at(place, "serve/orders?keep=61") as other:
+                    assert (await other.ending())[0] == 4400
+                asking = ask("a")
+                request = await program.next()
+                assert (request["key"], request["payload"]) == ("a", 1)
+                await program.send("reply", id=request["id"], payload="done")
+                assert (await asking, await ask("a")) == ("done", "done")
+                asking = ask("b")
+                assert (await program.next())["key"] == "b"
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                with pytest.raises(iris.Unknown):
+                    await asking
+                await program.send("drain")
+                assert await program.ending() == (1000, "")
+                asking = ask("c")
+            async with at(place, "serve/orders?keep=60") as program:
+                assert (await program.next())["type"] == "ready"
+                request = await program.next()
+                assert request["key"] == "c"
+                await program.send("reply", id=request["id"], payload="late")
+                assert await asking == "late"
+
+    run(work, rights={**RIGHTS, "serve": ("orders",)})
